@@ -12,15 +12,15 @@ from icepuffin.ops.sql.casts import WIDE, fit
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.types import (
     MAX_DIGITS,
-    Kind,
+    SqlType,
     as_decimal,
     is_decimal,
     is_floating,
     is_integer,
     is_number,
-    product_kind,
-    quotient_kind,
-    sum_kind,
+    product_type,
+    quotient_type,
+    sum_type,
 )
 
 __all__ = ["BINARY", "MAX_DIGITS", "Rule", "negative"]
@@ -31,74 +31,76 @@ _PRODUCT = Context(prec=MAX_DIGITS + 1, rounding=ROUND_HALF_UP)
 class Rule:
     """The rule of an operator or a function for arguments of certain types."""
 
-    arguments: tuple[Kind, ...]
+    arguments: tuple[SqlType, ...]
     """Types that the arguments are cast to"""
-    kind: Kind
+    sql_type: SqlType
     compute: Callable[..., pa.Array]
     may_fail: bool = False
 
 
-def _add(left: Kind, right: Kind) -> Rule:
+def _add(left: SqlType, right: SqlType) -> Rule:
     return _sum(left, right, "add_checked", WIDE.add)
 
 
-def _sub(left: Kind, right: Kind) -> Rule:
+def _sub(left: SqlType, right: SqlType) -> Rule:
     return _sum(left, right, "subtract_checked", WIDE.subtract)
 
 
-def _sum(left: Kind, right: Kind, how: str, exactly: Callable[[Decimal, Decimal], Decimal]) -> Rule:
-    return _plain(left, right, how) or _exact(left, right, sum_kind, exactly)
+def _sum(left: SqlType, right: SqlType, how: str, exactly: Callable[[Decimal, Decimal], Decimal]) -> Rule:
+    return _plain(left, right, how) or _exact(left, right, sum_type, exactly)
 
 
-def _mul(left: Kind, right: Kind) -> Rule:
-    return _plain(left, right, "multiply_checked") or _exact(left, right, product_kind, _PRODUCT.multiply)
+def _mul(left: SqlType, right: SqlType) -> Rule:
+    return _plain(left, right, "multiply_checked") or _exact(left, right, product_type, _PRODUCT.multiply)
 
 
-def _div(left: Kind, right: Kind) -> Rule:
+def _div(left: SqlType, right: SqlType) -> Rule:
     _numbers(left, right)
     if (is_decimal(left) or is_decimal(right)) and not (is_floating(left) or is_floating(right)):
-        return _exact(left, right, quotient_kind, _quotient)
+        return _exact(left, right, quotient_type, _quotient)
     return Rule((pa.float64(), pa.float64()), pa.float64(), _divided, may_fail=True)
 
 
-def _plain(left: Kind, right: Kind, how: str) -> Rule | None:
+def _plain(left: SqlType, right: SqlType, how: str) -> Rule | None:
     """The rule for integers and floats; None where one side is a decimal."""
     _numbers(left, right)
-    kinds = {left, right} - {pa.null()}
-    if not kinds:
+    sql_types = {left, right} - {pa.null()}
+    if not sql_types:
         raise NotIndexableError("null and null have no type")
-    if any(is_floating(kind) for kind in kinds):
-        kind = pa.float32() if kinds == {pa.float32()} else pa.float64()
-    elif any(is_decimal(kind) for kind in kinds):
+    if any(is_floating(sql_type) for sql_type in sql_types):
+        sql_type = pa.float32() if sql_types == {pa.float32()} else pa.float64()
+    elif any(is_decimal(sql_type) for sql_type in sql_types):
         return None
     else:
-        kind = pa.int64() if pa.int64() in kinds else pa.int32()
-    function = how if is_integer(kind) else how.removesuffix("_checked")
-    return Rule((kind, kind), kind, lambda a, b: pc.call_function(function, [a, b]), may_fail=is_integer(kind))
+        sql_type = pa.int64() if pa.int64() in sql_types else pa.int32()
+    function = how if is_integer(sql_type) else how.removesuffix("_checked")
+    return Rule(
+        (sql_type, sql_type), sql_type, lambda a, b: pc.call_function(function, [a, b]), may_fail=is_integer(sql_type)
+    )
 
 
-def _numbers(*kinds: Kind) -> None:
-    for kind in kinds:
-        if not (is_number(kind) or pa.types.is_null(kind)):
-            raise NotIndexableError(f"there is no arithmetic here with {kind}")
+def _numbers(*sql_types: SqlType) -> None:
+    for sql_type in sql_types:
+        if not (is_number(sql_type) or pa.types.is_null(sql_type)):
+            raise NotIndexableError(f"there is no arithmetic here with {sql_type}")
 
 
 def _exact(
-    left: Kind,
-    right: Kind,
-    of: Callable[[Kind, Kind], Kind],
+    left: SqlType,
+    right: SqlType,
+    of: Callable[[SqlType, SqlType], SqlType],
     compute: Callable[[Decimal, Decimal], Decimal],
 ) -> Rule:
     """The rule for decimals, computed value by value in Python."""
     if pa.types.is_null(left) or pa.types.is_null(right):
         raise NotIndexableError("null beside a decimal is not computed here")
-    kind = of(left, right)
+    sql_type = of(left, right)
 
     def run(ones: pa.Array, others: pa.Array) -> pa.Array:
         pairs = zip(ones.to_pylist(), others.to_pylist(), strict=True)
-        return pa.array([None if a is None or b is None else fit(compute(a, b), kind) for a, b in pairs], kind)
+        return pa.array([None if a is None or b is None else fit(compute(a, b), sql_type) for a, b in pairs], sql_type)
 
-    return Rule((as_decimal(left), as_decimal(right)), kind, run, may_fail=True)
+    return Rule((as_decimal(left), as_decimal(right)), sql_type, run, may_fail=True)
 
 
 def _quotient(left: Decimal, right: Decimal) -> Decimal:
@@ -118,14 +120,14 @@ def _divided(left: pa.Array, right: pa.Array) -> pa.Array:
     return pc.divide(left, right)
 
 
-def negative(kind: Kind) -> Rule:
+def negative(sql_type: SqlType) -> Rule:
     """The rule of the sign minus."""
-    _numbers(kind)
-    if is_decimal(kind):
-        return Rule((kind,), kind, pc.negate)
-    if pa.types.is_null(kind):
+    _numbers(sql_type)
+    if is_decimal(sql_type):
+        return Rule((sql_type,), sql_type, pc.negate)
+    if pa.types.is_null(sql_type):
         raise NotIndexableError("null has no type")
-    return Rule((kind,), kind, pc.negate_checked, may_fail=is_integer(kind))
+    return Rule((sql_type,), sql_type, pc.negate_checked, may_fail=is_integer(sql_type))
 
 
-BINARY: dict[type, Callable[[Kind, Kind], Rule]] = {exp.Add: _add, exp.Sub: _sub, exp.Mul: _mul, exp.Div: _div}
+BINARY: dict[type, Callable[[SqlType, SqlType], Rule]] = {exp.Add: _add, exp.Sub: _sub, exp.Mul: _mul, exp.Div: _div}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_floating, is_integer
+from icepuffin.ops.sql.types import CLOCK, INSTANT, SqlType, is_decimal, is_floating, is_integer
 
 Values = Any
 """An array of Arrow"""
@@ -27,7 +27,7 @@ _ZONED = re.compile(
 )
 
 
-def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Callable[[Values], Values], bool]:  # noqa: PLR0911  one per pair
+def caster(source: SqlType, target: SqlType, *, implicit: bool = False) -> tuple[Callable[[Values], Values], bool]:  # noqa: PLR0911  one per pair
     """(function that casts an array, whether it may fail). Raises NotIndexableError for casts that only Spark does."""
     if source == target:
         return (lambda values: values), False
@@ -52,51 +52,51 @@ def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Calla
     raise NotIndexableError(f"{source} is not cast to {target} here")
 
 
-def by_value(change: Callable[[Any], Any], kind: Kind) -> Callable[[Values], Values]:
+def by_value(change: Callable[[Any], Any], sql_type: SqlType) -> Callable[[Values], Values]:
     """A function over arrays that changes one value at a time, in Python: exact, and slow."""
-    return lambda values: pa.array([None if value is None else change(value) for value in values.to_pylist()], kind)
+    return lambda values: pa.array([None if value is None else change(value) for value in values.to_pylist()], sql_type)
 
 
-def fit(value: Decimal, kind: Kind) -> Decimal:
+def fit(value: Decimal, sql_type: SqlType) -> Decimal:
     """The value, rounded half up to the digits of the type. Raises SqlError where it has too many before the point."""
     try:
-        rounded = value.quantize(Decimal((0, (1,), -kind.scale)), context=WIDE)
+        rounded = value.quantize(Decimal((0, (1,), -sql_type.scale)), context=WIDE)
     except InvalidOperation as error:
-        raise SqlError(f"{value} is out of the range of {kind}") from error
-    if len(rounded.as_tuple().digits) > kind.precision:
-        raise SqlError(f"{value} is out of the range of {kind}")
+        raise SqlError(f"{value} is out of the range of {sql_type}") from error
+    if len(rounded.as_tuple().digits) > sql_type.precision:
+        raise SqlError(f"{value} is out of the range of {sql_type}")
     return rounded
 
 
-def _whole(values: Values, kind: Kind) -> Values:
+def _whole(values: Values, sql_type: SqlType) -> Values:
     """Integers: floats cut towards zero. Raises SqlError for NaN and what is out of range."""
     numbers = np.asarray(values.drop_null().cast(pa.float64()))
-    bits = 31 if kind == pa.int32() else 63
+    bits = 31 if sql_type == pa.int32() else 63
     cut = np.trunc(numbers)
     if not np.all((cut >= -(2.0**bits)) & (cut < 2.0**bits)):
-        raise SqlError(f"a number is out of the range of {kind}")
-    return pc.trunc(values).cast(kind)
+        raise SqlError(f"a number is out of the range of {sql_type}")
+    return pc.trunc(values).cast(sql_type)
 
 
-def constant(text: str, kind: Kind) -> Any:
+def constant(text: str, sql_type: SqlType) -> Any:
     """The value of a text. Raises NotIndexableError for forms that only Spark reads, and for invalid texts."""
     stripped = text.strip(" ")
-    if is_integer(kind) and _WHOLE.fullmatch(stripped):
-        bits = 31 if kind == pa.int32() else 63
+    if is_integer(sql_type) and _WHOLE.fullmatch(stripped):
+        bits = 31 if sql_type == pa.int32() else 63
         if -(2**bits) <= int(stripped) < 2**bits:
             return int(stripped)
-    if kind == pa.float64():
+    if sql_type == pa.float64():
         if _NUMBER.fullmatch(stripped):
             return float(stripped)
         if stripped.lower() in _NAMED:
             return float(_NAMED[stripped.lower()])
     try:
-        if kind == pa.date32() and _DAY.fullmatch(stripped):
+        if sql_type == pa.date32() and _DAY.fullmatch(stripped):
             return dt.date.fromisoformat(stripped)
-        if kind == CLOCK and _TIME.fullmatch(stripped):
+        if sql_type == CLOCK and _TIME.fullmatch(stripped):
             return dt.datetime.fromisoformat(stripped)
-        if kind == INSTANT and _ZONED.fullmatch(stripped):
+        if sql_type == INSTANT and _ZONED.fullmatch(stripped):
             return dt.datetime.fromisoformat(stripped).astimezone(dt.UTC)
     except (ValueError, OverflowError) as error:
-        raise NotIndexableError(f"{text!r} is no {kind}: {error}") from error
-    raise NotIndexableError(f"{text!r} is not read as {kind} here")
+        raise NotIndexableError(f"{text!r} is no {sql_type}: {error}") from error
+    raise NotIndexableError(f"{text!r} is not read as {sql_type} here")

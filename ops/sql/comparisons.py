@@ -9,8 +9,18 @@ from sqlglot import exp
 from icepuffin.ops.sql import functions
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.logic import boolean, joined
-from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_kind, rule, shown, typed
-from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, common, common_of, is_floating, is_integer, is_number, is_text
+from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, rule, shown, typed
+from icepuffin.ops.sql.types import (
+    CLOCK,
+    INSTANT,
+    SqlType,
+    common,
+    common_of,
+    is_floating,
+    is_integer,
+    is_number,
+    is_text,
+)
 from icepuffin.ops.sql.values import Node
 
 _COMPARISONS: dict[type, str] = {
@@ -29,46 +39,46 @@ def _comparison(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _compared(how: str, left: TypedExpression, right: TypedExpression) -> TypedExpression:
-    kind = _common_with_texts(left, right)
+    sql_type = _common_with_texts(left, right)
     for one, other in ((left, right), (right, left)):
-        if is_integer(one.kind) and other.exact is not None and not -(2**63) <= other.exact < 2**63:
+        if is_integer(one.sql_type) and other.exact is not None and not -(2**63) <= other.exact < 2**63:
             raise NotIndexableError(f"{other.exact} is beyond all integers: compare it with what one can be")
-    one, other = as_kind(left, kind), as_kind(right, kind)
+    one, other = as_type(left, sql_type), as_type(right, sql_type)
     return TypedExpression(
         pa.bool_(),
-        lambda rows: _compare(how, kind, one.run(rows), other.run(rows)),
+        lambda rows: _compare(how, sql_type, one.run(rows), other.run(rows)),
         one.columns | other.columns,
         one.may_fail or other.may_fail,
     )
 
 
-def _common_with_texts(left: TypedExpression, right: TypedExpression) -> Kind:
+def _common_with_texts(left: TypedExpression, right: TypedExpression) -> SqlType:
     """The common type of a text and another operand: a text constant is read as a number, a date or a time."""
     if (left.text is None) == (right.text is None):
-        return common(left.kind, right.kind)
-    other = right.kind if left.text is not None else left.kind
+        return common(left.sql_type, right.sql_type)
+    other = right.sql_type if left.text is not None else left.sql_type
     return _of_text_beside(other)
 
 
-def _of_text_beside(kind: Kind) -> Kind:
-    if pa.types.is_null(kind):
+def _of_text_beside(sql_type: SqlType) -> SqlType:
+    if pa.types.is_null(sql_type):
         return pa.string()
-    if is_integer(kind):
+    if is_integer(sql_type):
         return pa.int64()
-    if is_number(kind):
-        return common(kind, pa.float64())
-    if kind in (pa.date32(), CLOCK, INSTANT, pa.string()):
-        return kind
-    raise NotIndexableError(f"a text is not compared with {kind} here")
+    if is_number(sql_type):
+        return common(sql_type, pa.float64())
+    if sql_type in (pa.date32(), CLOCK, INSTANT, pa.string()):
+        return sql_type
+    raise NotIndexableError(f"a text is not compared with {sql_type} here")
 
 
-def _compare(how: str, kind: Kind, left: pa.Array, right: pa.Array) -> pa.Array:
+def _compare(how: str, sql_type: SqlType, left: pa.Array, right: pa.Array) -> pa.Array:
     """Compare as Spark does: NaN equals NaN and is larger than every number. To Arrow, NaN equals nothing."""
-    if pa.types.is_null(kind):
+    if pa.types.is_null(sql_type):
         return pa.nulls(len(left), pa.bool_())
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(sql_type):
         left, right = left.cast(pa.int8()), right.cast(pa.int8())
-    if not is_floating(kind):
+    if not is_floating(sql_type):
         return pc.call_function(how, [left, right])
     nan = [pc.is_nan(value) for value in (left, right)]
     by_nan = pc.call_function(how, [flag.cast(pa.int8()) for flag in nan])
@@ -97,8 +107,8 @@ def _is(node: Node, schema: pa.Schema) -> TypedExpression:
 @rule(exp.IsNan)
 def _is_nan(node: Node, schema: pa.Schema) -> TypedExpression:
     value = typed(node.this, schema)
-    if not is_floating(value.kind):
-        raise NotIndexableError(f"{shown(node)}: that is {value.kind}, no float")
+    if not is_floating(value.sql_type):
+        raise NotIndexableError(f"{shown(node)}: that is {value.sql_type}, no float")
     return TypedExpression(
         pa.bool_(),
         lambda rows: pc.fill_null(pc.is_nan(value.run(rows)), fill_value=False),
@@ -113,16 +123,17 @@ def _in(node: Node, schema: pa.Schema) -> TypedExpression:
         raise NotIndexableError(f"{shown(node)}: IN takes constants")
     value, elements = typed(node.this, schema), [typed(element, schema) for element in node.expressions]
     texts = [element for element in (value, *elements) if element.text is not None]
-    others = {element.kind for element in (value, *elements) if element.text is None} - {pa.null()}
-    kind = common_of(others)
+    others = {element.sql_type for element in (value, *elements) if element.text is None} - {pa.null()}
+    sql_type = common_of(others)
     if texts:
-        if len(others) > 1 and not all(is_integer(kind) for kind in others):
+        if len(others) > 1 and not all(is_integer(sql_type) for sql_type in others):
             raise NotIndexableError(f"{shown(node)[:200]}: texts beside several types are not compared here")
-        kind = _of_text_beside(kind) if others else pa.string()
+        sql_type = _of_text_beside(sql_type) if others else pa.string()
     if value.text is None and all(not element.columns and not element.may_fail for element in elements):
-        return _in_constants(as_kind(value, kind), [as_kind(element, kind) for element in elements])
+        return _in_constants(as_type(value, sql_type), [as_type(element, sql_type) for element in elements])
     return joined(
-        [_compared("equal", as_kind(value, kind), as_kind(element, kind)) for element in elements], conjunction=False
+        [_compared("equal", as_type(value, sql_type), as_type(element, sql_type)) for element in elements],
+        conjunction=False,
     )
 
 
@@ -131,7 +142,7 @@ def _in_constants(value: TypedExpression, elements: Sequence[TypedExpression]) -
     one = pa.table({DISTANCE: [0.0]})
     listed = pa.concat_arrays([element.run(one) for element in elements])
     present = listed.drop_null()
-    if is_floating(value.kind) and pc.any(pc.equal(present, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
+    if is_floating(value.sql_type) and pc.any(pc.equal(present, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
         present = pa.concat_arrays([present, pa.array([0.0, -0.0], present.type)])
 
     def run(rows: pa.Table) -> pa.Array:
@@ -154,8 +165,8 @@ def _like(node: Node, schema: pa.Schema) -> TypedExpression:
     value, pattern = typed(node.this, schema), typed(node.expression, schema)
     if pattern.text is None:
         raise NotIndexableError(f"{shown(node)}: LIKE takes a constant pattern")
-    if not is_text(value.kind):
-        raise NotIndexableError(f"{shown(node)}: that is {value.kind}, no text")
+    if not is_text(value.sql_type):
+        raise NotIndexableError(f"{shown(node)}: that is {value.sql_type}, no text")
     matches = functions.like(pattern.text, ignore_case=isinstance(node, exp.ILike))
     negated = bool(node.args.get("negate"))
     return TypedExpression(

@@ -31,8 +31,8 @@ def node_of(value: Any) -> Any:  # noqa: PLR0911  one per kind of value
         case bytes():
             return exp.HexString(this=value.hex())
         case dt.datetime():
-            kind = exp.DType.TIMESTAMPNTZ if value.tzinfo is None else exp.DType.TIMESTAMPTZ
-            return exp.cast(exp.Literal.string(value.isoformat(" ")), kind)
+            sql_type = exp.DType.TIMESTAMPNTZ if value.tzinfo is None else exp.DType.TIMESTAMPTZ
+            return exp.cast(exp.Literal.string(value.isoformat(" ")), sql_type)
         case dt.date():
             return exp.cast(exp.Literal.string(value.isoformat()), exp.DType.DATE)
     raise NotIndexableError(f"a parameter of type {type(value).__name__} is no constant here")

@@ -24,14 +24,14 @@ from icepuffin.ops.sql.typed_expressions import (
     DISTANCE,
     RULES,
     TypedExpression,
-    as_kind,
+    as_type,
     constant_of,
     rule,
     shown,
     typed,
     value_of,
 )
-from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_integer, is_text, supported_type
+from icepuffin.ops.sql.types import CLOCK, INSTANT, SqlType, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 
 __all__ = ["DISTANCE", "check", "condition", "evaluate", "shown", "typed"]
@@ -64,15 +64,15 @@ def _column(node: Node, schema: pa.Schema) -> TypedExpression:
         columns = ", ".join(schema.names).replace(DISTANCE, "distance")
         problem = "there are several columns" if name in schema.names else "there is no column"
         raise NotIndexableError(f"{problem} {name!r}; there are: {columns}")
-    kind = supported_type(schema.field(name).type)
-    return TypedExpression(kind, lambda rows: _flat(rows[name], kind), frozenset({name}))
+    sql_type = supported_type(schema.field(name).type)
+    return TypedExpression(sql_type, lambda rows: _flat(rows[name], sql_type), frozenset({name}))
 
 
-def _flat(values: pa.ChunkedArray, kind: Kind) -> pa.Array:
+def _flat(values: pa.ChunkedArray, sql_type: SqlType) -> pa.Array:
     whole = values.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # texts of more than 2 GiB
         raise SqlError("a column has more text than can be computed with at once")
-    return whole if whole.type == kind else whole.cast(kind)
+    return whole if whole.type == sql_type else whole.cast(sql_type)
 
 
 @rule(exp.Literal)
@@ -107,14 +107,14 @@ def _map(rule_of: Callable[..., arithmetic.Rule], *values: TypedExpression) -> T
     """An operation on values. `rule_of` gives, for their types, the arguments' types, the result's, and the kernel."""
     operation = rule_of(
         *(
-            value.digits if value.digits is not None and _beside_decimal(value, values) else value.kind
+            value.digits if value.digits is not None and _beside_decimal(value, values) else value.sql_type
             for value in values
         )
     )
-    arguments = [as_kind(value, kind) for value, kind in zip(values, operation.arguments, strict=True)]
+    arguments = [as_type(value, sql_type) for value, sql_type in zip(values, operation.arguments, strict=True)]
     columns = frozenset().union(*(value.columns for value in arguments)) if arguments else frozenset()
     return TypedExpression(
-        operation.kind,
+        operation.sql_type,
         lambda rows: operation.compute(*(value.run(rows) for value in arguments)),
         columns,
         operation.may_fail or any(value.may_fail for value in arguments),
@@ -122,7 +122,7 @@ def _map(rule_of: Callable[..., arithmetic.Rule], *values: TypedExpression) -> T
 
 
 def _beside_decimal(value: TypedExpression, values: Sequence[TypedExpression]) -> bool:
-    return any(is_decimal(other.kind) for other in values if other is not value)
+    return any(is_decimal(other.sql_type) for other in values if other is not value)
 
 
 @rule(*arithmetic.BINARY)
@@ -133,8 +133,8 @@ def _arithmetic(node: Node, schema: pa.Schema) -> TypedExpression:
         if (
             isinstance(inner, exp.Cast)
             and isinstance(inner.this, exp.Literal)
-            and is_integer(value.kind)
-            and (is_decimal(left.kind) or is_decimal(right.kind))
+            and is_integer(value.sql_type)
+            and (is_decimal(left.sql_type) or is_decimal(right.sql_type))
         ):  # sqlglot parses 1L and CAST(1 AS BIGINT) to one tree, and Spark gives them different digits
             raise NotIndexableError(f"{shown(inner)} beside a decimal is not computed here")
     return _map(arithmetic.BINARY[type(node)], left, right)
@@ -171,7 +171,7 @@ def _concat(node: Node, schema: pa.Schema) -> TypedExpression:
     parts = [
         typed(part, schema) for part in (node.expressions if isinstance(node, exp.Concat) else (node.left, node.right))
     ]
-    if not parts or not all(is_text(part.kind) for part in parts):
+    if not parts or not all(is_text(part.sql_type) for part in parts):
         raise NotIndexableError(f"{shown(node)}: only texts are joined here")
     return TypedExpression(
         pa.string(),
@@ -186,17 +186,17 @@ def _cast(node: Node, schema: pa.Schema) -> TypedExpression:
     target = node.to.this
     if isinstance(node.this, exp.Literal) and node.this.is_string and target in TIMES and not node.to.expressions:
         return _time(node)
-    kind = _decimal_of(node) if target is exp.DType.DECIMAL else _CASTS.get(target)
-    if kind is None or (node.to.expressions and target is not exp.DType.DECIMAL):
+    sql_type = _decimal_of(node) if target is exp.DType.DECIMAL else _CASTS.get(target)
+    if sql_type is None or (node.to.expressions and target is not exp.DType.DECIMAL):
         raise NotIndexableError(f"{shown(node)} is not computed here")
     value = typed(node.this, schema)
     if value.text is not None:
-        return constant_of(constant(value.text, kind), kind)
-    change, may_fail = caster(value.kind, kind)
-    return TypedExpression(kind, lambda rows: change(value.run(rows)), value.columns, value.may_fail or may_fail)
+        return constant_of(constant(value.text, sql_type), sql_type)
+    change, may_fail = caster(value.sql_type, sql_type)
+    return TypedExpression(sql_type, lambda rows: change(value.run(rows)), value.columns, value.may_fail or may_fail)
 
 
-def _decimal_of(node: Node) -> Kind:
+def _decimal_of(node: Node) -> SqlType:
     digits = [parameter.this for parameter in node.to.expressions]
     numbers = [int(part.this) for part in digits if isinstance(part, exp.Literal) and str(part.this).isdecimal()]
     if len(numbers) != len(digits) or not 1 <= len(numbers) <= 2:
@@ -212,12 +212,12 @@ def _time(node: Node) -> TypedExpression:
     text = node.this.this
     if node.to.this is exp.DType.TIMESTAMPNTZ:
         return constant_of(constant(text, CLOCK), CLOCK)
-    kind = CLOCK if is_plain_time(text) else INSTANT
-    if kind == CLOCK and not isinstance(
+    sql_type = CLOCK if is_plain_time(text) else INSTANT
+    if sql_type == CLOCK and not isinstance(
         node.parent, exp.In | exp.Between | exp.EQ | exp.NEQ | exp.GT | exp.GTE | exp.LT | exp.LTE
     ):
         raise NotIndexableError(f"{shown(node)} depends on the session's time zone: write it with a zone")
-    return constant_of(constant(text, kind), kind)
+    return constant_of(constant(text, sql_type), sql_type)
 
 
 @rule(exp.Boolean)

@@ -12,19 +12,21 @@ from sqlglot import exp
 from icepuffin.ops.sql.arithmetic import Rule
 from icepuffin.ops.sql.casts import WIDE, by_value
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import Kind, is_decimal, is_floating, is_integer, is_number, is_text, rounded_kind
+from icepuffin.ops.sql.types import SqlType, is_decimal, is_floating, is_integer, is_number, is_text, rounded_type
 
 _LONG = 2.0**63
 
 
-def _abs(kind: Kind) -> Rule:
-    _number(kind)
-    return Rule((kind,), kind, pc.abs if is_decimal(kind) else pc.abs_checked, may_fail=is_integer(kind))
+def _abs(sql_type: SqlType) -> Rule:
+    _number(sql_type)
+    return Rule(
+        (sql_type,), sql_type, pc.abs if is_decimal(sql_type) else pc.abs_checked, may_fail=is_integer(sql_type)
+    )
 
 
-def _double(function: Callable[[pa.Array], pa.Array]) -> Callable[[Kind], Rule]:
-    def rule(kind: Kind) -> Rule:
-        _number(kind)
+def _double(function: Callable[[pa.Array], pa.Array]) -> Callable[[SqlType], Rule]:
+    def rule(sql_type: SqlType) -> Rule:
+        _number(sql_type)
         return Rule((pa.float64(),), pa.float64(), function)
 
     return rule
@@ -35,9 +37,9 @@ def _ln(values: pa.Array) -> pa.Array:
     return pc.ln(pc.if_else(pc.less_equal(values, 0.0), pa.scalar(None, pa.float64()), values))
 
 
-def power(kind: Kind, exponent: Kind) -> Rule:
+def power(sql_type: SqlType, exponent: SqlType) -> Rule:
     """The rule of power(x, y), computed in doubles."""
-    _number(kind)
+    _number(sql_type)
     _number(exponent)
     return Rule((pa.float64(), pa.float64()), pa.float64(), _power)
 
@@ -49,16 +51,16 @@ def _power(bases: pa.Array, exponents: pa.Array) -> pa.Array:
     return pc.if_else(odd, float("nan"), pc.power(bases, exponents))
 
 
-def _whole(function: Callable[[pa.Array], pa.Array], how: str) -> Callable[[Kind], Rule]:
+def _whole(function: Callable[[pa.Array], pa.Array], how: str) -> Callable[[SqlType], Rule]:
     """The rule of floor or ceil: the result is a bigint, or a decimal for a decimal."""
 
-    def rule(kind: Kind) -> Rule:
-        _number(kind)
-        if is_decimal(kind):
-            whole = pa.decimal128(min(kind.precision - kind.scale + 1, 38), 0) if kind.scale else kind
+    def rule(sql_type: SqlType) -> Rule:
+        _number(sql_type)
+        if is_decimal(sql_type):
+            whole = pa.decimal128(min(sql_type.precision - sql_type.scale + 1, 38), 0) if sql_type.scale else sql_type
             step = Decimal((0, (1,), 0))
-            return Rule((kind,), whole, by_value(lambda value: value.quantize(step, how, WIDE), whole))
-        if is_integer(kind):
+            return Rule((sql_type,), whole, by_value(lambda value: value.quantize(step, how, WIDE), whole))
+        if is_integer(sql_type):
             return Rule((pa.int64(),), pa.int64(), lambda values: values)
         return Rule((pa.float64(),), pa.int64(), lambda values: _as_long(function(values)))
 
@@ -75,22 +77,22 @@ def _as_long(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(values), pa.array(inside), pa.scalar(None, pa.int64()))
 
 
-def rounded(places: int) -> Callable[[Kind], Rule]:
+def rounded(places: int) -> Callable[[SqlType], Rule]:
     """The rule of round(x, places): half is rounded away from zero."""
 
-    def rule(kind: Kind) -> Rule:
-        _number(kind)
-        if is_integer(kind):
+    def rule(sql_type: SqlType) -> Rule:
+        _number(sql_type)
+        if is_integer(sql_type):
             if places < 0:
                 raise NotIndexableError("round() of an integer to tens or more is not computed here")
-            return Rule((kind,), kind, lambda values: values)
-        if is_floating(kind):
-            return Rule((kind,), kind, by_value(lambda value: _round_float(value, places), kind))
+            return Rule((sql_type,), sql_type, lambda values: values)
+        if is_floating(sql_type):
+            return Rule((sql_type,), sql_type, by_value(lambda value: _round_float(value, places), sql_type))
         if places < 0:
             raise NotIndexableError("round() of a decimal to tens or more is not computed here")
-        target = rounded_kind(kind, places)
+        target = rounded_type(sql_type, places)
         step = Decimal((0, (1,), -target.scale))
-        return Rule((kind,), target, by_value(lambda value: value.quantize(step, context=WIDE), target))
+        return Rule((sql_type,), target, by_value(lambda value: value.quantize(step, context=WIDE), target))
 
     return rule
 
@@ -105,11 +107,11 @@ _LONGEST = WIDE.copy()
 _LONGEST.prec = 1_000
 
 
-def _cased(function: Callable[[pa.Array], pa.Array], change: Callable[[str], str]) -> Callable[[Kind], Rule]:
-    def rule(kind: Kind) -> Rule:
-        if not is_text(kind):
-            raise NotIndexableError(f"{kind} is no text")
-        return Rule((kind,), kind, changed)
+def _cased(function: Callable[[pa.Array], pa.Array], change: Callable[[str], str]) -> Callable[[SqlType], Rule]:
+    def rule(sql_type: SqlType) -> Rule:
+        if not is_text(sql_type):
+            raise NotIndexableError(f"{sql_type} is no text")
+        return Rule((sql_type,), sql_type, changed)
 
     def changed(values: pa.Array) -> pa.Array:
         """Upper or lower case, by Python: Arrow does not know letters that become two, such as ß."""
@@ -119,12 +121,12 @@ def _cased(function: Callable[[pa.Array], pa.Array], change: Callable[[str], str
     return rule
 
 
-def _length(kind: Kind) -> Rule:
-    if is_text(kind):
-        return Rule((kind,), pa.int32(), pc.utf8_length)
-    if kind == pa.binary():
-        return Rule((kind,), pa.int32(), lambda values: pc.binary_length(values).cast(pa.int32()))
-    raise NotIndexableError(f"{kind} has no length")
+def _length(sql_type: SqlType) -> Rule:
+    if is_text(sql_type):
+        return Rule((sql_type,), pa.int32(), pc.utf8_length)
+    if sql_type == pa.binary():
+        return Rule((sql_type,), pa.int32(), lambda values: pc.binary_length(values).cast(pa.int32()))
+    raise NotIndexableError(f"{sql_type} has no length")
 
 
 def like(pattern: str, *, ignore_case: bool) -> Callable[[pa.Array], pa.Array]:
@@ -146,12 +148,12 @@ def like(pattern: str, *, ignore_case: bool) -> Callable[[pa.Array], pa.Array]:
     return lambda values: pc.match_like(values, pattern)
 
 
-def _number(kind: Kind) -> None:
-    if not is_number(kind):
-        raise NotIndexableError(f"{kind} is no number")
+def _number(sql_type: SqlType) -> None:
+    if not is_number(sql_type):
+        raise NotIndexableError(f"{sql_type} is no number")
 
 
-RULES: dict[type, Callable[[Kind], Rule]] = {
+RULES: dict[type, Callable[[SqlType], Rule]] = {
     exp.Abs: _abs,
     exp.Sqrt: _double(pc.sqrt),
     exp.Exp: _double(pc.exp),

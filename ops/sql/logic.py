@@ -9,24 +9,24 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_kind, in_branch, rule, shown, typed
+from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, in_branch, rule, shown, typed
 from icepuffin.ops.sql.types import common_of
 from icepuffin.ops.sql.values import Node
 
 
 def boolean(value: TypedExpression, node: Node) -> TypedExpression:
-    if pa.types.is_null(value.kind):
-        return as_kind(value, pa.bool_())
-    if not pa.types.is_boolean(value.kind):
-        raise NotIndexableError(f"{shown(node)} is {value.kind}, not a condition")
+    if pa.types.is_null(value.sql_type):
+        return as_type(value, pa.bool_())
+    if not pa.types.is_boolean(value.sql_type):
+        raise NotIndexableError(f"{shown(node)} is {value.sql_type}, not a condition")
     return value
 
 
 def condition(node: Node, schema: pa.Schema) -> TypedExpression:
     """The condition of a WHERE, a CASE or an if(). Raises NotIndexableError for other types, NULL among them."""
     value = typed(node, schema)
-    if not pa.types.is_boolean(value.kind):
-        raise NotIndexableError(f"{shown(node)} is {value.kind}, not a condition")
+    if not pa.types.is_boolean(value.sql_type):
+        raise NotIndexableError(f"{shown(node)} is {value.sql_type}, not a condition")
     return value
 
 
@@ -49,10 +49,10 @@ def _connected(node: Node, schema: pa.Schema) -> TypedExpression:
     return joined(sides, conjunction=conjunction)
 
 
-def _chain(node: Node, kind: Any) -> list[Node]:
+def _chain(node: Node, sql_type: Any) -> list[Node]:
     """The sides of a chain of one operator, left to right, however long it is."""
     sides: list[Node] = []
-    while isinstance(node, kind):
+    while isinstance(node, sql_type):
         sides.append(node.args["expression"])
         node = node.args["this"]
     return [node, *reversed(sides)]
@@ -97,9 +97,9 @@ def _scattered(count: int, parts: Sequence[tuple[Any, pa.Array]]) -> pa.Array:
 
 def _choice(branches: Sequence[tuple[TypedExpression, TypedExpression]], default: TypedExpression) -> TypedExpression:
     """The value of the first branch whose condition is true."""
-    kind = common_of([*(value.kind for _, value in branches), default.kind])
-    chosen = [(when, as_kind(value, kind)) for when, value in branches]
-    last = as_kind(default, kind)
+    sql_type = common_of([*(value.sql_type for _, value in branches), default.sql_type])
+    chosen = [(when, as_type(value, sql_type)) for when, value in branches]
+    last = as_type(default, sql_type)
 
     def run(rows: pa.Table) -> pa.Array:
         rest, parts = np.arange(rows.num_rows), []
@@ -112,7 +112,7 @@ def _choice(branches: Sequence[tuple[TypedExpression, TypedExpression]], default
 
     every = [last, *(part for branch in chosen for part in branch)]
     return TypedExpression(
-        kind, run, frozenset().union(*(part.columns for part in every)), any(part.may_fail for part in every)
+        sql_type, run, frozenset().union(*(part.columns for part in every)), any(part.may_fail for part in every)
     )
 
 

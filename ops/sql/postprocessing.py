@@ -79,8 +79,8 @@ class PostprocessingStep:
         fields = []
         for output in self._outputs(schema):
             plain = output.expression is None and output.column and schema.names.count(output.column) == 1
-            kind = schema.field(output.column).type if plain else typed(output.node, schema).kind
-            fields.append(pa.field(output.name, kind))
+            sql_type = schema.field(output.column).type if plain else typed(output.node, schema).sql_type
+            fields.append(pa.field(output.name, sql_type))
         return pa.schema(fields)
 
     def _outputs(self, schema: pa.Schema) -> tuple[Output, ...]:

@@ -195,22 +195,22 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     """(distance function, limit as a search takes it, inclusive) of `distance < constant`; None for others."""
     if type(node) not in (*_UPPER, *_LOWER):
         return None
-    left, right, kind = node.left.unnest(), node.right.unnest(), type(node)
+    left, right, comparison = node.left.unnest(), node.right.unnest(), type(node)
     if function_name(right) in DISTANCES:
         left, right = right, left
-        kind = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}[kind]
+        comparison = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}[comparison]
     if function_name(left) not in DISTANCES:
         return None
     larger = DISTANCES[function_name(left)][1]
     sides = _LOWER if larger else _UPPER
-    if kind not in sides:
+    if comparison not in sides:
         return None
     if right.find(exp.Column):
         raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
     limit = evaluate(computed(right, values), _ONE_ROW)[0].as_py()
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise SqlError(f"{shown(node)}: {limit!r} is no distance")
-    return left, -float(limit) if larger else float(limit), sides[kind]
+    return left, -float(limit) if larger else float(limit), sides[comparison]
 
 
 def _pushed(

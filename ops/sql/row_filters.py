@@ -58,11 +58,11 @@ def _comparison(node: Node, values: Values) -> BooleanExpression:
     return _filter(straight, node.left, values.comparable(node.right))
 
 
-def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
+def _filter(sql_type: Any, column: Node, value: Any) -> BooleanExpression:
     if not isinstance(column, exp.Column):
         raise NotIndexableError(f"{shown(column)} is no column: compare one column with constants")
     try:
-        row_filter: BooleanExpression = kind(column.name, value)
+        row_filter: BooleanExpression = sql_type(column.name, value)
     except (TypeError, ValueError) as error:
         raise NotIndexableError(f"{shown(column)} cannot be compared: {error}") from error
     return row_filter
@@ -78,7 +78,9 @@ def _is(node: Node, _: Values) -> BooleanExpression:
 def _is_nan(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.this, exp.Column):
         raise NotIndexableError(f"{shown(node)}: only of a column")
-    return And(*(cast("Any", kind)(node.this.name) for kind in (NotNull, IsNaN)))  # isnan(null) is false, not null
+    return And(
+        *(cast("Any", sql_type)(node.this.name) for sql_type in (NotNull, IsNaN))
+    )  # isnan(null) is false, not null
 
 
 def _in(node: Node, values: Values) -> BooleanExpression:

@@ -69,10 +69,10 @@ class _Time:
     typed: bool
     """Whether it has a type, such as DATE '2026-01-01'"""
 
-    def of_type(self, kind: str, last: int) -> "_Time":
+    def of_type(self, sql_type: str, last: int) -> "_Time":
         moment = (
             self.moment.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-            if kind == "DATE"
+            if sql_type == "DATE"
             else self.moment
         )
         return _Time(moment, last, typed=True)
@@ -104,8 +104,8 @@ def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time |
         inner = _time_of(tokens[first + 1].text, first + 1)
         time = inner and inner.of_type(word, first + 1)
     while time is not None and words[time.last + 1 : time.last + 2] == ["::"]:
-        kind = words[time.last + 2]
-        time = time.of_type(kind, time.last + 2) if kind in _TIMES else None
+        sql_type = words[time.last + 2]
+        time = time.of_type(sql_type, time.last + 2) if sql_type in _TIMES else None
     return time
 
 

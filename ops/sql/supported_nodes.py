@@ -39,7 +39,7 @@ _READ: dict[type, set[str]] = {
     exp.Version: {"kind"},
     exp.With: set(),
 }
-_ARGUMENTS = {kind: (read | _EVERYWHERE) - _NOT_HERE.get(kind, set()) for kind, read in _READ.items()}
+_ARGUMENTS = {sql_type: (read | _EVERYWHERE) - _NOT_HERE.get(sql_type, set()) for sql_type, read in _READ.items()}
 _COMPARISONS = {exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE}
 _PREDICATES = {exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.Not}
 _BINDS_OTHERWISE = _COMPARISONS | _PREDICATES
@@ -59,19 +59,19 @@ def require_understood(query: Node) -> NotIndexableError | None:
     """
     later = None
     for node in query.walk():
-        kind = type(node)
-        read = _ARGUMENTS.get(kind, _EVERYWHERE)
-        if kind in _COMPARISONS and (type(node.left) in _PREDICATES or type(node.right) in _BINDS_OTHERWISE):
+        sql_type = type(node)
+        read = _ARGUMENTS.get(sql_type, _EVERYWHERE)
+        if sql_type in _COMPARISONS and (type(node.left) in _PREDICATES or type(node.right) in _BINDS_OTHERWISE):
             raise NotIndexableError(f"{_shown(node)}: write parentheses around what is compared")
         for name, value in node.args.items():
             if not value or name in read:
                 continue
-            if kind is exp.Select and name in _SELECT:
+            if sql_type is exp.Select and name in _SELECT:
                 raise NotIndexableError(f"it has {_SELECT[name]}")
-            if kind is exp.Star:
+            if sql_type is exp.Star:
                 raise NotIndexableError(f"it selects {_shown(node)}: name the columns")
             problem = NotIndexableError(f"{_shown(node)}: {name} is not known here")
-            if kind in _ARGUMENTS:
+            if sql_type in _ARGUMENTS:
                 raise problem
             later = later or problem
     return later

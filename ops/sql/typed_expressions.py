@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import Kind, is_text
+from icepuffin.ops.sql.types import SqlType, is_text
 from icepuffin.ops.sql.values import Node
 
 DISTANCE = " distance"
@@ -27,7 +27,7 @@ DISTANCE = " distance"
 class TypedExpression:
     """An expression over rows of known columns."""
 
-    kind: Kind
+    sql_type: SqlType
     """Type of its values"""
     run: Callable[[pa.Table], pa.Array]
     """Function from rows to one value per row; raises SqlError for a row that has none (a division by zero)"""
@@ -37,7 +37,7 @@ class TypedExpression:
     """Whether a row may have no value, so that rows that do not need it must not compute it"""
     text: str | None = None
     """The text of a text constant, which a comparison may turn into a number or a time"""
-    digits: Kind | None = None
+    digits: SqlType | None = None
     """Type of an integer constant beside decimals"""
     exact: Decimal | None = None
     """The value of a decimal constant"""
@@ -50,11 +50,11 @@ RULES: dict[type, Rule] = {}
 """The rule of each kind of node; filled by the modules of rules"""
 
 
-def rule(*kinds: type) -> Callable[[Rule], Rule]:
+def rule(*sql_types: type) -> Callable[[Rule], Rule]:
     """Register a rule for kinds of nodes."""
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(kinds, function))
+        RULES.update(dict.fromkeys(sql_types, function))
         return function
 
     return register
@@ -82,7 +82,7 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
 def _folded(expression: TypedExpression, node: Node) -> TypedExpression:
     """The constant's value. A constant that fails is refused, whatever the rows are, unless it is in a branch."""
     try:
-        return constant_of(value_of(expression, node, _ONE_ROW)[0], expression.kind)
+        return constant_of(value_of(expression, node, _ONE_ROW)[0], expression.sql_type)
     except SqlError as error:
         part_of_a_constant = node.parent is not None and node.parent.find(exp.Column) is None  # as in `false AND ...`
         if not part_of_a_constant and not _IN_BRANCH.get():
@@ -108,16 +108,16 @@ def in_branch() -> Iterator[None]:
         _IN_BRANCH.reset(before)
 
 
-def as_kind(value: TypedExpression, kind: Kind) -> TypedExpression:
+def as_type(value: TypedExpression, sql_type: SqlType) -> TypedExpression:
     """An implicit cast; a text constant is read as a value of the type."""
-    if value.text is not None and not is_text(kind):
-        return constant_of(constant(value.text, kind), kind)
-    change, may_fail = caster(value.kind, kind, implicit=True)
-    if value.kind == kind:
+    if value.text is not None and not is_text(sql_type):
+        return constant_of(constant(value.text, sql_type), sql_type)
+    change, may_fail = caster(value.sql_type, sql_type, implicit=True)
+    if value.sql_type == sql_type:
         return value
-    return TypedExpression(kind, lambda rows: change(value.run(rows)), value.columns, value.may_fail or may_fail)
+    return TypedExpression(sql_type, lambda rows: change(value.run(rows)), value.columns, value.may_fail or may_fail)
 
 
-def constant_of(value: Any, kind: Kind, **more: Any) -> TypedExpression:
-    scalar = pa.scalar(value, kind)
-    return TypedExpression(kind, lambda rows: pa.repeat(scalar, rows.num_rows), **more)
+def constant_of(value: Any, sql_type: SqlType, **more: Any) -> TypedExpression:
+    scalar = pa.scalar(value, sql_type)
+    return TypedExpression(sql_type, lambda rows: pa.repeat(scalar, rows.num_rows), **more)

@@ -57,16 +57,16 @@ class Values:
 
     def _typed(self, node: Node) -> Any:
         """Typed texts, such as DATE '2026-01-01': Iceberg reads them by the column's type. Other casts are refused."""
-        value, kind = self.of(node.this), node.to.this
-        if kind in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
-            return _SUFFIXES[kind](node.this.this)
-        day = kind is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
-        time = kind in TIMES and isinstance(value, str)
-        if time and kind is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
+        value, sql_type = self.of(node.this), node.to.this
+        if sql_type in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
+            return _SUFFIXES[sql_type](node.this.this)
+        day = sql_type is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
+        time = sql_type in TIMES and isinstance(value, str)
+        if time and sql_type is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
             raise NotIndexableError(f"{node.sql(dialect='spark')}: write it without a zone")
         if (day or time) and not node.to.expressions:
             return value
-        if kind is exp.DType.ARRAY and isinstance(value, list) and node.to.expressions[0].this is exp.DType.DOUBLE:
+        if sql_type is exp.DType.ARRAY and isinstance(value, list) and node.to.expressions[0].this is exp.DType.DOUBLE:
             return value
         raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
 
