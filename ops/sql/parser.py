@@ -46,6 +46,9 @@ _DROP = re.compile(rf"\s*DROP\s+INDEX\s+(?P<if>IF\s+EXISTS\s+)?{_NAME}\s+ON\s+{_
 _SHOW = re.compile(rf"\s*SHOW\s+INDEX(?:ES)?\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
 _OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s*")
 
+_COMMA = re.compile(r",(?=(?:[^']*'[^']*')*[^']*$)")
+"""A comma outside of quotes"""
+
 
 def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
     """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
@@ -166,7 +169,7 @@ def _plain(text: str) -> str:
 
 def _options(text: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for part in filter(str.strip, text.split(",")):
+    for part in filter(str.strip, _COMMA.split(text)):
         option = _OPTION.fullmatch(part)
         if option is None:
             raise SqlError(f"WITH ({part.strip()}): write parameter = value")

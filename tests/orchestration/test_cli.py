@@ -183,6 +183,13 @@ def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:
     assert "exact-version" in run("search", "demo.packages", "--vector", vector)
 
 
+def test_an_index_keeps_the_columns_for_conditions(run: Run) -> None:
+    create = ("index", "create", "demo.packages", "--name", "kept", "--column", "embedding")
+    definition = json.loads(run(*create, "--filters", "name, id", "--json"))
+    assert (definition["filters"], len(definition["filter_ids"])) == (["name", "id"], 2)
+    run("index", "drop", "demo.packages", "kept", "--yes")
+
+
 def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake) -> None:
     create = ("index", "create", "demo.packages", "--name", "second", "--column", "embedding", "--metric", "l2")
     made = json.loads(run(*create, "--max-deltas", "2", "--delta-share", "0.5", "--rebuild-ratio", "0.3", "--json"))

@@ -139,6 +139,8 @@ def test_what_no_index_answers_says_why(text: str, why: str) -> None:
 def test_statements_on_indexes() -> None:
     made = parse("CREATE INDEX i ON ns.t USING diskann (embedding) WITH (metric = 'l2', shards = 4);")
     assert made == CreateIndex("ns.t", "i", "embedding", {"metric": "l2", "shards": "4"})
+    lists = parse("CREATE INDEX i ON t USING diskann (v) WITH (filters = 'a,b', shards = 2, metric = 'ip')")
+    assert lists == CreateIndex("t", "i", "v", {"filters": "a,b", "shards": "2", "metric": "ip"})
     assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
     assert parse("/* gone */ drop index if exists i on ns.t -- now") == DropIndex("ns.t", "i", if_there=True)
