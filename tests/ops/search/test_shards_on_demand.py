@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType
 
 from icepuffin.ops.cache import ReadyShard, ShardCache
 from icepuffin.ops.index import IndexDefinition
@@ -129,6 +130,45 @@ def test_answers_are_those_of_shards_that_are_loaded_at_once(
     assert reader._choice.covered == other._choice.covered
     assert reader._choice.loaded.enclosed == other._choice.loaded.enclosed  # type: ignore[union-attr]
     assert reader._choice.loaded.exact == other._choice.loaded.exact  # type: ignore[union-attr]
+
+
+def test_vectors_of_doubles_are_no_more_exact_on_demand(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table, SHARDED)
+    with table.refresh().update_schema() as change:
+        change.update_column("embedding.element", DoubleType())
+    reader, other = opened(table), loaded_at_once(table, monkeypatch)
+    assert isinstance(shards_of(reader), ShardsOnDemand)
+    result, expected = reader.search(queries(3), 5), other.search(queries(3), 5)
+    assert result.rows.equals(expected.rows)
+    assert result.warnings == expected.warnings
+    assert "doubles" in result.warnings[0]
+    assert reader.within(queries(2), 20.0).rows.equals(other.within(queries(2), 20.0).rows)
+
+
+def test_a_routing_blob_whose_sums_differ_is_not_believed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table, SHARDED)
+    real = opening.without_files
+
+    def one_row_less(version: OpenVersion, paths: frozenset[str]) -> OpenVersion:
+        shards = list(version.routing.shards)
+        shards[0] = replace(shards[0], live=shards[0].live - 1)
+        return real(replace(version, routing=replace(version.routing, shards=tuple(shards))), paths)
+
+    monkeypatch.setattr(opening, "without_files", one_row_less)
+    assert not isinstance(shards_of(opened(table)), ShardsOnDemand)
+
+
+def test_a_version_that_is_gone_at_the_first_search_is_done_without(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    index_head(table, SHARDED)
+    reader = opened(table)
+    version = reader.version or pytest.fail("gone")
+    to_path(version.puffin_path).unlink()
+    result = reader.search(queries(2), 5)
+    assert result.coverage is Coverage.EXACT_SCAN
+    assert any("is not a readable index version" in warning for warning in result.warnings)
 
 
 def test_threads_load_each_shard_once(table: Table, loads: list[int]) -> None:
