@@ -139,6 +139,15 @@ def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_pa
     assert cache.bytes_in_memory <= 2 * ONE
 
 
+def test_a_shard_over_the_budget_leaves_the_others_in_memory(tmp_path: Path) -> None:
+    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, made_shard(1, 4 * SHARD.count), "large")
+    cache = cache_in(tmp_path, memory=2 * ONE)
+    for key in (small, large):
+        cache.shard(key, STORAGE)
+    assert cache.holds(small, STORAGE)
+    assert not cache.holds(large, STORAGE)
+
+
 def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
     kept_by(cache_in(tmp_path), stored(tmp_path, SHARD, "old"))
     copied = stored(tmp_path, SHARD, "new")
@@ -254,6 +263,14 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
         held = files_of(folder)
         assert sum(file.stat().st_size for file in held) <= budget
         assert {file.stem for file in held} == {keys[item].name for item in recent}
+
+
+def test_a_shard_over_the_budget_leaves_the_others_on_the_disk(tmp_path: Path) -> None:
+    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, made_shard(1, 4 * SHARD.count), "large")
+    cache = cache_in(tmp_path, disk=2 * file_size(small, tmp_path))
+    for key in (small, large):
+        kept_by(cache, key)
+    assert {file.stem for file in files_of(tmp_path)} == {small.name}
 
 
 def file_size(key: ShardKey, folder: Path) -> int:
