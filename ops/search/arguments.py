@@ -62,7 +62,8 @@ def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) ->
     except VectorColumnError as error:
         raise QueryError(f"the queries cannot be run: {error}") from error
     if array.dtype.kind not in "fiu":
-        raise QueryError(f"queries are {array.dtype}, not numbers: an array [queries, dimensions], or Arrow lists")
+        kind = {"U": "text", "S": "bytes", "b": "true or false", "M": "times"}.get(array.dtype.kind, "Python objects")
+        raise QueryError(f"queries are {kind}, not numbers: an array [queries, dimensions], or Arrow lists")
     try:
         vectors = prepare_exact(array, metric)
     except KernelError as error:

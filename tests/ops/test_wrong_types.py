@@ -97,3 +97,8 @@ def test_a_reader_that_is_pickled_says_what_to_do(table_factory: Callable[..., T
     table.append(make_rows(0, 10))
     with pytest.raises(TypeError, match=r"open one in each process, or send queries to it by icepuffin\.knn_join"):
         pickle.dumps(open_exact(table, "embedding", "l2"))
+
+
+def test_threads_that_are_no_number_are_refused() -> None:
+    with pytest.raises(TypeError, match="threads is a whole number, not the text 'many': leave it out"):
+        thread_count("many")  # type: ignore[arg-type]

@@ -51,11 +51,11 @@ BAD_QUERIES = [
     (np.full(16, np.nan, np.float32), "NaN"),
     (np.array([[np.inf] + [0.0] * 15]), "infinity"),
     ([1e300] * 16, "infinity"),
-    ([["a"] * 16], "not numbers"),
+    ([["a"] * 16], "are text, not numbers"),
     ([[1.0] * 16, [1.0] * 15], "vectors of one length"),
     (np.zeros((1, 2, 16)), "shape"),
     ([], "dimensions"),
-    (None, "not numbers"),
+    (None, "are Python objects, not numbers"),
     (pa.array([[1.0] * 16, None]), "row 1 has no vector"),
     (pa.array([["a"] * 16]), "list of float or double"),
 ]
