@@ -14,7 +14,8 @@ the same; the table holds the others, and columns of keywords that `--seed` draw
 f32, ranked by f64; 1 where no row matches), `p50_ms` of one query after another in a warm reader on one thread, without
 columns. No reader sees a condition twice, so that no cache can answer: each names, beside its keyword, one that
 no row has and no other query names. `parquet_bytes` is what such a query reads of Parquet files on average: each read
-of Arrow's is counted where the file is opened, in queries of their own, since that costs time.
+of Arrow's is counted where the file is opened, in queries of their own, since that costs time. Progress, on stderr, has
+the processor time of a query as well: where the machine is busy, `p50_ms` is mostly waiting.
 
 `build_ratio` is the time to build the index with the filters named by its definition, divided by that without, both
 after a small build that loads the kernels; of several pairs (`--builds`) it is that of the medians.
@@ -203,16 +204,17 @@ def measured(
     columns: Columns,
     queries: npt.NDArray[np.float32],
     truth: Sequence[npt.NDArray[np.float64]],
-) -> dict[str, Any]:
-    """The figures of one shape."""
-    shares, recalls, milliseconds = [], [], []
+) -> tuple[dict[str, Any], float]:
+    """(the figures of one shape, median milliseconds of processor time of a query)."""
+    shares, recalls, milliseconds, of_processor = [], [], [], []
     for number in range(min(_WARM_UP, len(queries))):
         reader.search(queries[number], K, where=columns.condition(shape, number), columns=[])
     for number, (query, true) in enumerate(zip(queries, truth, strict=True)):
         where = columns.condition(shape, number)
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.thread_time()
         result = reader.search(query, K, where=where, columns=[])
         milliseconds.append(1000 * (time.perf_counter() - begun))
+        of_processor.append(1000 * (time.thread_time() - worked))
         matching = columns.matching(shape, number)
         assert result.profile.matching_rows == len(matching), where
         shares.append(len(matching) / reader.row_count)
@@ -223,13 +225,14 @@ def measured(
         few = queries[: max(1, len(queries) // 4)]
         for number, query in enumerate(few):
             reader.search(query, K, where=columns.condition(shape, number), columns=[])
-    return {
+    figures = {
         "name": shape.name,
         "share": float(np.mean(shares)),
         "recall": float(np.mean(recalls)) if recalls else 1.0,
         "p50_ms": float(np.median(milliseconds)),
         "parquet_bytes": round(read[0] / len(few)),
     }
+    return figures, float(np.median(of_processor))
 
 
 def with_filters(definition: IndexDefinition) -> IndexDefinition:
@@ -278,8 +281,9 @@ def measure(options: argparse.Namespace, folder: Path, write: Callable[[str], No
     reader = open_index(lake.table.refresh(), filtered, storage=STORAGE, threads=1)
     shapes = []
     for shape in SHAPES:
-        shapes.append(measured(reader, shape, columns, queries, truth[shape.name]))
-        write(json.dumps(shapes[-1]))
+        figures, of_processor = measured(reader, shape, columns, queries, truth[shape.name])
+        shapes.append(figures)
+        write(f"{json.dumps(figures)}, {of_processor:.2f} ms of processor time")
     return {"shapes": shapes, "build_ratio": named / without}
 
 
