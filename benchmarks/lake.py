@@ -27,9 +27,9 @@ from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
-from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
-from icepuffin.puffin.blobs.shard import ShardReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})
@@ -165,8 +165,7 @@ class Lake:
         """By data file: positions of some live rows that one shard of the newest version holds."""
         version = index_versions(self.table.refresh(), self.definition.name)[-1]
         opened = open_version(version, STORAGE)
-        part = opened.shards[number]
-        slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()
+        slots, positions = open_shard(opened.shards[number], STORAGE).read_locations()
         chosen = np.sort(np.random.default_rng(1).choice(len(slots), int(share * len(slots)), replace=False))
         files = opened.routing.files
         root = self.table.location()

@@ -110,7 +110,7 @@ class How(enum.StrEnum):
     INSERTED = "inserted"
     """New rows inserted into the base version's graph"""
     REMAPPED = "remapped"
-    """The base version's graph with new locations: its rows have moved to other files"""
+    """The base version's bytes with new addresses: its rows have moved to other files"""
     MASKED = "masked"
     """The base version's bytes with new tombstones"""
     COPIED = "copied"
@@ -120,13 +120,8 @@ class How(enum.StrEnum):
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether the base version's bytes are copied as they are."""
-        return self in (How.COPIED, How.MASKED)
-
-    @property
-    def keeps_graph(self) -> bool:
-        """Whether the graph is the base version's, as it was."""
-        return self.keeps_bytes or self is How.REMAPPED
+        """Whether the shard's blob is the base version's, as it was."""
+        return self in (How.COPIED, How.MASKED, How.REMAPPED)
 
     @property
     def makes_graph(self) -> bool:
@@ -146,6 +141,33 @@ class ObjectRange:
     path: str
     offset: int
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAddresses:
+    """Where the addresses blob of a shard lies."""
+
+    blob: ObjectRange
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """Where a shard lies."""
+
+    blob: ObjectRange
+    addresses: StoredAddresses | None = None
+    """Addresses in place of those in the shard's blob; None where those hold"""
+
+    @property
+    def path(self) -> str:
+        """Path of the file that the shard's blob lies in."""
+        return self.blob.path
+
+    @property
+    def length(self) -> int:
+        """Bytes of all its blobs."""
+        return self.blob.length + (self.addresses.blob.length if self.addresses else 0)
 
 
 @dataclass(frozen=True, slots=True)

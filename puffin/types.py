@@ -19,6 +19,7 @@ class BlobType(enum.StrEnum):
     CENTROID = "flockdb-ann-centroid-v1"
     ROUTING = "flockdb-ann-routing-v1"
     SHARD = "flockdb-ann-index-v1"
+    ADDRESSES = "icepuffin-ann-addresses-v1"
     ATTRIBUTES = "icepuffin-ann-attributes-v1"
 
 

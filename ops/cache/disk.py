@@ -11,18 +11,19 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from icepuffin.ops.cache import mapped_arrays
-from icepuffin.ops.cache.ready_shard import ReadyShard, from_arrays, to_arrays
+from icepuffin.ops.cache.ready_shard import Arrays
 
 _log = logging.getLogger(__name__)
 _STRIPES = 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ENTRY, _ASIDE = ".shard", ".aside"
+T = TypeVar("T")
 
 
 class DiskCache:
@@ -60,15 +61,18 @@ class DiskCache:
             return None
         return cls(folder, budget)
 
-    def get(self, owner: str, name: str) -> ReadyShard | None:
-        """The shard that `owner` put under `name`, or None. A damaged file is removed."""
+    def get(self, owner: str, name: str, make: Callable[[Arrays, dict[str, Any]], T]) -> T | None:
+        """What `make` makes of the arrays and values that `owner` put under `name`; None where there are none.
+
+        A damaged file is removed.
+        """
         path = self._path(owner, name)
         try:
             if not _is_own(path.parent.lstat()):
                 _log.warning("%s is not this user's alone: what lies in it is not used; remove it", path.parent)
                 return None
             with _opened(path) as stream:
-                return from_arrays(*mapped_arrays.read(stream, f"{owner}/{name}"))
+                return make(*mapped_arrays.read(stream, f"{owner}/{name}"))
         except FileNotFoundError:
             return None
         except (mapped_arrays.DamagedError, ValueError, KeyError, TypeError) as error:
@@ -80,9 +84,8 @@ class DiskCache:
             _log.warning("%s cannot be read: %s", path, error)
             return None
 
-    def put(self, owner: str, name: str, shard: ReadyShard) -> None:
-        """Keep a shard, if it fits the budget: older ones make room. A full disk is a warning, not an error."""
-        arrays, values = to_arrays(shard)
+    def put(self, owner: str, name: str, arrays: Arrays, values: Mapping[str, Any]) -> None:
+        """Keep arrays, if they fit the budget: older files make room. A full disk is a warning, not an error."""
         draft = self.draft(owner, name, mapped_arrays.room_for(array.nbytes for array in arrays.values()))
         if draft is not None:
             for key, array in arrays.items():

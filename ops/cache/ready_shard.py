@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,31 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.errors import BadBlobError
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeAddresses:
+    """Where the rows of a shard's nodes lie, apart from the shard. Arrays are shared and never written to."""
+
+    file_slots: npt.NDArray[np.uint32]
+    row_positions: npt.NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays, mapped or not."""
+        return self.file_slots.nbytes + self.row_positions.nbytes
+
+    def to_arrays(self) -> Arrays:
+        """Both arrays by name."""
+        return {"file_slots": self.file_slots, "row_positions": self.row_positions}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, _: Mapping[str, Any]) -> "NodeAddresses":
+        """Inverse of `to_arrays`; nothing is copied, nothing checked."""
+        return cls(arrays["file_slots"], arrays["row_positions"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +64,12 @@ class ReadyShard:
     def nbytes(self) -> int:
         """Bytes of all arrays, mapped or not."""
         return sum(array.nbytes for array in to_arrays(self)[0].values())
+
+    def relocated(self, addresses: NodeAddresses) -> "ReadyShard":
+        """The same shard with other addresses. Raises BadBlobError where they are of another number of nodes."""
+        if len(addresses.file_slots) != self.count:
+            raise BadBlobError(f"addresses of {len(addresses.file_slots):,} nodes for a shard of {self.count:,}")
+        return replace(self, file_slots=addresses.file_slots, row_positions=addresses.row_positions)
 
 
 def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:

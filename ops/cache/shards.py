@@ -8,19 +8,22 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
-from icepuffin.ops.cache.ready_shard import Arrays, ReadyShard, from_arrays
+from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
-from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig
+from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig, StoredAddresses, StoredShard
+from icepuffin.ops.shard_reader import read_addresses
 from icepuffin.ops.storage import principal
+from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 192 << 20
 """Memory that shards take while they are decoded, those of all threads together"""
+T = TypeVar("T", ReadyShard, NodeAddresses)
 _LAYOUT = 3
 """Version of the files' layout, and of the rules by which codes of one byte are kept for searches. It is part of the
 names of files, so those of other versions are never read"""
@@ -28,18 +31,24 @@ names of files, so those of other versions are never read"""
 
 @dataclass(frozen=True, slots=True)
 class ShardKey:
-    """Identity of one shard blob.
+    """Identity of one shard: of its blob, and of the addresses that replace those in the blob, if any do.
 
-    Where the routing blob has its sha256, that is the identity, and is checked when the shard enters the cache: shards
-    that a refresh only copied stay in the cache. Files of older releases have none. Then the identity is the place of
-    the blob and its index snapshot: the name of a deleted file may be used again, the id of a snapshot is not.
+    Where the routing blob has the sha256 of a blob, that is its identity, and is checked when it enters the cache:
+    shards that a refresh only copied stay in the cache. So do those that it gave new addresses, which are an entry of
+    their own. Files of older releases have no sha256. Then the identity is the place of the blob and its index
+    snapshot: the name of a deleted file may be used again, the id of a snapshot is not.
     """
 
-    where: ObjectRange
+    stored: StoredShard
     sha256: bytes
     """sha256 of the blob; zeros where the routing blob has none"""
     index_snapshot_id: SnapshotId
     """Id of the index snapshot of its version"""
+
+    @property
+    def where(self) -> ObjectRange:
+        """Where the blob lies."""
+        return self.stored.blob
 
     @property
     def has_checksum(self) -> bool:
@@ -48,6 +57,7 @@ class ShardKey:
 
     @property
     def name(self) -> str:
+        """Name of the entry of the blob."""
         where = self.where
         what = (
             self.sha256.hex()
@@ -57,8 +67,14 @@ class ShardKey:
         return hashlib.sha256(f"{_LAYOUT}\0{self.has_checksum}\0{what}".encode()).hexdigest()
 
 
+def _name_of(addresses: StoredAddresses) -> str:
+    """Name of the entry of an addresses blob."""
+    return hashlib.sha256(f"{_LAYOUT}\0addresses\0{addresses.sha256.hex()}".encode()).hexdigest()
+
+
 class ShardCache:
-    """Ready shards by (principal, blob). Thread-safe. A shard is never served to another principal than its fetcher.
+    """Ready shards by (principal, blob), and the addresses of moved rows likewise. Thread-safe. Neither is ever served
+    to another principal than its fetcher.
 
     A fetched shard is decoded into a file of the disk cache and returned at once; the file is checked and published in
     the background. At most one shard waits for that. Where there is no room on the disk, it is decoded into memory.
@@ -68,31 +84,48 @@ class ShardCache:
         self.settings = settings
         self._disk = DiskCache.opened(settings.folder, settings.disk_bytes) if settings.disk_bytes else None
         self._lock = threading.Lock()
-        self._shards: OrderedDict[tuple[str, str], ReadyShard] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], ReadyShard | NodeAddresses] = OrderedDict()
         self._bytes = 0
         self._written = threading.Semaphore()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
 
     @property
     def bytes_in_memory(self) -> int:
-        """Bytes of the shards in memory; mapped arrays count in full."""
+        """Bytes of the entries in memory; mapped arrays count in full."""
         return self._bytes
 
     def holds(self, key: ShardKey, storage: StorageConfig) -> bool:
         """Whether the shard is in this process's memory."""
+        names = [(principal(key.where.path, storage), key.name)]
+        if (moved := key.stored.addresses) is not None:
+            names.append((principal(moved.blob.path, storage), _name_of(moved)))
         with self._lock:
-            return (principal(key.where.path, storage), key.name) in self._shards
+            return all(name in self._entries for name in names)
 
     def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
         """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads."""
         owner, name = principal(key.where.path, storage), key.name
-        ready_shard = self._from_memory(owner, name)
+        ready_shard = self._from_memory(owner, name, ReadyShard)
         if ready_shard is None and self._disk is not None:
-            ready_shard = self._disk.get(owner, name)
+            ready_shard = self._disk.get(owner, name, from_arrays)
         if ready_shard is None:
             ready_shard = self._fetched(owner, name, key, storage, threads)
         self._hold(owner, name, ready_shard)
-        return ready_shard
+        moved = key.stored.addresses
+        return ready_shard if moved is None else ready_shard.relocated(self._addresses(moved, storage))
+
+    def _addresses(self, moved: StoredAddresses, storage: StorageConfig) -> NodeAddresses:
+        owner, name = principal(moved.blob.path, storage), _name_of(moved)
+        addresses = self._from_memory(owner, name, NodeAddresses)
+        if addresses is None and self._disk is not None:
+            addresses = self._disk.get(owner, name, NodeAddresses.from_arrays)
+        if addresses is None:
+            addresses = NodeAddresses(*addresses_blob.decode(read_addresses(moved, storage)))
+            if self._disk is not None:
+                self._disk.put(owner, name, addresses.to_arrays(), {})
+                addresses = self._disk.get(owner, name, NodeAddresses.from_arrays) or addresses  # mapped
+        self._hold(owner, name, addresses)
+        return addresses
 
     def flush(self) -> None:
         """Wait until all fetched shards are on the disk."""
@@ -105,7 +138,7 @@ class ShardCache:
             return from_arrays(*_fetch(key, storage, threads, lambda _: Memory(), self._scratch.reserve))
         with ExitStack() as lock:
             lock.enter_context(disk.fetching(owner, name))
-            ready_shard = disk.get(owner, name)
+            ready_shard = disk.get(owner, name, from_arrays)
             if ready_shard is not None:  # another process was first
                 return ready_shard
             drafts: list[DraftFile] = []
@@ -143,21 +176,22 @@ class ShardCache:
         finally:
             self._written.release()
 
-    def _from_memory(self, owner: str, name: str) -> ReadyShard | None:
+    def _from_memory(self, owner: str, name: str, kind: type[T]) -> T | None:
         with self._lock:
-            ready_shard = self._shards.get((owner, name))
-            if ready_shard is not None:
-                self._shards.move_to_end((owner, name))
-            return ready_shard
+            entry = self._entries.get((owner, name))
+            if not isinstance(entry, kind):
+                return None
+            self._entries.move_to_end((owner, name))
+            return entry
 
-    def _hold(self, owner: str, name: str, shard: ReadyShard) -> None:
+    def _hold(self, owner: str, name: str, entry: ReadyShard | NodeAddresses) -> None:
         with self._lock:
-            if (owner, name) in self._shards or shard.nbytes > self.settings.memory_bytes:
+            if (owner, name) in self._entries or entry.nbytes > self.settings.memory_bytes:
                 return
-            self._shards[owner, name] = shard
-            self._bytes += shard.nbytes
+            self._entries[owner, name] = entry
+            self._bytes += entry.nbytes
             while self._bytes > self.settings.memory_bytes:
-                _, dropped = self._shards.popitem(last=False)
+                _, dropped = self._entries.popitem(last=False)
                 self._bytes -= dropped.nbytes
 
 

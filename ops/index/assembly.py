@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from types import TracebackType
@@ -30,9 +30,9 @@ from icepuffin.ops.index.version_reader import (
     ROUTING_CURVE,
     read_centroids,
     read_routing,
-    shard_ranges,
+    stored_shards,
 )
-from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig
+from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.file_balls import merge_balls
@@ -43,7 +43,7 @@ from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.blobs.routing import Routing, ShardEntry
+from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry
 from icepuffin.puffin.codec import encode
 from icepuffin.puffin.types import BlobType
 
@@ -68,7 +68,7 @@ class VersionFile:
     """Seconds of waiting for the store to join the parts"""
     routing: Routing
     """The routing blob, as it was read back"""
-    shards: tuple[ObjectRange, ...]
+    shards: tuple[StoredShard, ...]
     packs: tuple[BoundPack, ...] = ()
     """Packs that the base version has, too"""
     new_pack: NewPack | None = None
@@ -146,7 +146,7 @@ class Assembly:
             path=self._file.path,
             file_size=layout.file_size,
             footer_size=layout.footer_size,
-            bytes_copied=sum(part.length for shard in written for part in shard.parts if part.path in old),
+            bytes_copied=sum(part.length for part in _made_before(shard_set.shards, written) if part.path in old),
             bytes_shared=self._shared_bytes,
             copy_seconds=copy_seconds,
             routing=routing,
@@ -176,8 +176,9 @@ class Assembly:
         return NewPack(self._pack.path, layout.file_size, layout.footer_size), offsets
 
     def _entry(self, shard: ShardResult, places: Mapping[ShardId, int]) -> ShardEntry:
+        moved = shard.stored.addresses
         number = pack_number(shard, self._shared)
-        offset = shard.parts[0].offset if number else 0
+        offset = shard.stored.blob.offset if number else 0
         if shard.shard_id in places:
             number, offset = len(self._shared) + 1, places[shard.shard_id]
         return ShardEntry(
@@ -190,6 +191,7 @@ class Assembly:
             tombstones=shard.tombstones,
             pack=number,
             offset=offset,
+            addresses=AddressesEntry(moved.blob.length, moved.sha256) if moved else None,
         )
 
     def _write_file(
@@ -203,7 +205,9 @@ class Assembly:
         if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         properties = {BlobType.ROUTING: of_routing}
+        moved = [(shard, shard.stored.addresses.blob) for shard in shard_set.shards if shard.stored.addresses]
         blobs = [_planned_shard(plan, shard) for shard in self._inline]
+        blobs += [_planned_addresses(plan, shard, blob.length) for shard, blob in moved]
         blobs += [
             _planned(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
             for blob_type, data, codec in heads
@@ -211,9 +215,9 @@ class Assembly:
         values = [attribute_blob.encode(column) for column in columns]
         blobs += [_planned_values(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[Segments] = [*(shard.parts for shard in self._inline), *((data,) for _, data, _ in heads)]
-        bodies += [(data,) for data in values]
-        self._file.finish([*((gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)), (layout.tail,)])
+        bodies: list[bytes | ObjectRange] = [shard.stored.blob for shard in self._inline]
+        bodies += [*(blob for _, blob in moved), *(data for _, data, _ in heads), *values]
+        self._file.finish([*zip(layout.gaps, bodies, strict=True), (layout.tail,)])
         return layout
 
     def _heads(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> list[tuple[BlobType, bytes, str | None]]:
@@ -237,7 +241,7 @@ class Assembly:
 
 
 def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segments]:
-    return [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
+    return [(gap, shard.stored.blob) for gap, shard in zip(layout.gaps, shards, strict=True)]
 
 
 def _planned(
@@ -282,6 +286,17 @@ def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     if shard.curve:
         properties[RECALL_CURVE] = shard.curve
     return _planned(plan, BlobType.SHARD, shard.length, codec=None, **properties)
+
+
+def _planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+    properties = {"ann.shard_id": str(shard.shard_id), "ann.build_id": plan.build_id, "count": str(shard.count)}
+    return _planned(plan, BlobType.ADDRESSES, length, codec=None, **properties)
+
+
+def _made_before(shards: Iterable[ShardResult], written: Iterable[ShardResult]) -> Iterator[ObjectRange]:
+    """All bytes that were made before the file: blobs of the shards that no pack has, and addresses."""
+    yield from (shard.stored.blob for shard in written)
+    yield from (shard.stored.addresses.blob for shard in shards if shard.stored.addresses)
 
 
 def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:
@@ -352,7 +367,7 @@ def _read_back(
     plan: VersionPlan,
     shared: Sequence[BoundPack],
     new_pack: NewPack | None,
-) -> tuple[Routing, tuple[ObjectRange, ...]]:
+) -> tuple[Routing, tuple[StoredShard, ...]]:
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
@@ -360,7 +375,7 @@ def _read_back(
     routing = read_routing(reader, next(blob for blob in blobs if blob.type == BlobType.ROUTING), size, packs)
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise _unlike(path)
-    return routing, shard_ranges(path, [blob for blob in blobs if blob.type == BlobType.SHARD], routing, packs)
+    return routing, stored_shards(path, blobs, routing, packs)
 
 
 def _unlike(path: str) -> CoverageError:

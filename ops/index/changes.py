@@ -27,7 +27,7 @@ from icepuffin.ops.datafile import (
 )
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.storage import PartSource, Storage, open_storage, relative_to
+from icepuffin.ops.storage import Storage, open_storage, relative_to
 
 _FILES = 8
 """Files in a sample"""
@@ -179,7 +179,7 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be read count as unknown: the build names
     them. Raises StorageError, PuffinError, DataFileError.
     """
-    from icepuffin.puffin.blobs.shard import ShardReader  # noqa: PLC0415  numba, which few plans need
+    from icepuffin.ops.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
     same = frozenset(same_files(base, live).values())
     new = [file for number, file in enumerate(live.files) if number not in same]
@@ -192,7 +192,7 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
     for shard in base.shards:
-        shard_hashes = ShardReader(PartSource(open_storage(shard.path, storage), shard)).read_content_hashes()
+        shard_hashes = open_shard(shard, storage).read_content_hashes()
         matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
     return float(np.isin(sampled, np.concatenate(matching)).mean())
 

@@ -151,11 +151,12 @@ def _shard(
         how, why, read, written = How.INSERTED, "it takes rows that are new", entry.length, grown
     elif remap:
         how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
-        copied = entry.length - location_bytes
+        copied = 0 if entry.pack else entry.length
     else:
         how = How.MASKED if died else How.COPIED
         why = "only its tombstones are new" if died else "nothing came and nothing went"
         read, written, copied = location_bytes, 0, 0 if entry.pack else entry.length
+        copied += entry.addresses.length if entry.addresses else 0
     return ShardEstimate(shard_id, how, why, entry.count, insert, remap, died - remap, read, written, copied)
 
 

@@ -17,16 +17,17 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion, read_routing, shard_ranges
-from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
+from icepuffin.ops.index.version_reader import OpenVersion, read_routing, stored_shards
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
-from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
+from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing
 from icepuffin.puffin.blobs.routing import Routing
-from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.types import BlobType
 
@@ -96,12 +97,11 @@ def check_integrity(
             for entry in attributes.decode(reader.read_blob(blob)).entries:
                 if not entry.left_out:
                     attributes.values_of(entry)
-        shard_blobs = [blob for blob in blobs if blob.type == BlobType.SHARD]
-        ranges = shard_ranges(version.puffin_path, shard_blobs, expected, version.packs)
+        stored = stored_shards(version.puffin_path, blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
-        shards, read = len(ranges), sum(part.length for part in ranges)
-        nodes, drawn, broken = _read_shards(ranges, expected, storage)
+        shards, read = len(stored), sum(place.length for place in stored)
+        nodes, drawn, broken = _read_shards(stored, expected, storage)
         faults += broken
         if not faults:
             covered = _covered_rows(table, version, expected, definition)
@@ -109,7 +109,7 @@ def check_integrity(
             rows = int(tally.counts.sum())
             faults += _disagreements(nodes, tally, covered.paths, expected)
         if not faults:
-            result = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
+            result = _self_search(covered, expected, stored, drawn, storage, runner, progress)
             searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)
             faults += [fault] if fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
@@ -123,29 +123,29 @@ def check_integrity(
 
 
 def _read_shards(
-    ranges: Sequence[ObjectRange], expected: Routing, storage: StorageConfig
+    stored: Sequence[StoredShard], expected: Routing, storage: StorageConfig
 ) -> tuple[Tally, list[npt.NDArray[np.int64]], list[str]]:
     """(tally of all live nodes, addresses of some nodes of each shard, faults). Raises LaterFormatError."""
     files = len(expected.files)
     nodes, drawn, faults = Tally.empty(files), [], []
-    for number, (part, entry) in enumerate(zip(ranges, expected.shards, strict=True)):
-        data = open_storage(part.path, storage).read_range(part.path, part.offset, part.length)
+    for number, (place, entry) in enumerate(zip(stored, expected.shards, strict=True)):
         try:
-            decoded = _decoded(data, entry)
+            decoded = _decoded(place, entry, storage)
             nodes = Tally.joined([nodes, _nodes_of(decoded, entry, files)], files)
             drawn.append(draw_nodes(decoded, entry.tombstones, seed=number))
         except LaterFormatError:
             raise
         except PuffinError as error:
-            faults.append(f"shard {number} at {part.offset}: {error}")
+            faults.append(f"shard {number} at {place.blob.offset}: {error}")
     return nodes, drawn, faults
 
 
-def _decoded(data: bytes, entry: routing.ShardEntry) -> Shard:
+def _decoded(place: StoredShard, entry: routing.ShardEntry, storage: StorageConfig) -> Shard:
     """Raises PuffinError where a shard is not what the routing blob says."""
+    data = open_storage(place.path, storage).read_range(place.path, place.blob.offset, place.blob.length)
     if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
         raise ChecksumError("the bytes are not those that were published")
-    decoded = shard.decode(data)
+    decoded = open_shard(place, storage, blob=BytesSource(data)).read()
     if decoded.count != entry.count:
         raise BadBlobError("the node count is not the routing blob's")
     return decoded
@@ -211,7 +211,7 @@ def _rows_of(
 def _self_search(
     covered: _CoveredRows,
     expected: Routing,
-    blobs: Sequence[ObjectRange],
+    shards: Sequence[StoredShard],
     drawn: Sequence[npt.NDArray[np.int64]],
     storage: StorageConfig,
     runner: TaskRunner,
@@ -220,9 +220,9 @@ def _self_search(
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files = dict(covered.files)
     tasks = []
-    for blob, entry, keys in zip(blobs, expected.shards, drawn, strict=True):
+    for stored, entry, keys in zip(shards, expected.shards, drawn, strict=True):
         vectors = vectors_of(keys, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
-        tasks.append(SelfSearchTask(blob, deletion_vector.encode(entry.tombstones), keys, vectors, storage))
+        tasks.append(SelfSearchTask(stored, deletion_vector.encode(entry.tombstones), keys, vectors, storage))
     return search_shards(tasks, runner, None if progress is None else partial(progress, "search"))
 
 
@@ -230,7 +230,7 @@ def search_shards(
     tasks: Sequence[SelfSearchTask], runner: TaskRunner, progress: Progress | None = None
 ) -> SelfSearchResult:
     """Search the rows of all tasks by their own vectors, in this process where little is read."""
-    if sum(task.blob.length for task in tasks) <= _SMALL:
+    if sum(task.shard.length for task in tasks) <= _SMALL:
         runner = driver_runner(runner)
     tasks = [replace(task, threads=runner.task_threads) for task in tasks]
     label = "search rows by their own vectors"
@@ -264,8 +264,8 @@ def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None
     number = int(build_id, 16) % max(CHECK_INTERVAL, len(base.shards))
     if number >= len(base.shards) or not normalize(base.shards[number].path).startswith("file:"):
         return
-    part = base.shards[number]
+    stored = base.shards[number]
     try:
-        ShardReader(PartSource(open_storage(part.path, storage), part)).check()
+        open_shard(stored, storage).check()
     except PuffinError as error:
-        raise ChecksumError(f"{part.path}, shard {number}: {error}; `icepuffin refresh --verify` mends it") from error
+        raise ChecksumError(f"{stored.path}, shard {number}: {error}; `icepuffin refresh --verify` mends it") from error

@@ -30,15 +30,13 @@ def packs_to_share(version: DerivedVersion, kept: Iterable[ShardResult]) -> tupl
     """Packs of the base version that the new one shares, of those that `kept` shards lie in."""
     used_bytes = Counter[str]()
     for shard in kept:
-        used_bytes.update({part.path: part.length for part in shard.parts})
+        used_bytes[shard.stored.path] += shard.length
     full = [pack for pack in version.packs if pack.is_kept and used_bytes[pack.path] >= max(1, _LEAST_USE * pack.size)]
     fullest = sorted(full, key=lambda pack: -used_bytes[pack.path])[: MAX_PACKS - 1]  # the sort is stable
     return tuple(pack for pack in full if pack in fullest)
 
 
 def pack_number(shard: ShardResult, packs: Sequence[BoundPack]) -> int:
-    """Number, from 1, of the pack among `packs` that the shard lies in; 0 where it lies in none."""
-    if len(shard.parts) != 1:
-        return 0
+    """Number, from 1, of the pack among `packs` that the shard's blob lies in; 0 where it lies in none."""
     paths = [pack.path for pack in packs]
-    return paths.index(shard.parts[0].path) + 1 if shard.parts[0].path in paths else 0
+    return paths.index(shard.stored.path) + 1 if shard.stored.path in paths else 0

@@ -90,13 +90,13 @@ def _nodes(
     routing = file.routing
     count = sum(entry.count for entry in routing.shards)
     runner = driver_runner(runner) if count <= NODES_AT_ONCE else runner
-    blobs = [
-        (blob, deletion_vector.encode(entry.tombstones))
-        for blob, entry in zip(file.shards, routing.shards, strict=True)
+    shards = [
+        (shard, deletion_vector.encode(entry.tombstones))
+        for shard, entry in zip(file.shards, routing.shards, strict=True)
     ]
-    groups = max(1, min(len(blobs), 2 * runner.parallelism))
+    groups = max(1, min(len(shards), 2 * runner.parallelism))
     tasks = [
-        NodesTask(tuple(blobs[first::groups]), len(routing.files), np.unique(addresses), storage, runner.task_threads)
+        NodesTask(tuple(shards[first::groups]), len(routing.files), np.unique(addresses), storage, runner.task_threads)
         for first in range(groups)
     ]
     results = runner.run(tally_nodes, tasks, label="count addresses")
@@ -138,7 +138,7 @@ def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[Shard
     least. Of shards whose graphs are the base version's: each once in CHECK_INTERVAL refreshes, where files are local;
     to read one takes longer than most refreshes.
     """
-    written = {shard.shard_id: shard.length for shard in shard_set.shards if not shard.how.keeps_graph}
+    written = {shard.shard_id: shard.length for shard in shard_set.shards if not shard.how.keeps_bytes}
     budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
     chosen: list[ShardId] = []
     for shard_id in sorted(written.keys() & rows.keys(), key=lambda shard_id: (-rows[shard_id], shard_id)):
@@ -146,7 +146,7 @@ def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[Shard
             chosen.append(shard_id)
             budget -= written[shard_id]
     turn = ShardId(int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards)))
-    has_turn = turn in rows and shard_set.shards[turn].how.keeps_graph
+    has_turn = turn in rows and shard_set.shards[turn].how.keeps_bytes
     return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
 
 

@@ -87,7 +87,7 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         inserted=sum(shard.inserted for shard in new if shard.how is How.INSERTED),
         rewritten=sum(shard.count for shard in new if shard.how.rewrites_nodes),
         looked_up=sum(shard.count for shard in shard_set.shards) if plan.base and plan.live_positions_change else 0,
-        copied=sum(shard.length for shard in shard_set.shards if shard.how.keeps_bytes or shard.how is How.REMAPPED),
+        copied=sum(shard.length for shard in shard_set.shards if shard.how.keeps_bytes),
         dims=shard_set.layout.dims,
     )
     measurement = Measurement(

@@ -1,7 +1,7 @@
 """A version derived from a base version, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -27,18 +27,17 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.model import FileSlot, How, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
-from icepuffin.ops.tasks.relocation import RelocateTask, relocate
+from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
-from icepuffin.puffin.blobs.shard import ShardReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +47,7 @@ class _Shard:
     shard_id: ShardId
     """Id in the base version"""
     entry: ShardEntry
-    blob: ObjectRange
+    stored: StoredShard
     curve: str
     tombstones: Nodes
     """Nodes that are dead in the new snapshot"""
@@ -88,7 +87,7 @@ def refresh_shards(
     """Match rows that moved, place new rows, and write the shards that change.
 
     on_kept: called once, before any shard is written, with the shards of the new version that keep the base version's
-    bytes, by id.
+    blobs, by id; of those whose rows have moved the new addresses are not known yet.
     Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
     """
     routing = base.routing
@@ -139,7 +138,7 @@ def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.fl
     """The PQ codebook that all shards of a lean index share; None for other indexes."""
     if base.definition.vectors != "none":
         return None
-    return ShardReader(PartSource(open_storage(base.shards[0].path, storage), base.shards[0])).read_pq()[0]
+    return open_shard(base.shards[0], storage).read_pq()[0]
 
 
 def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _Shard:
@@ -148,7 +147,7 @@ def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[S
     return _Shard(
         shard_id=shard_id,
         entry=base.routing.shards[shard_id],
-        blob=base.shards[shard_id],
+        stored=base.shards[shard_id],
         curve=base.curves[shard_id],
         tombstones=np.setdiff1d(nodes, np.concatenate(moved), assume_unique=True) if moved else nodes,
         moves=moves,
@@ -208,8 +207,8 @@ def _make(
         how = shard.outcome(arriving, definition.rebuild_ratio, max_rows)
         if how.keeps_bytes:
             results[shard_id] = _kept_result(shard_id, how, shard)
-        elif how is How.REMAPPED:
-            moved.append((shard_id, _base_shard(context, shard)))
+            if how is How.REMAPPED:
+                moved.append((shard_id, _base_shard(context, shard)))
         else:
             require_capacity(context, shard_id, shard.live + arriving)
             tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard)))
@@ -221,11 +220,15 @@ def _make(
         require_capacity(context, delta_id, arriving)
         rows += arriving
     on_kept(dict(results))
-    results |= {shard.shard_id: shard for shard in [*make_shards(context, tasks, rows), *_relocate(context, moved)]}
+    results |= {shard.shard_id: shard for shard in make_shards(context, tasks, rows)}
+    for relocated in _relocate(context, moved):
+        result = results[relocated.shard_id]
+        stored = replace(result.stored, addresses=relocated.addresses)
+        results[relocated.shard_id] = replace(result, stored=stored, slots=relocated.slots)
     return tuple(results[shard_id] for shard_id in sorted(results))
 
 
-def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[ShardResult]:
+def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[RelocatedShard]:
     """Write the new addresses of shards whose rows have only moved."""
     nodes = sum(base.moved for _, base in shards)
     runner = driver_runner(context.runner) if nodes <= dead_nodes.NODES_AT_ONCE else context.runner
@@ -237,7 +240,7 @@ def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]
 
 def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
     return BaseShard(
-        blob=shard.blob,
+        stored=shard.stored,
         recall=shard.entry.recall,
         curve=shard.curve,
         tombstones=deletion_vector.encode(shard.tombstones),
@@ -251,11 +254,11 @@ def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
 
 
 def _kept_result(shard_id: ShardId, how: How, shard: _Shard) -> ShardResult:
-    """The result for a shard whose bytes are copied as they are."""
+    """The result for a shard whose blob stays as it is, with the base version's addresses."""
     return ShardResult(
         shard_id=shard_id,
         how=how,
-        parts=(shard.blob,),
+        stored=shard.stored,
         sha256=shard.entry.sha256,
         count=shard.entry.count,
         medoid=shard.entry.medoid,
@@ -263,6 +266,6 @@ def _kept_result(shard_id: ShardId, how: How, shard: _Shard) -> ShardResult:
         curve=shard.curve,
         tombstones=shard.tombstones,
         inserted=0,
-        remapped=0,
+        remapped=shard.moved,
         slots=shard.slots,
     )

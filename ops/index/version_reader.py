@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -12,7 +12,16 @@ from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
-from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, SnapshotId, StorageConfig
+from icepuffin.ops.model import (
+    FileNumber,
+    FileSlot,
+    LiveFiles,
+    ObjectRange,
+    SnapshotId,
+    StorageConfig,
+    StoredAddresses,
+    StoredShard,
+)
 from icepuffin.ops.storage import StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -21,7 +30,7 @@ from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.blobs.routing import Routing
+from icepuffin.puffin.blobs.routing import Routing, ShardEntry
 from icepuffin.puffin.errors import BadBlobError, PuffinError
 from icepuffin.puffin.types import BlobType, canonical_type
 
@@ -46,7 +55,7 @@ class OpenVersion:
     version: DerivedVersion
     routing: Routing
     definition: IndexDefinition
-    shards: tuple[ObjectRange, ...]
+    shards: tuple[StoredShard, ...]
     centroid: BlobMetadata
     file_size: int
     curves: tuple[str, ...]
@@ -84,7 +93,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
         routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version.packs)
         blobs = by_type.get(BlobType.SHARD, [])
-        shards = shard_ranges(path, blobs, routing, version.packs)
+        shards = stored_shards(path, reader.footer.blobs, routing, version.packs)
         routing_properties = by_type[BlobType.ROUTING][0].properties
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
@@ -112,32 +121,46 @@ def read_routing(
     return routing_blob.decode(reader.read_blob(blob), file_size=size)
 
 
-def shard_ranges(
+def stored_shards(
     path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[BoundPack | NewPack]
-) -> tuple[ObjectRange, ...]:
+) -> tuple[StoredShard, ...]:
     """Where the shards lie, by id.
 
-    blobs: the shard blobs of the version's own file. packs: its packs, in the order of their numbers.
+    blobs: the blobs of the version's own file. packs: its packs, in the order of their numbers.
     Raises NotAnIndexError where they do not fit the routing blob.
     """
-    own = [ObjectRange(path, blob.offset, blob.length) for blob in blobs]
-    entries = [entry for entry in routing.shards if not entry.pack]
-    if [part.length for part in own] != [entry.length for entry in entries]:
-        raise NotAnIndexError(f"{path}: its {len(own)} shards are not the {len(entries)} of its routing blob")
+    own = _own_blobs(path, blobs, BlobType.SHARD, [entry.length for entry in routing.shards if not entry.pack])
+    entries = [entry.addresses for entry in routing.shards if entry.addresses is not None]
+    moved = _own_blobs(path, blobs, BlobType.ADDRESSES, [entry.length for entry in entries])
     if routing.packs > len(packs):
         raise NotAnIndexError(f"{path} needs {routing.packs} packs, the index snapshot names {len(packs)}")
-    places, ranges = iter(own), []
+    shards = []
     for number, entry in enumerate(routing.shards):
-        if not entry.pack:
-            ranges.append(next(places))
-            continue
-        pack = packs[entry.pack - 1]
-        if not pack.path:
-            raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
-        if entry.offset + entry.length > pack.size:
-            raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack.path}")
-        ranges.append(ObjectRange(pack.path, entry.offset, entry.length))
-    return tuple(ranges)
+        blob = _in_pack(path, number, entry, packs[entry.pack - 1]) if entry.pack else next(own)
+        addresses = None if entry.addresses is None else StoredAddresses(next(moved), entry.addresses.sha256)
+        shards.append(StoredShard(blob, addresses))
+    return tuple(shards)
+
+
+def _own_blobs(
+    path: str, blobs: Sequence[BlobMetadata], blob_type: BlobType, lengths: Sequence[int]
+) -> Iterator[ObjectRange]:
+    """Where the blobs of one type lie in the version's own file. Raises NotAnIndexError unless they are so long."""
+    own = [ObjectRange(path, blob.offset, blob.length) for blob in blobs if canonical_type(blob.type) == blob_type]
+    if [part.length for part in own] != list(lengths):
+        raise NotAnIndexError(
+            f"{path}: its {len(own)} blobs {blob_type} are not the {len(lengths)} of its routing blob"
+        )
+    return iter(own)
+
+
+def _in_pack(path: str, number: int, entry: ShardEntry, pack: BoundPack | NewPack) -> ObjectRange:
+    """Where a shard lies in its pack. Raises NotAnIndexError."""
+    if not pack.path:
+        raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
+    if entry.offset + entry.length > pack.size:
+        raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack.path}")
+    return ObjectRange(pack.path, entry.offset, entry.length)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

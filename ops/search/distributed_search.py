@@ -61,7 +61,7 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
         return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
     version = opened.version.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)
-    keys = (ShardKey(blob, entry.sha256, version) for blob, entry in shards)
+    keys = (ShardKey(stored, entry.sha256, version) for stored, entry in shards)
     if all(process_cache().holds(key, job.storage) for key in keys):
         return TierChoice(remote=False, why=f"{size} is in this process's memory")
     return TierChoice(
@@ -92,7 +92,7 @@ class DistributedVersion:
         self.search_list = job.opened.definition.search_list
         self.dims = job.opened.routing.dims
         self.recall_model = RecallModel.of(job.opened)
-        self.index_bytes = sum(blob.length for blob in job.opened.shards)
+        self.index_bytes = sum(stored.length for stored in job.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
         self.column_is_double = job.column_is_double
         self.lean = job.opened.definition.vectors == "none"
@@ -211,7 +211,7 @@ def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 def balanced_shards(opened: OpenVersion, count: int) -> list[tuple[ShardId, ...]]:
     """The version's shards in at most `count` groups of about equal size."""
-    groups = balanced([blob.length for blob in opened.shards], max(1, count))
+    groups = balanced([stored.length for stored in opened.shards], max(1, count))
     return [tuple(ShardId(place) for place in group) for group in groups]
 
 

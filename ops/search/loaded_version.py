@@ -99,7 +99,7 @@ def load_version(
     `column_is_double`: the column's vectors are doubles, which shards hold as floats. Raises StorageError, PuffinError.
     """
     masker = ShardMasker(opened, live, storage)
-    size = sum(blob.length for blob in opened.shards)
+    size = sum(stored.length for stored in opened.shards)
     routed = masker.covered_by_routing() if on_demand and size > LOADED_AT_ONCE else None
     if routed is not None:
         return _version_on_demand(opened, masker, routed, column_is_double=column_is_double)
@@ -147,7 +147,7 @@ def version_of(
         definition.search_list,
         opened.routing.dims,
         RecallModel.of(opened),
-        sum(blob.length for blob in opened.shards),
+        sum(stored.length for stored in opened.shards),
         rounded=any(shard.shard.rounded for shard in shards.values()),
         lean=any(shard.vectors is None for shard in shards.values()),
         column_is_double=column_is_double,

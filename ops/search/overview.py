@@ -37,6 +37,8 @@ class ShardState:
     """Whether the codebook routes to it. Other shards hold later rows, and every query probes them"""
     pack: int = 0
     """Number of the pack that it lies in; 0: it lies in the version's own file"""
+    addresses_bytes: int = 0
+    """Bytes of new addresses beside its blob, in the version's own file, since its rows have moved"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def overview(
                 entry.length,
                 number in routed,
                 entry.pack,
+                entry.addresses.length if entry.addresses else 0,
             )
             for number, entry in enumerate(opened.routing.shards)
         ),

@@ -11,8 +11,9 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows, vectors_from_arrow
-from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
 from icepuffin.puffin.blobs import deletion_vector
@@ -23,7 +24,7 @@ from icepuffin.puffin.blobs.shard import ShardReader
 class BaseShard:
     """A shard of the base version, and the state of its nodes in the new snapshot."""
 
-    blob: ObjectRange
+    stored: StoredShard
     recall: float
     curve: str
     tombstones: bytes
@@ -39,12 +40,12 @@ class BaseShard:
     storage: StorageConfig
 
     def reader(self) -> ShardReader:
-        """A reader of the blob as it was written."""
-        return ShardReader(PartSource(open_storage(self.blob.path, self.storage), self.blob))
+        """A reader of the shard as the base version has it."""
+        return open_shard(self.stored, self.storage)
 
     def inputs(self) -> Iterator[bytes | str | int | float]:
         """Everything that the shard's content depends on, whichever task staged it. File names are never used twice."""
-        yield from (repr(self.blob), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
+        yield from (repr(self.stored), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
         yield repr([(slot, file.path) for slot, file in self.files])
         for staged in self.moves:
             yield open_storage(staged.path, self.storage).read_range(staged.path, staged.offset, staged.length)
@@ -82,7 +83,7 @@ class BaseShard:
     ) -> npt.NDArray[np.float32]:
         codebook, codes = reader.read_pq()
         if codebook is None or codes is None:
-            raise ValueError(f"{self.blob} has neither vectors nor PQ codes")
+            raise ValueError(f"{self.stored.blob} has neither vectors nor PQ codes")
         vectors = decode_pq(codes, codebook)
         files = dict(self.files)
         live = np.flatnonzero(self.live(reader))

@@ -6,18 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.addresses import addresses_of
-from icepuffin.ops.model import FileSlot, ObjectRange, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.model import FileSlot, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import ShardReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadNodesTask:
     """Shards of the base version whose nodes are to be checked."""
 
-    shards: tuple[tuple[ObjectRange, bytes], ...]
-    """(blob, nodes that were dead before, as a deletion vector)"""
+    shards: tuple[tuple[StoredShard, bytes], ...]
+    """(shard, nodes that were dead before, as a deletion vector)"""
     emptied_slots: npt.NDArray[np.uint32]
     """File slots without any live row"""
     deleted: tuple[tuple[FileSlot, bytes], ...]
@@ -47,9 +46,8 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
         rows.append(addresses_of(slot, deletion_vector.decode(vector)))
     deleted = np.concatenate(rows)
     results = []
-    for blob, before in task.shards:
-        reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
-        slots, positions = reader.read_locations()
+    for shard, before in task.shards:
+        slots, positions = open_shard(shard, task.storage).read_locations()
         dead = np.isin(slots, task.emptied_slots)
         dead |= np.isin(addresses_of(slots, positions), deleted)
         dead_before = deletion_vector.decode(before)

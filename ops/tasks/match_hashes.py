@@ -24,15 +24,15 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig
-from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
+from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import ShardReader
 
 _MOVE_BYTES = 8 + 4 + 8
 T = TypeVar("T")
@@ -62,8 +62,8 @@ class MatchTask:
     hash_range: int
     range_bits: int
     blocks: tuple[Block, ...]
-    shards: tuple[tuple[ShardId, ObjectRange, bytes], ...]
-    """(shard id, blob, dead nodes as a deletion vector), for each shard with dead nodes"""
+    shards: tuple[tuple[ShardId, StoredShard, bytes], ...]
+    """(shard id, shard, dead nodes as a deletion vector), for each shard with dead nodes"""
     staging: str
     storage: StorageConfig
 
@@ -191,10 +191,9 @@ def _dead_hashes(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """(shard ids int64[n], nodes int64[n], content hashes u64[n]) of the range's dead nodes, by shard and node."""
     shard_ids, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    for shard_id, blob, dead in task.shards:
-        source = PartSource(open_storage(blob.path, task.storage), blob)
+    for shard_id, shard, dead in task.shards:
         dead_nodes = deletion_vector.decode(dead)
-        dead_hashes = ShardReader(source).read_content_hashes()[dead_nodes]
+        dead_hashes = open_shard(shard, task.storage).read_content_hashes()[dead_nodes]
         inside = range_of(dead_hashes, task.range_bits) == task.hash_range
         shard_ids.append(np.full(int(inside.sum()), shard_id))
         nodes.append(dead_nodes[inside])

@@ -25,13 +25,13 @@ from icepuffin.ops.catalog.live_files import ROW_ID
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_matches
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import ShardReader
 
 Versions = npt.NDArray[np.uint64]
 """u64[n], one number per row and commit that last changed it"""
@@ -182,8 +182,8 @@ def _dead_nodes(task: LineageMatchTask) -> _DeadNodes:
     starts[[slot for slot, _ in task.before]] = np.cumsum([0, *map(len, versions)])[:-1]
     every = np.concatenate(versions)
     parts = []
-    for shard_id, blob, dead in task.match.shards:
-        reader = ShardReader(PartSource(open_storage(blob.path, storage), blob))
+    for shard_id, shard, dead in task.match.shards:
+        reader = open_shard(shard, storage)
         slots, positions = reader.read_locations()
         nodes = deletion_vector.decode(dead)
         nodes = nodes[slots[nodes] < len(rows)]

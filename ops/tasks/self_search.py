@@ -17,12 +17,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.addresses import addresses_of
-from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.model import StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs.shard import Shard
 
 _FLOAT_TOLERANCE = 1e-5
 """Largest difference between a vector and its stored copy, relative to the vector's largest component: releases may
@@ -43,7 +43,7 @@ _DRAWN = 128
 class SelfSearchTask:
     """Rows whose nodes lie in one shard."""
 
-    blob: ObjectRange
+    shard: StoredShard
     tombstones: bytes
     """Nodes without a live row, as a deletion vector"""
     addresses: npt.NDArray[np.int64]
@@ -92,7 +92,7 @@ class SelfSearchResult:
 def self_search(task: SelfSearchTask) -> SelfSearchResult:
     """Search the rows by their own vectors. Memory: the shard, decoded. Raises StorageError, PuffinError."""
     return search_rows(
-        ShardReader(PartSource(open_storage(task.blob.path, task.storage), task.blob)).read(),
+        open_shard(task.shard, task.storage).read(),
         deletion_vector.decode(task.tombstones),
         task.addresses,
         task.vectors,

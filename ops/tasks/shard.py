@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
-from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig
+from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
@@ -58,11 +58,11 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardResult:
-    """A shard of the new version. Its bytes are those of the parts, joined."""
+    """A shard of the new version, and where its bytes are until they are copied to the version's file or pack."""
 
     shard_id: ShardId
     how: How
-    parts: tuple[ObjectRange, ...]
+    stored: StoredShard
     sha256: bytes
     """sha256 of the blob; UNKNOWN_SHA256 where an older release did not record it"""
     count: int
@@ -78,7 +78,8 @@ class ShardResult:
 
     @property
     def length(self) -> int:
-        return sum(part.length for part in self.parts)
+        """Bytes of the blob."""
+        return self.stored.blob.length
 
     @property
     def live(self) -> int:
@@ -100,7 +101,7 @@ def make_shard(task: ShardTask) -> ShardResult:
         return _result(markers.record(storage, marker, _make(task, storage, incoming)))
     finished = _result(done)
     # swept by age, or by an equal build that was published meanwhile
-    if not all(storage.exists(part.path) for part in finished.parts):
+    if not storage.exists(finished.stored.path):
         return _make(task, storage, incoming)
     return finished
 
@@ -114,8 +115,8 @@ def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArr
 
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
-    parts = tuple(ObjectRange(**part) for part in recorded["parts"])
-    return ShardResult(**{**recorded, "how": How(recorded["how"]), "parts": parts})
+    stored = StoredShard(ObjectRange(**recorded["stored"]["blob"]))  # what a task writes has its own addresses
+    return ShardResult(**{**recorded, "how": How(recorded["how"]), "stored": stored})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +227,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     return ShardResult(
         shard_id=task.shard_id,
         how=task.how,
-        parts=(ObjectRange(path, 0, length),),
+        stored=StoredShard(ObjectRange(path, 0, length)),
         sha256=digest.digest(),
         count=measured.shard.count,
         medoid=measured.shard.medoid,

@@ -14,12 +14,11 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.addresses import addresses_of
-from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.ops.tasks.vectors import VectorFiles
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.errors import BadBlobError
 
 
@@ -58,8 +57,8 @@ class Tally:
 class NodesTask:
     """Shards whose nodes are to be tallied by address."""
 
-    shards: tuple[tuple[ObjectRange, bytes], ...]
-    """(blob, its tombstones as a deletion vector)"""
+    shards: tuple[tuple[StoredShard, bytes], ...]
+    """(shard, its tombstones as a deletion vector)"""
     slots: int
     """File slots of the version"""
     addresses: npt.NDArray[np.int64]
@@ -108,8 +107,8 @@ def tally_nodes(task: NodesTask) -> NodesResult:
 
 
 def _tally_shard(task: NodesTask, place: int) -> NodesResult:
-    blob, tombstones = task.shards[place]
-    reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
+    shard, tombstones = task.shards[place]
+    reader = open_shard(shard, task.storage)
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     addresses = addresses_of(slots, positions)

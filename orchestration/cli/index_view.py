@@ -55,6 +55,8 @@ def _storage(overview: "Overview") -> "Text":
     from rich.text import Text
 
     alone = f"takes  {overview.bytes_alone / MIB:,.1f} MiB by itself"
+    if addresses := sum(shard.addresses_bytes for shard in overview.shards):
+        alone += f" ({addresses / MIB:,.1f} of them new addresses)"
     if not overview.bytes_shared:
         return Text(alone)
     packs = sum(pack.versions > 1 for pack in overview.packs)

@@ -6,7 +6,8 @@ the shard of each partition;
 per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
 frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
 
-Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset.
+Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset. Version 3
+is for versions with rows that have moved: after these it has u64 length and 32 bytes sha256 of an addresses blob.
 """
 
 import struct
@@ -21,14 +22,25 @@ from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNR"
-VERSION = 2
+VERSION = 3
+_WITHOUT_ADDRESSES = 2
+"""Version of blobs whose shards all have their own addresses; older releases read it"""
 _WITHOUT_PACKS = 1
-"""Version of blobs whose shards all lie in the same file; older releases read it"""
+"""Version of blobs whose shards also all lie in the same file; still older releases read it"""
 UNKNOWN_SHA256 = bytes(32)
 """sha256 of a shard that an older release copied without reading it; its sections still have a CRC-32"""
 _HEADER = struct.Struct("<4s5IqII")
 _ALWAYS_ALLOWED = 16 << 20
 """Bytes of tombstones"""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressesEntry:
+    """What the blob says of the addresses blob of a shard."""
+
+    length: int
+    """Bytes of the addresses blob"""
+    sha256: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +63,8 @@ class ShardEntry:
     """Number of the pack that the shard lies in, from 1; 0: it lies in the version's own file."""
     offset: int = 0
     """Bytes before the shard in its pack; 0 in the version's own file, whose footer tells."""
+    addresses: AddressesEntry | None = None
+    """Addresses blob in the version's own file, in place of the shard's own locations; None where those hold"""
 
     @property
     def tombstone_ratio(self) -> float:
@@ -73,6 +87,7 @@ class CoveredFile:
     """False: the file is not live in the base snapshot; only tombstones still point at the slot."""
 
 
+_NO_ADDRESSES = AddressesEntry(0, bytes(32))
 NO_DELETES = bytes(32)
 FREE_SLOT = CoveredFile("", 0, 0, NO_DELETES, present=False)
 
@@ -112,13 +127,17 @@ def encode(routing: Routing) -> bytes:
     parts = [packed_text(routing.build_id), packed_text(routing.definition)]
     parts.append(np.ascontiguousarray(routing.codebook, "<f4").tobytes())
     parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
-    version = VERSION if routing.packs else _WITHOUT_PACKS
+    version = _WITHOUT_ADDRESSES if routing.packs else _WITHOUT_PACKS
+    version = VERSION if any(shard.addresses for shard in routing.shards) else version
     for shard in routing.shards:
         bitmap = deletion_vector.encode(shard.tombstones)
         parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
         parts += [struct.pack("<I", len(bitmap)), bitmap]
         if version > _WITHOUT_PACKS:
             parts.append(struct.pack("<IQ", shard.pack, shard.offset))
+        if version > _WITHOUT_ADDRESSES:
+            addresses = shard.addresses or _NO_ADDRESSES
+            parts.append(struct.pack("<Q32s", addresses.length, addresses.sha256))
     for file in routing.files:
         parts.append(struct.pack("<BQQ32s", file.present, file.rows, file.live_rows, file.delete_fingerprint))
         parts.append(packed_text(file.path))
@@ -162,7 +181,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards, allowed_bytes // 8, has_packs=version > _WITHOUT_PACKS),
+        shards=_decode_shards(cursor, shards, allowed_bytes // 8, version),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()
@@ -173,16 +192,16 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     return routing
 
 
-def _decode_shards(cursor: Cursor, count: int, max_tombstones: int, *, has_packs: bool) -> tuple[ShardEntry, ...]:
+def _decode_shards(cursor: Cursor, count: int, max_tombstones: int, version: int) -> tuple[ShardEntry, ...]:
     """Shard table; at most `max_tombstones` in all shards together: four bytes of a bitmap may stand for 65,536."""
     shards: list[ShardEntry] = []
     for number in range(count):
-        shards.append(_decode_shard(cursor, number, max_tombstones, has_packs=has_packs))
+        shards.append(_decode_shard(cursor, number, max_tombstones, version))
         max_tombstones -= len(shards[-1].tombstones)
     return tuple(shards)
 
 
-def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, *, has_packs: bool) -> ShardEntry:
+def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int) -> ShardEntry:
     part = f"shard {number}"
     count, live, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
     tombstones = deletion_vector.decode(bytes(cursor.take(size, part)), max_positions=max_tombstones)
@@ -190,10 +209,14 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, *, has_packs
         raise BadBlobError(f"routing blob: {part} has {count} nodes, {live} live and {len(tombstones)} tombstones")
     if count and medoid >= count:
         raise BadBlobError(f"routing blob: {part} has medoid {medoid} of {count} nodes")
-    pack, offset = cursor.unpack("IQ", part) if has_packs else (0, 0)
+    pack, offset = cursor.unpack("IQ", part) if version > _WITHOUT_PACKS else (0, 0)
     if offset and not pack:
         raise BadBlobError(f"routing blob: {part} lies in no pack and has offset {offset}")
-    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones, pack, offset)
+    moved = AddressesEntry(*cursor.unpack("Q32s", part)) if version > _WITHOUT_ADDRESSES else _NO_ADDRESSES
+    if not moved.length and moved != _NO_ADDRESSES:
+        raise BadBlobError(f"routing blob: {part} has a sha256 of no addresses")
+    addresses = moved if moved.length else None
+    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones, pack, offset, addresses)
 
 
 def _decode_file(cursor: Cursor, number: int) -> CoveredFile:

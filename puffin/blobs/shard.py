@@ -4,15 +4,16 @@ Puffin codec none, so that a section can be read alone. Header (128 bytes), sect
 sections at 64-byte alignment in the order of `Section`. `docs/formats.md` is the normative text.
 """
 
-import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.puffin.blobs import addresses as addresses_blob
+from icepuffin.puffin.blobs.addresses import Addresses, decode_locations, encode_locations
 from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
@@ -141,15 +142,8 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
     yield _framed(Section.ADJACENCY, lists)
     if shard.vectors is not None:
         yield _plain(Section.VECTORS, shard.vectors, "<f2" if shard.vectors.dtype == np.float16 else "<f4")
-    yield pack_locations(shard.file_slots, shard.row_positions)
+    yield _framed(Section.LOCATIONS, encode_locations(shard.file_slots, shard.row_positions))
     yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
-
-
-def pack_locations(slots: npt.NDArray[np.uint32], rows: npt.NDArray[np.int64]) -> tuple[Section, memoryview, int, bool]:
-    """The section of where rows lie, as `_payloads` has it."""
-    of_slots, of_rows = encode_signed(slots.astype(np.int64)), encode_signed(rows)
-    head = np.frombuffer(struct.pack("<Q", len(of_slots)), np.uint8)
-    return _framed(Section.LOCATIONS, np.concatenate([head, of_slots, of_rows]))
 
 
 def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section, memoryview, int, bool]:
@@ -164,12 +158,17 @@ def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryv
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
-    `checksums`: whether sections are compared with their checksums; not needed for bytes whose sha256 was right.
+    `read_addresses`: gives the addresses blob that takes the place of the shard's own locations; None where these hold.
+    It is called when locations are read, and may raise what is its own. `checksums`: whether sections are compared with
+    their checksums; not needed for bytes whose sha256 was right.
     No more memory is taken than 64 MiB and 8 times the bytes of the blob.
     """
 
-    def __init__(self, source: RangeSource, *, checksums: bool = True) -> None:
+    def __init__(
+        self, source: RangeSource, *, read_addresses: Callable[[], bytes] | None = None, checksums: bool = True
+    ) -> None:
         self.source = source
+        self._read_addresses = read_addresses
         self._checksums = checksums
         self.header = read_header(source)
 
@@ -272,17 +271,11 @@ class ShardReader:
     def _signed(self, kind: Section, count: int) -> npt.NDArray[np.int64]:
         return decode_signed(self.read_section(kind), count, f"shard blob: section {kind.name}")
 
-    def read_locations(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def read_locations(self) -> Addresses:
         """(file slots u32[N], row positions int64[N]) of the nodes."""
-        raw = self.read_section(Section.LOCATIONS)
-        split = int(raw[:8].view("<u8")[0]) if len(raw) >= 8 else 0
-        if 8 + split > len(raw):
-            raise BadBlobError("shard blob: the location map is cut off")
-        slots = decode_signed(raw[8 : 8 + split], self.header.count, "shard blob: file slots")
-        rows = decode_signed(raw[8 + split :], self.header.count, "shard blob: row positions")
-        if len(slots) and (slots.min() < 0 or slots.max() >= 2**32 or rows.min() < 0):
-            raise BadBlobError("shard blob: a file slot or a row position is out of range")
-        return slots.astype(np.uint32), rows
+        if self._read_addresses is not None:
+            return addresses_blob.decode(self._read_addresses(), count=self.header.count)
+        return decode_locations(self.read_section(Section.LOCATIONS), self.header.count)
 
     def read_content_hashes(self) -> npt.NDArray[np.uint64]:
         """u64[N] of the nodes."""

@@ -116,6 +116,11 @@ def most_decoded(size: int) -> int:
     return _ALWAYS_ALLOWED + _DECODED_PER_BYTE * size
 
 
+def most_location_bytes(count: int) -> int:
+    """Bytes that the locations of so many nodes take at most before they are compressed."""
+    return 8 + 15 * count
+
+
 def _check_lengths(header: ShardHeader, size: int) -> None:
     """Bound what the sections may take before any memory is taken.
 
@@ -128,7 +133,7 @@ def _check_lengths(header: ShardHeader, size: int) -> None:
     longest = {
         Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),
         Section.ADJACENCY: min(5 * header.count * (header.max_degree + 1), most_decoded(size) // 3),
-        Section.LOCATIONS: 8 + 15 * header.count,
+        Section.LOCATIONS: most_location_bytes(header.count),
     }
     for entry in header.sections:
         limit = longest.get(Section(entry.kind))

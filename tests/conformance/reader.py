@@ -99,16 +99,17 @@ def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
     read = Bytes(data)
     magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
-    need(magic == b"ANNR" and version in (1, 2) and zero == 0, "header")
+    need(magic == b"ANNR" and version in (1, 2, 3) and zero == 0, "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
     out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
     out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
-    out["shards"], out["packs"] = [], []
+    out["shards"], out["packs"], out["addresses"] = [], [], []
     for _ in range(shards):
         *numbers, length = read("IIIfQ32sI")
         dead = deletion_vector(read.take(length))
         out["shards"].append((*numbers, dead))
-        out["packs"].append(tuple(read("IQ")) if version == 2 else (0, 0))
+        out["packs"].append(tuple(read("IQ")) if version > 1 else (0, 0))
+        out["addresses"].append(tuple(read("Q32s")) if version > 2 else (0, bytes(32)))
     out["files"] = [(*read("BQQ32s"), read.text()) for _ in range(files)]
     read.end()
     return out
@@ -184,15 +185,31 @@ def shard(data: bytes) -> dict[str, Any]:
     out: dict[str, Any] = {"dims": dims, "degree": degree, "search_list": search_list, "metric": metric}
     out |= {"medoid": medoid, "alpha": alpha}
     out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)
-    places = Bytes(raw[6])
-    slots = Bytes(places.take(places("Q")))
-    out["slots"], out["rows"] = slots.differences(count), places.differences(count)
-    slots.end(), places.end()
+    out["slots"], out["rows"] = locations(raw[6], count)
     out["hashes"] = Bytes(raw[7]).array("<u8", count)
     out["codebook"] = Bytes(raw[1]).array("<f4", m, 256, dims // m) if m else None
     out["codes"] = Bytes(raw[2]).array("u1", count, m) if m else None
     out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors else None
     return out
+
+
+def locations(raw: bytes, count: int) -> tuple[list[int], list[int]]:
+    places = Bytes(raw)
+    slots = Bytes(places.take(places("Q")))
+    out = slots.differences(count), places.differences(count)
+    slots.end(), places.end()
+    return out
+
+
+def addresses(data: bytes) -> tuple[list[int], list[int]]:
+    """Section 5, at its end: (file slots, row positions)."""
+    read = Bytes(data)
+    magic, version, count, checksum, length = read("4s3IQ")
+    need((magic, version) == (b"ANNL", 1), "header")
+    need(zlib.crc32(data[:12] + bytes(4) + data[16:]) == checksum, "checksum")
+    raw = frames(data[24:])
+    need(len(raw) == length, "length")
+    return locations(raw, count)
 
 
 def frames(stored: bytes) -> bytes:

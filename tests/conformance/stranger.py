@@ -1,5 +1,6 @@
 """Searching a version that this project wrote, made from docs/formats.md alone: its section 8, over `reader`. Slow."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,13 @@ class Version:
             for (pack, offset), entry, file in zip(self.routing["packs"], self.routing["shards"], shared, strict=True)
         ]
         reader.need(len(self.shards) == len(self.routing["shards"]), "shards")
+        moved = iter([data for blob, data in blobs if blob["type"] == "icepuffin-ann-addresses-v1"])
+        for (length, sha256), shard in zip(self.routing["addresses"], self.shards, strict=True):
+            if length:
+                data = next(moved)
+                reader.need((len(data), hashlib.sha256(data).digest()) == (length, sha256), "addresses")
+                shard["slots"], shard["rows"] = reader.addresses(data)
+        reader.need(next(moved, None) is None, "addresses of no shard")
         for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
             reader.need(entry[0] == len(shard["rows"]) and entry[1] + len(entry[-1]) == entry[0], "counts")
 

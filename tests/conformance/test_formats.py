@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import PuffinWriter
-from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard, theta
+from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, routing, shard, theta
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
 from tests.puffin import samples
@@ -22,6 +22,7 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
         (BlobType.CENTROID, centroid.encode(samples.centroid()), "zstd"),
         (BlobType.ROUTING, routing.encode(samples.routing()), "zstd"),
         (BlobType.SHARD, b"".join(shard.encode(samples.shard())), None),
+        (BlobType.ADDRESSES, addresses.encode(np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])), None),
         (BlobType.DELETION_VECTOR, deletion_vector.encode(POSITIONS), None),
         (BlobType.THETA, theta.encode(sketch), "lz4"),
     ):
@@ -34,6 +35,7 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
     assert reader.deletion_vector(payload[BlobType.DELETION_VECTOR]) == POSITIONS.tolist()
     check_centroid(reader.centroid(payload[BlobType.CENTROID]))
     check_routing(reader.routing(payload[BlobType.ROUTING]))
+    assert reader.addresses(payload[BlobType.ADDRESSES]) == ([4, 4, 9], [2**35, 0, 7])
     check_shard(reader.shard(payload[BlobType.SHARD]), samples.shard())
 
 
@@ -78,6 +80,9 @@ def check_routing(read: dict) -> None:  # type: ignore[type-arg]
     assert read["to_shard"].tolist() == [0, 1, 1, 0]
     assert read["shards"][0] == (100, 97, 5, 0.75, 12_345, bytes(range(32)), [1, 50, 99])
     assert read["files"][1] == (0, 3, 0, bytes(32), "data/gone-é.parquet")
+    later = reader.routing(routing.encode(samples.moved_routing()))
+    assert (read["packs"], read["addresses"]) == ([(0, 0)] * 2, [(0, bytes(32))] * 2)
+    assert (later["packs"], later["addresses"]) == ([(0, 0), (2, 2**33 + 64)], [(0, bytes(32)), (77, bytes([9]) * 32)])
 
 
 def check_shard(read: dict, value: shard.Shard) -> None:  # type: ignore[type-arg]

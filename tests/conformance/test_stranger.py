@@ -98,6 +98,28 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
     assert version.routing["packs"][-1] == (0, 0)
 
 
+@pytest.mark.usefixtures("packed")
+@pytest.mark.parametrize("vectors", ["f32", "none"])
+def test_a_stranger_finds_rows_that_have_moved(table: Table, vectors: str) -> None:
+    """Twice to new files, and then another version copies the addresses."""
+    definition = replace(DEFINITION, vectors=vectors, target_recall=0.3)
+    index_head(table, definition)
+    change(table)
+    for _ in range(2):
+        index_head(table, definition)
+        table.overwrite(table.scan().to_arrow().sort_by([("id", "descending")]))
+    index_head(table, definition)
+    table.append(make_rows(600, 610))
+    index_head(table, definition)
+    version = stranger.Version(json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8")), "e")
+    assert [length > 0 for length, _ in version.routing["addresses"]] == [True] * 4 + [False]
+    rows = table.scan().to_arrow()
+    for at in range(0, len(rows), 50):
+        distance, path, row = version.nearest(np.array(rows["embedding"][at].as_py(), np.float32), 1, 100)[0]
+        assert distance < 1e-4
+        assert pq.read_table(path, columns=["id"])["id"][row] == rows["id"][at]
+
+
 def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
     index_head(table)
     metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry, FileValues, entry_of
 from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.blobs.routing import CoveredFile, Routing, ShardEntry
+from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry
 from icepuffin.puffin.blobs.shard import Shard
 
 
@@ -85,3 +85,9 @@ def packed_routing() -> Routing:
     """The same, with a shard in the second pack."""
     first, second = routing().shards
     return replace(routing(), shards=(first, replace(second, pack=2, offset=2**33 + 64)))
+
+
+def moved_routing() -> Routing:
+    """The same, with new addresses for the rows of that shard."""
+    first, second = packed_routing().shards
+    return replace(routing(), shards=(first, replace(second, addresses=AddressesEntry(77, bytes([9]) * 32))))

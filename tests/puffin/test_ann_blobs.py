@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from icepuffin.puffin import BytesSource
-from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
-from icepuffin.puffin.blobs.relocate import relocated
+from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs.routing import AddressesEntry
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_signed
 from tests.puffin import samples
 
@@ -40,6 +40,8 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("attributes", attributes.encode(samples.attributes()), attributes.decode),
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
+    ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
+    ("addresses", addresses.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7), addresses.decode),
     ("shard", shard_bytes(samples.shard(12, pq=False)), shard.decode),
     ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
 ]
@@ -87,11 +89,19 @@ def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(routing.decode(routing.encode(samples.routing())), samples.routing())
     assert same(routing.decode(routing.encode(samples.packed_routing())), samples.packed_routing())
     assert samples.packed_routing().packs == 2
+    assert same(routing.decode(routing.encode(samples.moved_routing())), samples.moved_routing())
 
 
-def test_older_releases_read_a_routing_blob_without_packs() -> None:
-    versions = [routing.encode(value)[4] for value in (samples.routing(), samples.packed_routing())]
-    assert versions == [1, 2]
+def test_older_releases_read_a_routing_blob_without_packs_and_one_without_moved_rows() -> None:
+    values = samples.routing(), samples.packed_routing(), samples.moved_routing()
+    assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
+
+
+def test_a_routing_blob_of_a_later_release_is_called_so() -> None:
+    data = bytearray(routing.encode(samples.moved_routing()))
+    data[4] = 4
+    with pytest.raises(LaterFormatError):
+        routing.decode(bytes(data))
 
 
 def test_one_section_is_read_alone() -> None:
@@ -260,6 +270,13 @@ def test_routing_refuses_numbers_that_do_not_agree() -> None:
         replace(
             samples.packed_routing(), shards=(replace(value.shards[0], offset=64), samples.packed_routing().shards[1])
         ),
+        replace(
+            samples.moved_routing(),
+            shards=(
+                replace(value.shards[0], addresses=AddressesEntry(0, bytes([1]) * 32)),
+                samples.moved_routing().shards[1],
+            ),
+        ),
     ):
         with pytest.raises(BadBlobError, match="routing blob"):
             routing.decode(routing.encode(wrong))
@@ -267,13 +284,49 @@ def test_routing_refuses_numbers_that_do_not_agree() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 50, 3000])
 @pytest.mark.parametrize("vectors", [None, "f2"])
-def test_a_relocated_shard_is_the_shard_with_other_locations(count: int, vectors: str | None) -> None:
+def test_a_shard_with_an_addresses_blob_is_the_shard_with_other_locations(count: int, vectors: str | None) -> None:
     value = samples.shard(count, vectors=vectors)
-    data = shard_bytes(value)
+    slots, rows = moved(count)
+    data = addresses.encode(slots, rows)
+    reader = ShardReader(BytesSource(shard_bytes(value)), read_addresses=lambda: data)
+    assert same(reader.read(), replace(value, file_slots=slots, row_positions=rows))
+    assert same(reader.read_locations(), (slots, rows))
+    assert len(data) < 1100 + 9 * count, "graph, vectors and hashes are not in it"
+
+
+def moved(count: int) -> tuple[Any, Any]:
+    """(file slots, row positions) at random."""
     rng = np.random.default_rng(5)
-    slots, rows = rng.integers(0, 2**20, count).astype(np.uint32), rng.integers(0, 2**30, count)
-    pieces = relocated(ShardReader(BytesSource(data)), slots, rows)
-    joined = b"".join(piece if isinstance(piece, bytes) else data[piece[0] : piece[0] + piece[1]] for piece in pieces)
-    assert joined == shard_bytes(replace(value, file_slots=slots, row_positions=rows))
-    new = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
-    assert new < 1100 + 9 * count, "graph, vectors and hashes are kept"
+    return rng.integers(0, 2**20, count).astype(np.uint32), rng.integers(0, 2**30, count)
+
+
+def test_addresses_of_another_shard_are_refused() -> None:
+    reader = ShardReader(
+        BytesSource(shard_bytes(samples.shard(50))), read_addresses=lambda: addresses.encode(*moved(49))
+    )
+    with pytest.raises(BadBlobError, match="49 nodes, its shard 50"):
+        reader.read()
+
+
+def test_addresses_of_a_later_release_are_called_so() -> None:
+    data = bytearray(addresses.encode(*moved(3)))
+    data[4] = 2
+    with pytest.raises(LaterFormatError):
+        addresses.decode(bytes(data))
+
+
+def test_hostile_addresses_with_a_right_checksum_give_typed_errors_and_sound_arrays() -> None:
+    rng = random.Random(4)
+    data = addresses.encode(*moved(40))
+    for _ in range(4000):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            changed[rng.randrange(len(data))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+        changed[12:16] = bytes(4)
+        struct.pack_into("<I", changed, 12, zlib.crc32(changed))
+        try:
+            slots, rows = addresses.decode(bytes(changed))
+        except PuffinError:
+            continue
+        assert len(slots) == len(rows) == struct.unpack_from("<I", changed, 8)[0]
+        assert not len(rows) or rows.min() >= 0

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from icepuffin.puffin.blobs.shard import Shard
@@ -46,7 +46,7 @@ def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool =
     path = folder / name
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))
-    return ShardKey(where, hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256, version)
+    return ShardKey(StoredShard(where), hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256, version)
 
 
 def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:

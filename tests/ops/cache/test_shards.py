@@ -19,7 +19,7 @@ from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey,
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim
 from icepuffin.ops.cache.ready_shard import ready, to_arrays
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
@@ -68,7 +68,7 @@ def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
     first_layout = hashlib.sha256(f"1\0True\0{key.sha256.hex()}".encode()).hexdigest()
     disk = DiskCache.opened(tmp_path / "cache", 1 << 30)
     assert disk is not None
-    disk.put(principal(key.where.path, STORAGE), first_layout, ready(made_shard(seed=1)))
+    disk.put(principal(key.where.path, STORAGE), first_layout, *to_arrays(ready(made_shard(seed=1))))
     assert same(kept_by(cache, key), ready(SHARD))
 
 
@@ -176,7 +176,7 @@ def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Pa
     key = stored(tmp_path, SHARD)
     other = stored(tmp_path, made_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
-        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256, key.index_snapshot_id))
+        kept_by(cache_in(tmp_path), ShardKey(other.stored, key.sha256, key.index_snapshot_id))
     assert not files_of(tmp_path)
 
 
@@ -284,7 +284,7 @@ def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3:
     local = stored(tmp_path, SHARD)
     path = f"s3://lake/cache/{tmp_path.name}"
     open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
-    key = ShardKey(replace(local.where, path=path), local.sha256, local.index_snapshot_id)
+    key = ShardKey(StoredShard(replace(local.where, path=path)), local.sha256, local.index_snapshot_id)
     cache = cache_in(tmp_path, memory=10 * ONE)
     cache.shard(key, s3)
     stranger = StorageConfig({**s3.properties, "s3.secret-access-key": "wrong"})

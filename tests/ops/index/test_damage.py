@@ -53,7 +53,7 @@ def table(table_factory: TableFactory) -> Table:
 
 def damage(table: Table, section: Section, shard: int = 0) -> None:
     """Flip a bit of a shard of the newest version."""
-    part = open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards[shard]
+    part = open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards[shard].blob
     entry = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).header.find(section)
     assert entry is not None
     with Path(part.path.removeprefix("file://")).open("r+b") as file:

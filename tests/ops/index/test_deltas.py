@@ -52,7 +52,7 @@ def newest(table: Table) -> OpenVersion:
 
 
 def blob(version: OpenVersion, number: int) -> bytes:
-    part = version.shards[number]
+    part = version.shards[number].blob
     return open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
 
 

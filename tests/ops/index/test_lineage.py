@@ -19,9 +19,8 @@ from icepuffin.ops.index import changes, dead_nodes, materialize_index, moved_ro
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
@@ -73,8 +72,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
 def addresses(table: Table) -> list[Any]:
     """(slots, positions) of all nodes of the newest version."""
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
-    store = open_storage(opened.version.puffin_path, STORAGE)
-    found = [ShardReader(PartSource(store, part)).read_locations() for part in opened.shards]
+    found = [open_shard(shard, STORAGE).read_locations() for shard in opened.shards]
     return [(slots.tolist(), positions.tolist()) for slots, positions in found]
 
 

@@ -31,10 +31,10 @@ from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index import maintain_index
 from icepuffin.ops.search import Coverage, open_index
-from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
@@ -151,8 +151,7 @@ def test_a_shard_full_of_tombstones_is_rebuilt_and_others_are_not(table: Table) 
 def _rows_of_first_shard(table: Table) -> dict[str, np.ndarray]:
     """Every third of its rows, by data file."""
     version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
-    part = version.shards[0]
-    slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()
+    slots, positions = open_shard(version.shards[0], STORAGE).read_locations()
     paths = {path: slot for slot, path in enumerate(file.path for file in version.routing.files)}
     files = live_files(table, table.metadata.current_snapshot_id or 0)
     return {

@@ -23,7 +23,7 @@ from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.model import How, ObjectRange, ShardId
+from icepuffin.ops.model import How, ObjectRange, ShardId, StoredAddresses, StoredShard
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import open_index
 from icepuffin.ops.search.overview import overview
@@ -279,7 +279,7 @@ def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
 def kept_shard(shard_id: int, pack: BoundPack, length: int) -> ShardResult:
     part = ObjectRange(pack.path, 64, length)
     empty = np.empty(0, np.int64)
-    return ShardResult(ShardId(shard_id), How.COPIED, (part,), bytes(32), 1, 0, 1.0, "", empty, 0, 0, None)
+    return ShardResult(ShardId(shard_id), How.COPIED, StoredShard(part), bytes(32), 1, 0, 1.0, "", empty, 0, 0, None)
 
 
 def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,11 +294,13 @@ def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: 
     assert [pack.holder_id for pack in packs_to_share(version, kept)] == [4]
 
 
-def test_shards_of_another_writer_in_a_pack_are_not_taken_for_one(table: Table) -> None:
-    """A shard of several parts is written anew, whatever its first part is."""
+def test_a_shard_lies_where_its_blob_lies_and_not_where_its_addresses_do(table: Table) -> None:
     pack = head_version(table).packs[0]
     shard = kept_shard(0, pack, pack.size)
-    assert pack_number(replace(shard, parts=shard.parts * 2), [pack]) == 0
+    moved = StoredAddresses(replace(shard.stored.blob, path=f"{pack.path}-2"), bytes(32))
+    assert pack_number(replace(shard, stored=replace(shard.stored, addresses=moved)), [pack]) == 1
+    elsewhere = StoredShard(moved.blob, StoredAddresses(shard.stored.blob, bytes(32)))
+    assert pack_number(replace(shard, stored=elsewhere), [pack]) == 0
 
 
 def test_no_version_has_more_packs_than_the_limit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

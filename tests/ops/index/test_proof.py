@@ -194,7 +194,7 @@ def test_rows_are_searched_in_the_shards_that_were_written(table: Table) -> None
     head_version = tagged_version(table, "e")
     assert head_version is not None
     report = index_head(table)
-    written = [shard for shard in report.shard_reports if not shard.how.keeps_graph]
+    written = [shard for shard in report.shard_reports if not shard.how.keeps_bytes]
     searched = report.self_search
     assert searched is not None
     assert len(written) <= searched.shards <= len(written) + 1
@@ -289,7 +289,7 @@ def searched_shards(
     plan: Any = SimpleNamespace(build_id=f"{build:x}", live=SimpleNamespace(location=location))
     shard_set: Any = SimpleNamespace(
         shards=[
-            SimpleNamespace(shard_id=number, length=length, how=SimpleNamespace(keeps_graph=number in kept))
+            SimpleNamespace(shard_id=number, length=length, how=SimpleNamespace(keeps_bytes=number in kept))
             for number, length in enumerate(lengths)
         ]
     )

@@ -16,6 +16,7 @@ from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.puffin.blobs.routing import AddressesEntry
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -83,6 +84,9 @@ def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory,
     table.overwrite(table.scan().to_arrow())
     assert index_head(table, definition).remapped == rows
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
-    for part, entry in zip(opened.shards, opened.routing.shards, strict=True):
+    for shard, entry in zip(opened.shards, opened.routing.shards, strict=True):
+        part, moved = shard.blob, shard.addresses
         data = open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
         assert hashlib.sha256(data).digest() == entry.sha256
+        assert moved is not None
+        assert entry.addresses == AddressesEntry(moved.blob.length, moved.sha256)
