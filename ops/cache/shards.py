@@ -111,16 +111,17 @@ class ShardCache:
         if ready_shard is None:
             ready_shard = self._fetched(owner, name, key, storage, threads)
         self._hold(owner, name, ready_shard)
-        moved = key.stored.addresses
-        return ready_shard if moved is None else ready_shard.relocated(self._addresses(moved, storage))
+        if (moved := key.stored.addresses) is None:
+            return ready_shard
+        return ready_shard.relocated(self._addresses(moved, ready_shard.count, storage))
 
-    def _addresses(self, moved: StoredAddresses, storage: StorageConfig) -> NodeAddresses:
+    def _addresses(self, moved: StoredAddresses, count: int, storage: StorageConfig) -> NodeAddresses:
         owner, name = principal(moved.blob.path, storage), _name_of(moved)
         addresses = self._from_memory(owner, name, NodeAddresses)
         if addresses is None and self._disk is not None:
             addresses = self._disk.get(owner, name, NodeAddresses.from_arrays)
         if addresses is None:
-            addresses = NodeAddresses(*addresses_blob.decode(read_addresses(moved, storage)))
+            addresses = NodeAddresses(*addresses_blob.decode(read_addresses(moved, storage), count))
             if self._disk is not None:
                 self._disk.put(owner, name, addresses.to_arrays(), {})
                 addresses = self._disk.get(owner, name, NodeAddresses.from_arrays) or addresses  # mapped

@@ -33,11 +33,8 @@ def encode(slots: npt.NDArray[np.uint32], rows: npt.NDArray[np.int64]) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, len(slots), checksum, len(raw)) + frames
 
 
-def decode(data: bytes, *, count: int | None = None) -> Addresses:
-    """Parse and check. `count`: nodes of the shard that it is for.
-
-    Raises BadBlobError, ChecksumError, and LaterFormatError.
-    """
+def decode(data: bytes, count: int) -> Addresses:
+    """Parse and check. `count`: nodes of the shard that it is for. Raises BadBlobError, ChecksumError."""
     if len(data) < _HEADER.size:
         raise BadBlobError(f"addresses blob of {len(data)} bytes has no header")
     magic, version, nodes, checksum, raw_length = _HEADER.unpack_from(data)
@@ -51,7 +48,7 @@ def decode(data: bytes, *, count: int | None = None) -> Addresses:
     unsealed = data[:_CHECKSUM_AT] + bytes(4) + data[_CHECKSUM_AT + 4 : _HEADER.size]
     if (computed := zlib.crc32(frames, zlib.crc32(unsealed))) != checksum:
         raise ChecksumError(f"addresses blob has CRC-32 {computed:08x}, {checksum:08x} is stored")
-    if count is not None and nodes != count:
+    if nodes != count:
         raise BadBlobError(f"addresses blob has {nodes:,} nodes, its shard {count:,}")
     if raw_length > most_location_bytes(nodes):
         raise BadBlobError(f"addresses blob declares {raw_length:,} bytes for {nodes:,} nodes")

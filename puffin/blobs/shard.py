@@ -274,7 +274,7 @@ class ShardReader:
     def read_locations(self) -> Addresses:
         """(file slots u32[N], row positions int64[N]) of the nodes."""
         if self._read_addresses is not None:
-            return addresses_blob.decode(self._read_addresses(), count=self.header.count)
+            return addresses_blob.decode(self._read_addresses(), self.header.count)
         return decode_locations(self.read_section(Section.LOCATIONS), self.header.count)
 
     def read_content_hashes(self) -> npt.NDArray[np.uint64]:

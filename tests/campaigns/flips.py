@@ -53,8 +53,8 @@ def run(budget: Budget) -> None:
 
 
 def _published(folder: Path) -> dict[Path, Read]:
-    """The files of a version that shares a pack, and of its sketches, and how each is read."""
-    stage = make_stage(folder, "an append that shares a pack")
+    """The files of a version that shares a pack and has new addresses, and of its sketches, and how each is read."""
+    stage = make_stage(folder, "a compaction that shares a pack")
     stage.work()
     table = stage.load()
     vectors = queries(4)

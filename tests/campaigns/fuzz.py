@@ -23,7 +23,7 @@ with atheris.instrument_imports(
     include=["icepuffin.puffin"], exclude=["icepuffin.puffin.varint"]
 ):  # numba compiles that
     from icepuffin.puffin import BytesSource, PuffinReader
-    from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard, theta
+    from icepuffin.puffin.blobs import addresses, centroid, deletion_vector, routing, shard, theta
     from icepuffin.puffin.blobs.shard_header import Section, start_of_sections
     from icepuffin.puffin.errors import PuffinError
     from icepuffin.puffin.footer import decode_footer
@@ -36,6 +36,9 @@ _LARGEST = 1 << 16
 _ALWAYS = 64 << 20
 _PER_BYTE = 8
 _ROUTING_CHECKSUM = 36
+_ADDRESSES_CHECKSUM = 12
+_NODES = 20
+"""Nodes of the shards, and of the one that addresses are for"""
 
 
 def _file(data: bytes) -> Any:
@@ -59,11 +62,20 @@ def _shard(data: bytes) -> Any:
     return shard.decode(resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data)
 
 
+def _addresses(data: bytes) -> Any:
+    changed = bytearray(data)
+    if len(changed) >= _ADDRESSES_CHECKSUM + 4:
+        struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, 0)
+        struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, zlib.crc32(changed))
+    return addresses.decode(bytes(changed), _NODES)
+
+
 PARSERS: tuple[Callable[[bytes], Any], ...] = (
     _file,
     _footer,
     _shard,
     _routing,
+    _addresses,
     centroid.decode,
     theta.decode,
     deletion_vector.decode,
@@ -92,10 +104,12 @@ def _sound_inputs() -> list[bytes]:
     inputs = [
         (_file, written(b"plain", b"lz4 " * 30, b"zstd" * 30)),
         (_footer, blob_json()),
-        (_shard, shard_bytes(samples.shard(20))),
-        (_shard, shard_bytes(samples.shard(20, vectors="f2", pq=False))),
+        (_shard, shard_bytes(samples.shard(_NODES))),
+        (_shard, shard_bytes(samples.shard(_NODES, vectors="f2", pq=False))),
         (_routing, routing.encode(samples.routing())),
         (_routing, routing.encode(samples.packed_routing())),
+        (_routing, routing.encode(samples.moved_routing())),
+        (_addresses, addresses.encode(np.arange(_NODES, dtype=np.uint32) // 7, np.arange(_NODES)[::-1] * 300)),
         (centroid.decode, centroid.encode(samples.centroid())),
         (theta.decode, theta.encode(sketch)),
         (deletion_vector.decode, deletion_vector.encode(rows)),

@@ -114,10 +114,10 @@ def test_a_stranger_finds_rows_that_have_moved(table: Table, vectors: str) -> No
     version = stranger.Version(json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8")), "e")
     assert [length > 0 for length, _ in version.routing["addresses"]] == [True] * 4 + [False]
     rows = table.scan().to_arrow()
-    for at in range(0, len(rows), 50):
-        distance, path, row = version.nearest(np.array(rows["embedding"][at].as_py(), np.float32), 1, 100)[0]
+    for number in range(0, len(rows), 50):
+        distance, path, row = version.nearest(np.array(rows["embedding"][number].as_py(), np.float32), 1, 100)[0]
         assert distance < 1e-4
-        assert pq.read_table(path, columns=["id"])["id"][row] == rows["id"][at]
+        assert pq.read_table(path, columns=["id"])["id"][row] == rows["id"][number]
 
 
 def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:

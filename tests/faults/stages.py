@@ -151,6 +151,7 @@ SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {
     "shards full of tombstones": _full_of_tombstones,
     "a first build of a pack": None,
     "an append that shares a pack": _deleted_and_appended,
+    "a compaction that shares a pack": _rewritten,
 }
 
 

@@ -83,10 +83,10 @@ def assert_every_row_is_where_it_is_said_to_be(table: Table, reader: IndexReader
     """Searched by its own vector, each row comes back with its own id: the id is read at the row's address."""
     rows = table.scan(snapshot_id=snapshot).to_arrow()
     vectors = np.array(rows["embedding"].to_pylist(), np.float32)
-    found = reader.search(vectors, 1, search_list=100, columns=["id"]).rows.sort_by("query")
-    own = np.array(found["id"]) == np.array(rows["id"])
+    nearest = reader.search(vectors, 1, search_list=100, columns=["id"]).rows.sort_by("query")
+    own = np.array(nearest["id"]) == np.array(rows["id"])
     assert own.mean() > 0.98, "but for those that a graph does not reach"
-    assert np.asarray(found["distance"])[~own].min(initial=1.0) > 0
+    assert np.asarray(nearest["distance"])[~own].min(initial=1.0) > 0
 
 
 def test_a_version_whose_rows_have_moved_writes_addresses_only(table: Table, packed: bool) -> None:
