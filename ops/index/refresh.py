@@ -244,7 +244,7 @@ def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
         recall=shard.entry.recall,
         curve=shard.curve,
         tombstones=deletion_vector.encode(shard.tombstones),
-        moves=tuple(move.staged for move in shard.moves),
+        moves=shard.moves,
         moved=shard.moved,
         files=context.files if context.plan.definition.vectors == "none" else (),
         schema=context.plan.schema,

@@ -11,10 +11,10 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows, vectors_from_arrow
-from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig, StoredShard
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.match_hashes import read_moves
+from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -29,8 +29,8 @@ class BaseShard:
     curve: str
     tombstones: bytes
     """Nodes without a live row, as a deletion vector; moved nodes have one"""
-    moves: tuple[ObjectRange, ...]
-    """New addresses, staged by `icepuffin.ops.tasks.match_hashes`"""
+    moves: tuple[StagedMoves, ...]
+    """Nodes with a new address"""
     moved: int
     """Number of nodes with a new address"""
     files: tuple[tuple[FileSlot, LiveFile], ...]
@@ -47,8 +47,10 @@ class BaseShard:
         """Everything that the shard's content depends on, whichever task staged it. File names are never used twice."""
         yield from (repr(self.stored), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
         yield repr([(slot, file.path) for slot, file in self.files])
-        for staged in self.moves:
-            yield open_storage(staged.path, self.storage).read_range(staged.path, staged.offset, staged.length)
+        for moves in self.moves:
+            where = moves.staged
+            yield moves.nodes
+            yield open_storage(where.path, self.storage).read_range(where.path, where.offset, where.length)
 
     def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N], whether each node has a live row."""
@@ -57,9 +59,9 @@ class BaseShard:
     def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """(file slots u32[N], row positions int64[N]) in the new snapshot."""
         slots, positions = reader.read_locations()
-        for staged in self.moves:
-            nodes, new_slots, new_positions = read_moves(open_storage(staged.path, self.storage), staged)
-            slots[nodes], positions[nodes] = new_slots, new_positions
+        for moves in self.moves:
+            nodes, moved = read_moves(open_storage(moves.staged.path, self.storage), moves)
+            slots[nodes], positions[nodes] = moved
         return slots, positions
 
     def rows(self, reader: ShardReader) -> VectorRows:

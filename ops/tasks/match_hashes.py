@@ -32,9 +32,10 @@ from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared
+from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.addresses import Addresses
 
-_MOVE_BYTES = 8 + 4 + 8
 T = TypeVar("T")
 
 
@@ -76,7 +77,7 @@ class StagedMoves:
     nodes: bytes
     """Nodes, as a deletion vector"""
     staged: ObjectRange
-    """Staged nodes i64[n], file slots u32[n] and row positions i64[n], one after the other"""
+    """Staged addresses of these nodes, as an addresses blob has them"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,22 +169,13 @@ def stage_matches(
     return MatchResult(_stage_moves(task, storage, shard_ids[matched], nodes[matched], new.take(moved_rows)), unmatched)
 
 
-def read_moves(
-    storage: Storage, moves: ObjectRange
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """(nodes int64[n], new file slots u32[n], new row positions int64[n]). Raises StorageError
-    where bytes are missing.
-    """
-    raw = storage.read_range(moves.path, moves.offset, moves.length)
-    if len(raw) != moves.length:
-        raise StorageError(f"{moves.path} holds {len(raw):,} of {moves.length:,} bytes staged; run it again")
-    count = len(raw) // _MOVE_BYTES
-    slots_at, positions_at = 8 * count, 12 * count
-    return (
-        np.frombuffer(raw[:slots_at], "<i8"),
-        np.frombuffer(raw[slots_at:positions_at], "<u4"),
-        np.frombuffer(raw[positions_at:], "<i8"),
-    )
+def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int64], Addresses]:
+    """(nodes int64[n], their new addresses). Raises StorageError where bytes are missing, ChecksumError."""
+    where, nodes = moves.staged, deletion_vector.decode(moves.nodes)
+    raw = storage.read_range(where.path, where.offset, where.length)
+    if len(raw) != where.length:
+        raise StorageError(f"{where.path} holds {len(raw):,} of {where.length:,} bytes staged; run it again")
+    return nodes, addresses_blob.decode(raw, len(nodes))
 
 
 def _dead_hashes(
@@ -212,8 +204,7 @@ def _stage_moves(
         sink = stack.enter_context(storage.open_output(path, durable=False)) if len(nodes) else None
         for shard_id, (start, end) in zip(shards, pairwise([*starts, len(shard_ids)]), strict=True):
             part = slice(start, end)
-            columns = (nodes[part].astype("<i8"), rows.slots[part].astype("<u4"), rows.positions[part].astype("<i8"))
-            data = b"".join(column.tobytes() for column in columns)
+            data = addresses_blob.encode(rows.slots[part], rows.positions[part])
             if sink is not None:
                 sink.write(data)
             staged = ObjectRange(path, offset, len(data))

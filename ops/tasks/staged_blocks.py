@@ -52,6 +52,7 @@ class BlockWriters:
         self._stack = stack
         self._durable = durable
         self._schema = block_schema(dims)
+        self._options = pa.ipc.IpcWriteOptions(compression=None if dims else "zstd")  # vectors hardly shrink
         self._open: dict[int, tuple[str, Any]] = {}
         self._rows: dict[int, int] = {}
 
@@ -70,7 +71,8 @@ class BlockWriters:
         if destination not in self._open:
             path = f"{self._stem}-{destination}-{uuid.uuid4().hex}.arrows"
             sink = self._stack.enter_context(self._storage.open_output(path, durable=self._durable))
-            writer = self._stack.enter_context(pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._schema))
+            file = pa.PythonFile(sink, mode="w")
+            writer = self._stack.enter_context(pa.ipc.new_stream(file, self._schema, options=self._options))
             self._open[destination] = path, writer
             self._rows[destination] = 0
         return self._open[destination][1]

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.model import ObjectRange, ShardId
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.match_hashes import read_moves
+from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
+from icepuffin.puffin.blobs import addresses, deletion_vector
+from icepuffin.puffin.errors import ChecksumError
 
 STORE = LocalStorage()
 
@@ -44,4 +46,21 @@ def test_a_block_that_lost_rows_is_refused(tmp_path: Path) -> None:
 def test_moves_that_were_cut_off_are_refused(tmp_path: Path) -> None:
     STORE.create(f"{tmp_path}/moves", bytes(40))
     with pytest.raises(StorageError, match="holds 40 of 60 bytes"):
-        read_moves(STORE, ObjectRange(f"{tmp_path}/moves", 0, 60))
+        read_moves(STORE, moves(ObjectRange(f"{tmp_path}/moves", 0, 60)))
+
+
+def test_moves_are_read_as_staged_and_others_are_refused(tmp_path: Path) -> None:
+    slots, positions = np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])
+    data = addresses.encode(slots, positions)
+    STORE.create(f"{tmp_path}/moves", data)
+    nodes, moved = read_moves(STORE, moves(ObjectRange(f"{tmp_path}/moves", 0, len(data))))
+    assert nodes.tolist() == [1, 5, 6]
+    assert [part.tolist() for part in moved] == [slots.tolist(), positions.tolist()]
+    STORE.create(f"{tmp_path}/other", data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ChecksumError):
+        read_moves(STORE, moves(ObjectRange(f"{tmp_path}/other", 0, len(data))))
+
+
+def moves(where: ObjectRange) -> StagedMoves:
+    """Moves of three nodes, staged there."""
+    return StagedMoves(ShardId(0), deletion_vector.encode(np.array([1, 5, 6])), where)
