@@ -20,6 +20,7 @@ from icepuffin.ann_kernels import vamana
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.expiration import expire_packs
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.catalog.snapshots import data_snapshots
@@ -142,14 +143,16 @@ class Lake:
             self.table.manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
         self._next = self.base_rows
         self.index()
-        for tag in [ref for ref in self.table.refresh().metadata.refs if ref not in ("main", self.definition.tag)]:
-            bindings.drop(self.table, tag)
-        kept = {snapshot_id, index_snapshot_id}
         self.table.refresh()
         before = {item.snapshot_id for item in data_snapshots(self.table)}
-        newer = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept | before]
+        refs = self.table.metadata.refs
+        holders = {ref.snapshot_id for name, ref in refs.items() if "-pack-" in name}
+        kept = {snapshot_id, index_snapshot_id, *before, *holders}
+        bindings.drop(self.table, *(name for name, ref in refs.items() if ref.snapshot_id not in kept))
+        newer = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
         if newer:
             self.table.maintenance.expire_snapshots().by_ids(newer).commit()
+        expire_packs(self.table)
 
     def some_rows(self, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
         """By data file: positions of `count` random live rows."""

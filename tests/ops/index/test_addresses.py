@@ -133,6 +133,8 @@ def test_addresses_are_replaced_copied_and_folded_back(table: Table) -> None:
         None,
     ]
     assert copied.shards_copied == 3
+    of_addresses = sum(entry.addresses.length for entry in second.routing.shards if entry.addresses)
+    assert copied.bytes_written <= len(content(copied)) - of_addresses, "what is copied is not counted as written"
     assert_right(table)
     slots, positions = open_shard(third.shards[0], STORAGE).read_locations()
     file = f"{table.location()}/{third.routing.files[slots[0]].path}"
