@@ -198,7 +198,7 @@ def damage(reader: IndexReader) -> None:
     """Flip a bit in the middle of one shard."""
     version = reader._choice.opened
     assert version is not None
-    shard = version.shards[2]
+    shard = version.shards[2].blob
     path = to_path(shard.path)
     data = bytearray(path.read_bytes())
     data[shard.offset + shard.length // 2] ^= 1
