@@ -177,8 +177,7 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
     blob = attribute_blob.decode(reader.read_blob(version.attributes[field_id]))
     files = version.routing.files
     if blob.field_id != field_id or any(
-        entry.slot >= len(files) or not files[entry.slot].present or files[entry.slot].rows != entry.rows
-        for entry in blob.entries
+        entry.slot >= len(files) or files[entry.slot].rows != entry.rows for entry in blob.entries
     ):
         raise BadBlobError(f"{path}: the values of column {field_id} are not of the files of its routing blob")
     return blob

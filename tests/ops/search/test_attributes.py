@@ -27,7 +27,7 @@ from icepuffin.ops.index import (
 )
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.index.version_reader import open_version, read_attribute_blob
+from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.matches import find_matches
@@ -193,6 +193,16 @@ def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytes
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 3")
     assert own == scanned
     assert "read" not in how
+
+
+def test_files_that_a_reader_leaves_out_do_not_hide_the_others(table: Table) -> None:
+    """As those whose name mapping has changed since the version was made."""
+    index(table, SECTIONS)
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    version = open_version(index_versions(table, "s")[-1], STORAGE)
+    left_out = without_files(version, [version.routing.files[0].path])
+    column = Attributes(left_out, live, table.schema(), STORAGE).column(3)
+    assert list(column.missing.values()) == ["the version lacks them"]
 
 
 def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
