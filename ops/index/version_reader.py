@@ -104,8 +104,11 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         attributes = {blob.fields[0]: blob for blob in by_type.get(BlobType.ATTRIBUTES, []) if blob.fields}
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
+        stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
+    if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
+        raise NotAnIndexError(f"{path}: its blobs name several snapshots, or another than its routing blob")
     if len(curves) != len(shards):
         raise NotAnIndexError(f"{path}: it has {len(curves)} recall curves for {len(shards)} shards")
     return OpenVersion(

@@ -1,5 +1,6 @@
 """Damage to the file of a version: a refresh that reads it starts from something whole; `verify` reads everything."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +167,22 @@ def faults(table: Table) -> tuple[str, ...]:
     version = tagged_version(table.refresh(), "e")
     assert version is not None
     return check_integrity(table, version, STORAGE).faults
+
+
+@pytest.mark.parametrize("key", ["snapshot-id", "sequence-number"])
+def test_a_footer_of_another_snapshot_is_not_read(table: Table, key: str) -> None:
+    """It has no checksum, and what a version covers depends on its sequence number."""
+    version = index_versions(table, "e")[-1]
+    file = Path(version.puffin_path.removeprefix("file://"))
+    data = file.read_bytes()
+    footer = data.rindex(b'{"blobs"')
+    for number in re.finditer(rb'"%s":(\d+)' % key.encode(), data[footer:]):
+        last = footer + number.end() - 1
+        file.write_bytes(data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :])
+        with pytest.raises(NotAnIndexError, match="its blobs name several snapshots"):
+            open_version(version, STORAGE)
+    file.write_bytes(data)
+    assert open_version(version, STORAGE).version == version
 
 
 def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
