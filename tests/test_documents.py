@@ -1,0 +1,233 @@
+"""Documents: their form, and that what they say of files, commands, links and figures is so."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from icepuffin.orchestration.cli import group
+from tests.repository import DOCUMENTS, PACKAGES, REPOSITORY, modules
+from tests.vocabulary import IDIOMS
+
+PAGE_WIDTH = 120
+CELL_WIDTH = 100
+_UNIT = r"(?:ms|[µun]s|s|(?:core-)?seconds?|minutes?|[KMG]i?B|%|per second|times|x)"
+_NUMBER = rf"(?<![\w.-])\d[\d,.]*(?: to \d[\d,.]*)? ?{_UNIT}(?![\w-])"
+FIGURE = re.compile(rf"{_NUMBER}|^\|.*\d")
+MEASURED = re.compile(rf"\b(?:took|takes?|loads? in|p50|median|measured|faster|slower)\b.*{_NUMBER}|^\|.*{_NUMBER}")
+LIMIT = re.compile(r"\b(?:at most|up to|at least|requests? (?:of|per)|within|every|more than)\b|\*\*Machines?\*\*")
+MEASURING = re.compile(
+    r"\bpython -m (?:benchmarks|icepuffin|pytest)\b|`benchmarks\.\w|(?:^|`)(?:make|sh|du|podman build) "
+    r"|`tests/[\w/]+\.py`"
+)
+_SHELLS = {"sh", "bash", "console", ""}
+_COMMANDS = r"(?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+|python -m benchmarks\b[^`]*"
+_SENTENCE_END = re.compile(r"(?<=[a-z0-9)\]`*\"'%])[.?!][\"'*)]* +(?=[A-Z`*\[(\"])")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    path = REPOSITORY / document
+    text = path.read_text(encoding="utf-8")
+    for target in _LINK.findall(text):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{document}: {target}"
+        assert REPOSITORY in file.parents or file == REPOSITORY
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {_anchor(heading) for heading in headings}, f"{document}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def lines_of(document: str) -> Iterator[tuple[int, str, str]]:
+    """(number, kind, line) of every line; kinds: prose, table, and the language of a block of code ("" for none)."""
+    language: str | None = None
+    for number, line in enumerate((REPOSITORY / document).read_text(encoding="utf-8").splitlines(), start=1):
+        if line.startswith("```"):
+            language = line[3:].strip() if language is None else None
+        elif language is not None:
+            yield number, language, line
+        elif line.startswith("    ") and line.strip():
+            yield number, "", line
+        else:
+            yield number, "table" if line.startswith("|") else "prose", line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_fits_its_page(document: str) -> None:
+    """Lines of prose and code have 120 characters at most. A row of a table cannot be broken: its cells have 100."""
+    wide = [
+        f"{document}:{number}: {len(line)} characters"
+        for number, kind, line in lines_of(document)
+        if (
+            max(len(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)) > CELL_WIDTH
+            if kind == "table"
+            else len(line) > PAGE_WIDTH
+        )
+    ]
+    assert wide == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_line_of_a_document_has_one_sentence(document: str) -> None:
+    """So that a change of a sentence is a change of its lines alone."""
+    several = [
+        f"{document}:{number}: {line}"
+        for number, kind, line in lines_of(document)
+        if kind == "prose" and _SENTENCE_END.search(re.sub(r"^(?:#+|\s*) ?\d+\. ", "", line))
+    ]
+    assert several == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_document_has_no_private_idiom(document: str) -> None:
+    """CONTRIBUTING.md, "Words"."""
+    idioms = [
+        f"{document}:{number}: write {plain}: {line.strip()}"
+        for number, kind, line in lines_of(document)
+        if kind in {"prose", "table"}
+        for plain, idiom in IDIOMS.items()
+        if re.search(idiom, re.sub(r"`[^`]*`", "", line))
+    ]
+    assert idioms == []
+
+
+def test_the_glossary_is_short() -> None:
+    glossary = REPOSITORY / "docs" / "glossary.md"
+    terms = re.findall(r"^\*\*(.+?)\*\*", glossary.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(terms) == len(set(terms))
+    assert 20 < len(terms) <= 45
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_modules_that_a_document_names_exist(document: str) -> None:
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    folders = "|".join((*PACKAGES, "tests", "benchmarks", "deploy", "docs", "examples", "requirements"))
+    files = re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)", text)
+    made_by_the_reader = {"deploy/.env"}
+    assert [file for file in files if not (REPOSITORY / file).exists() and file not in made_by_the_reader] == []
+    for name in re.findall(rf"\bicepuffin\.(?:{'|'.join(PACKAGES)})(?:\.\w+)*", text):
+        assert pkgutil.resolve_name(name)
+
+
+def test_the_runbook_quotes_messages_that_there_are() -> None:
+    """Somebody who is on call looks for the words that they see; `...` stands for what differs."""
+    literals = "\n".join(
+        node.value
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    of_the_system = {"No space left", "File too large", "Input/output error"}
+    headings = [line for _, kind, line in lines_of("docs/operations.md") if kind == "prose" and line.startswith("**")]
+    messages = [message for line in headings for message in re.findall(r"(?<!\w)_([^_]+)_(?!\w)", line)]
+    assert len(messages) > 20
+    parts = {part.strip(" ,") for message in messages for part in message.split("...")} - of_the_system
+    assert [part for part in sorted(parts) if part not in literals] == []
+
+
+def commands_of_documents() -> list[tuple[str, str]]:
+    """(document, command line) of every command that a document tells the reader to type."""
+    matches = []
+    for document in DOCUMENTS:
+        text = (REPOSITORY / document).read_text(encoding="utf-8")
+        lines = [line.strip() for _, kind, line in lines_of(document) if kind in _SHELLS]
+        lines += re.findall(rf"`({_COMMANDS})`", text)
+        matches += [(document, re.split(r"\s{2,}#|\s#\s", line)[0].strip()) for line in lines]
+    return [(document, line) for document, line in matches if re.match(_COMMANDS, line)]
+
+
+def test_the_documents_tell_commands() -> None:
+    assert len(commands_of_documents()) > 10
+
+
+@pytest.mark.parametrize(("document", "line"), commands_of_documents())
+def test_a_command_that_a_document_names_exists(
+    document: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *words = line.split()
+    if program == "make":
+        targets = re.search(r"^\.PHONY: (.+)$", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert targets is not None
+        assert words[0] in targets[1].split()
+    elif program == "sh":
+        script = (REPOSITORY / words[0]).read_text(encoding="utf-8")
+        assert re.search(rf"^    (?:\S+ \| )*{words[1]}(?: \| \S+)*\)", script, re.MULTILINE) or words[1] == "help"
+    elif program == "icepuffin":
+        assert_options_exist(words)
+    elif program == "python":
+        name = words[1] if "." in words[1] else "benchmarks.kernels"  # whose options `benchmarks` takes
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(name).main()
+        assert ended.value.code == 0
+        options = set(re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+        assert {word for word in words[2:] if word.startswith("--")} <= options
+    else:
+        assert Path(sys.executable).with_name(program).exists()
+
+
+def assert_options_exist(words: list[str]) -> None:
+    """Walk down the command groups, then look each option up."""
+    command: click.Command = group
+    options = {option for item in group.params for option in item.opts}
+    for word in words:
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, f"there is no command {word}"
+            command = found
+            options |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
+        elif re.match(r"-{1,2}[a-z]", word):
+            assert word in options, f"there is no option {word}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_measured_figure_stands_beside_the_command_that_gives_it(document: str) -> None:
+    """In the same section. A limit ("at most 5 MB") is no measurement; pages of measurements have no other figures."""
+    level, is_measurement = (2, FIGURE) if document.startswith("docs/performance/") else (3, MEASURED)
+    without = []
+    for heading, lines in sections_of(document, level):
+        figures = [line for line in lines if is_measurement.search(line) and not LIMIT.search(line)]
+        if figures and not any(MEASURING.search(line) for line in lines):
+            without.append(f"{heading}: {figures[0]}")
+    assert without == []
+
+
+def sections_of(document: str, level: int) -> Iterator[tuple[str, list[str]]]:
+    """(heading, lines) of each section down to a level of headings, the command lines of its code among them."""
+    heading, section = document, list[str]()
+    for _, kind, line in lines_of(document):
+        if kind == "prose" and re.match(rf"#{{1,{level}}} ", line):
+            yield heading, section
+            heading, section = line, []
+        elif kind in {"prose", "table"} or MEASURING.search(line):
+            section.append(line)
+    yield heading, section
+
+
+@pytest.mark.parametrize(
+    ("line", "is_measured"),
+    [
+        ("Definitions of 200 tables load in 2.1 s.", True),
+        ("| queries per second | 34,500 |", False),  # a table of figures has units in its head: see `FIGURE`
+        ("It takes 4.4 to 5.7 s.", True),
+        ("A catalog has 4 s to answer.", False),
+        ("A search takes at most 4 s.", False),
+        ("the gate took 12 % of the build", True),
+    ],
+)
+def test_measurements_are_told_from_settings(line: str, is_measured: bool) -> None:
+    assert bool(MEASURED.search(line) and not LIMIT.search(line)) is is_measured

@@ -1,0 +1,154 @@
+"""Names and descriptions in the code: what each stands for, in the words of the glossary."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.repository import REPOSITORY, modules, scripts, tracked
+from tests.vocabulary import BRIEF_NAMES, IDIOMS, VAGUE_NAMES
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(REPOSITORY))
+        for path in modules()
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        and path.read_text(encoding="utf-8").strip()
+    ]
+    assert silent == []
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    empty_names = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils"}
+    assert [path for path in modules() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
+    """One that a reader understands without the line above it, so none that begins with "Of" or "That"."""
+    dependent = re.compile(r"(?:Of|That|Theirs|Whose|By|For which|Where|Under|Or|As|Those|These|Likewise)\b")
+    fragments = [
+        f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for before, text in pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ())
+        if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
+        if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        if dependent.match(text.value.value)
+    ]
+    assert fragments == []
+
+
+def test_the_description_of_a_function_is_no_fragment() -> None:
+    """It names what is returned or done. "Of one table." needs the name before it."""
+    dependent = re.compile(
+        r"(?:Of|That|Theirs|Whose|By|For which|Under|Or|As|Those|Likewise|Such as|Its|Their|Without)\b"
+    )
+    fragments = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}: {text}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if (text := ast.get_docstring(node)) and dependent.match(text)
+    ]
+    assert fragments == []
+
+
+def test_a_name_says_what_it_holds() -> None:
+    names = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name, allowed = "", set[str]()
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name, allowed = node.id, {*BRIEF_NAMES, "gone"}  # a key of JSON reports
+            elif isinstance(node, ast.arg):
+                name, allowed = node.arg, set(BRIEF_NAMES)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = node.name
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            if name.lstrip("_") in set(VAGUE_NAMES) - allowed:
+                names.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}")
+    assert names == []
+
+
+def test_a_vague_name_lives_for_three_lines_at_most() -> None:
+    """Outside of the packages, too. A name of a comprehension lives within it. `left` is a side, beside `right`."""
+    scopes = (
+        ast.Module,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.Lambda,
+        ast.ListComp,
+        ast.SetComp,
+        ast.DictComp,
+        ast.GeneratorExp,
+    )
+    lasting = [
+        f"{path.relative_to(REPOSITORY)}:{first}-{last}: {name}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(scope, scopes)
+        for name, first in bound_names(scope, scopes)
+        if name in VAGUE_NAMES and (last := last_line_of(name, scope)) > first + 2
+        if name != "left" or not re.search(r"\bright\b|\bleft side\b", path.read_text(encoding="utf-8"))
+    ]
+    assert lasting == []
+
+
+def test_the_rules_show_the_list_of_vague_names() -> None:
+    rules = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.search(r"^- A value is named for its content\..*?(?=^- )", rules, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    never, _, briefly = listed[0].partition("three lines")
+    assert sorted(re.findall(r"`(\w+)`", never)) == sorted(VAGUE_NAMES)
+    assert sorted(re.findall(r"`(\w+)`", briefly)) == sorted(BRIEF_NAMES)
+
+
+def bound_names(scope: ast.AST, scopes: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, int]]:
+    """(name, line) of each variable and parameter of a scope, without those of the scopes within it."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif not isinstance(node, scopes):
+            yield from bound_names(node, scopes)
+
+
+def last_line_of(name: str, scope: ast.AST) -> int:
+    return max(
+        node.lineno
+        for node in ast.walk(scope)
+        if (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.arg) and node.arg == name)
+    )
+
+
+def test_the_prose_of_code_has_no_private_idiom() -> None:
+    """Comments, descriptions and messages. Keys that others read are words of their own: `told` in the cursor."""
+    texts = [
+        (path, token.start[0], re.sub(r"`[^`]*`|^[^ ]*$|\s+", " ", token.string))
+        for path in (*modules(), *scripts())
+        if path.name != "vocabulary.py"
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+        if token.type in {tokenize.COMMENT, tokenize.STRING}
+    ]
+    idioms = [
+        f"{path.relative_to(REPOSITORY)}:{number}: write {plain}: {text}"
+        for path, number, text in texts
+        for plain, idiom in IDIOMS.items()
+        if re.search(idiom, text)
+    ]
+    assert idioms == []
