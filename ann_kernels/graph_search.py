@@ -195,7 +195,7 @@ class Searcher:
         self._visited: list[_VisitedFields] = []
         """Marks that no thread uses: new ones per query would cost more than the query"""
         self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
-        self._live_count = int(self._live.sum())
+        self._live_count = int(np.count_nonzero(self._live))
 
     def masked(self, live: Bool) -> "Searcher":
         """The same searcher, codes and all, that returns only the nodes marked in `live` bool[N]."""
@@ -203,7 +203,7 @@ class Searcher:
             raise DimensionError(f"the graph has {self._count} nodes, but there are {len(live)} live")
         other = copy.copy(self)
         other._live = np.require(live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
-        other._live_count = int(live.sum())  # noqa: SLF001
+        other._live_count = int(np.count_nonzero(live))  # noqa: SLF001
         return other
 
     @property
