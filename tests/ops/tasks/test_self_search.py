@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.index.integrity import search_shards
 from icepuffin.ops.index.self_search import fault_of
-from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.model import ObjectRange, StoredShard
 from icepuffin.ops.tasks.recall_gate import measure_recall
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, search_rows, self_search
@@ -202,7 +202,7 @@ def test_shards_are_read_where_they_lie(tmp_path: Path, threads: int) -> None:
     starts, dead, nodes = [4, 4 + len(blobs[0])], [np.empty(0, np.int64), np.array([9])], np.arange(40)
     tasks = [
         SelfSearchTask(
-            ObjectRange(f"file://{tmp_path}/f", start, len(blob)),
+            StoredShard(ObjectRange(f"file://{tmp_path}/f", start, len(blob))),
             deletion_vector.encode(tombstones),
             addresses_of(shard.file_slots[nodes], shard.row_positions[nodes]),
             half[nodes],
