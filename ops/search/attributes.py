@@ -173,8 +173,11 @@ class Attributes:
     def _deleted(self) -> I64:
         """Numbers of the deleted rows among all rows, by file number and position."""
         deleted = deleted_by_file(lambda path: open_storage(path, self._storage), self._live.files)
-        rows = [start + deleted[file.path] for start, file in zip(self.starts, self._live.files, strict=False)]
-        return np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int64)
+        rows = [np.empty(0, np.int64)]
+        for start, file in zip(self.starts, self._live.files, strict=False):
+            positions = deleted[file.path]
+            rows.append(start + positions[positions < file.record_count])  # others would be rows of the next file
+        return np.concatenate(rows).astype(np.int64)
 
     def _read(self, field_id: int) -> AttributeColumn:
         kind = stored_type(self._schema.find_field(field_id))
@@ -280,10 +283,11 @@ class Condition:
         return self._evaluated(lambda column: self.attributes.node_codes(column, shard_id, shard))
 
     def count(self) -> int:
-        """Number of rows that satisfy it."""
+        """Number of rows that satisfy it, of the files that it decides."""
         if isinstance(self.tree, _Part):
             return int(self.columns[self.tree.field_id].counts[self.tree.true].sum())
-        return int(np.count_nonzero(self._evaluated(lambda column: column.codes)))
+        every = int(np.count_nonzero(self._evaluated(lambda column: column.codes)))
+        return every - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
 
     def _evaluated(self, codes: Callable[[AttributeColumn], Codes]) -> Bool:
         return _evaluate(self.tree, {field_id: codes(column) for field_id, column in self.columns.items()})

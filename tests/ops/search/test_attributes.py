@@ -178,6 +178,17 @@ def test_deleted_rows_do_not_match(table: Table) -> None:
         assert "read" not in how
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_deletes_past_the_end_of_a_file_delete_nothing(table: Table, number: int) -> None:
+    """Neither rows of the next file, nor is there an error at the last one."""
+    index(table, SECTIONS)
+    files = live_files(table, table.metadata.current_snapshot_id or 0).files
+    append_position_deletes(table, {files[number].path: np.arange(290, 310)})
+    own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2'")
+    assert own == scanned
+    assert "read" not in how
+
+
 def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     index(table, SECTIONS)
     table.refresh().append(make_rows(900, 950))
@@ -278,6 +289,8 @@ def test_a_column_of_unique_texts_is_left_out_with_a_reason(
     own, scanned, how = both_ways(table, definition, "name = 'same' and id >= 600")
     assert own == scanned
     assert how.endswith("1 without values of name: its distinct values take more than 16 bytes per row")
+    own, scanned, _ = both_ways(table, definition, "name = 'same' or id >= 100")
+    assert own == scanned
     assert both_ways(table, definition, "id >= 600")[2] == "by the index's values of id"
     version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
     assert version.attributes[2].properties["files_left_out"] == "1"
