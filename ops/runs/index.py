@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definition import IndexDefinition, resolve_filters
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Estimate, IndexReport
@@ -90,7 +90,7 @@ def estimate_refresh(
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:
-    """The definition with the table's field id of its column; a new one is written to the table's properties."""
+    """The definition with the table's field ids of its columns; a new one is written to the table's properties."""
     if defined := _as_defined(table, definition):
         return defined
     created = create_index(table, definition)
@@ -99,6 +99,17 @@ def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition
 
 
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
-    """The definition with the table's field id of its column; None where the table does not have the index."""
+    """The definition with the table's field ids of its columns; None where the table does not have the index.
+
+    Columns for conditions that the table's definition does not name are found by their names. Raises DefinitionError.
+    """
     in_table = find_definition(table, definition.name)
-    return replace(definition, field_id=in_table.field_id) if in_table else None
+    if in_table is None:
+        return None
+    ids = dict(zip(in_table.filters, in_table.filter_ids or (), strict=False))
+    by_name = {field.name: field.field_id for field in table.schema().fields}
+    present = frozenset(by_name.values())
+    ids = {name: field_id for name, field_id in ids.items() if field_id in present or name not in by_name}
+    named = replace(definition, filters=tuple(name for name in definition.filters if name not in ids), filter_ids=None)
+    ids |= zip(named.filters, resolve_filters(named, table.schema(), table_name(table)), strict=True)
+    return replace(definition, field_id=in_table.field_id, filter_ids=tuple(ids[name] for name in definition.filters))

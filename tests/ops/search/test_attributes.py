@@ -28,6 +28,7 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
+from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.matches import find_matches
@@ -242,6 +243,27 @@ def test_a_renamed_column_is_the_same_column(table: Table) -> None:
     table.append(make_rows(900, 950).rename_columns(["id", "name", "part", "embedding"]))
     assert index(table, load_definition(table, "s")) is Action.REFRESHED
     assert both_ways(table, SECTIONS, "part = 'section 2'")[2] == "by the index's values of part"
+
+
+def test_columns_of_the_settings_are_those_of_the_first_run(table: Table) -> None:
+    """Settings name columns as they were; the table's properties have their ids."""
+    ensure_defined(table, SECTIONS)
+    with table.update_schema() as update:
+        update.rename_column("section", "part").rename_column("name", "section")
+    assert ensure_defined(table, SECTIONS).filter_ids == (3, 1)
+    with table.update_schema() as update:
+        update.rename_column("section", "name")
+    assert ensure_defined(table, SECTIONS).filter_ids == (3, 1)
+    assert ensure_defined(table, replace(SECTIONS, filters=("name", "section"))).filter_ids == (2, 3)
+    with table.update_schema() as update:
+        update.delete_column("part")
+    assert ensure_defined(table, SECTIONS).filter_ids == (3, 1)
+    assert index(table, ensure_defined(table, SECTIONS)) is Action.BUILT
+    with table.update_schema() as update:
+        update.add_column("section", StringType())
+    assert ensure_defined(table, SECTIONS).filter_ids == (6, 1)
+    with pytest.raises(DefinitionError, match="filters names 'color', which is no column"):
+        ensure_defined(table, replace(SECTIONS, filters=("id", "color")))
 
 
 def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
