@@ -1,52 +1,33 @@
 """Live data files of a snapshot, each with the deletes that apply to it, read from the manifests."""
 
-import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from pyiceberg.avro.decoder import new_decoder
-from pyiceberg.avro.file import AvroFile
-from pyiceberg.avro.reader import Reader
-from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.manifest import (
-    DATA_FILE_TYPE,
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
     ManifestContent,
     ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-    PartitionFieldSummary,
-    _inherit_from_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
-from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from icepuffin.ops.catalog.manifests import field_of, live_entries, read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 
-_SCHEMA_KEY = "avro.schema"
-_READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
-_FIELD_PLACES = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
-_LIST_FIELD_PLACES = {
-    field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)
-}
 ROW_ID = 2147483540
 """Field id of the column `_row_id`"""
 _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
@@ -124,9 +105,9 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     deletes: list[_Delete] = []
     unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
     with reading_manifests(table, snapshot_id):
-        manifests = _manifests(table, snapshot)
+        manifests = read_manifests(table.io, snapshot)
         # side by side, as every request waits for a distant store's answer
-        of_manifests = list(ExecutorFactory.get_or_create().map(partial(_live_entries, table), manifests))
+        of_manifests = list(ExecutorFactory.get_or_create().map(partial(live_entries, table.io), manifests))
     for manifest, entries in zip(manifests, of_manifests, strict=True):
         if manifest.content == ManifestContent.DATA:
             data += entries
@@ -173,65 +154,6 @@ def require_distinct_files(live: LiveFiles) -> None:
             )
 
 
-class _ManifestEntryFile(AvroFile[ManifestEntry]):
-    """A manifest, read with a cached reader of its schema: making one takes longer than reading, and schemas repeat."""
-
-    def __enter__(self) -> "_ManifestEntryFile":
-        with self.input_file.open() as stream:
-            self.decoder = new_decoder(stream.read())
-        self.header = self._read_header()
-        self.reader = _entry_reader(self.header.meta[_SCHEMA_KEY])
-        return self
-
-
-@lru_cache(maxsize=64)
-def _entry_reader(schema: str) -> Reader:
-    return resolve_reader(
-        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
-        MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    )
-
-
-def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """The same as `snapshot.manifests`, with the row ids of v3."""
-    with AvroFile[ManifestFile](
-        table.io.new_input(snapshot.manifest_list),
-        MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION],
-        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
-        return list(reader)
-
-
-def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
-    with _ManifestEntryFile(table.io.new_input(manifest.manifest_path)) as reader:
-        entries = [
-            _inherit_from_manifest(entry, manifest) for entry in reader if entry.status != ManifestEntryStatus.DELETED
-        ]
-    _inherit_row_ids(entries, manifest._data[_LIST_FIELD_PLACES["first_row_id"]])  # noqa: SLF001  as in _field
-    return entries
-
-
-def _inherit_row_ids(entries: list[ManifestEntry], next_row_id: int | None) -> None:
-    """Number files that have no first row id on from the manifest's; none get one where the manifest has none (Iceberg
-    spec, "First Row ID Inheritance").
-    """
-    index = _FIELD_PLACES["first_row_id"]
-    for entry in entries:
-        file = entry.data_file
-        if next_row_id is None:
-            file[index] = None
-        elif file[index] is None:
-            file[index] = next_row_id
-            next_row_id += file.record_count
-
-
-def _field(file: DataFile, name: str) -> Any:
-    return file._data[_FIELD_PLACES[name]]  # noqa: SLF001  PyIceberg has no accessors for the fields that v3 added
-
-
 def _partition(file: DataFile) -> tuple[int, Any]:
     return file.spec_id or 0, tuple(file.partition._data)  # noqa: SLF001
 
@@ -266,11 +188,11 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
             record_count=file.record_count,
             sequence_number=entry.sequence_number or 0,
             size=file.file_size_in_bytes,
-            content_offset=_field(file, "content_offset"),
-            content_length=_field(file, "content_size_in_bytes"),
+            content_offset=field_of(file, "content_offset"),
+            content_length=field_of(file, "content_size_in_bytes"),
         ),
         partition=_partition(file),
-        referenced=_field(file, "referenced_data_file"),
+        referenced=field_of(file, "referenced_data_file"),
         lower=lower,
         upper=upper,
         is_global=kind is DeleteKind.EQUALITY and (file.spec_id or 0) in unpartitioned,
@@ -368,7 +290,7 @@ def _as_live_file(
         spec_id=spec_id,
         deletes=index.deletes_of(entry),
         name_mapping=mapping,
-        first_row_id=_field(file, "first_row_id"),
+        first_row_id=field_of(file, "first_row_id"),
         file_sequence_number=entry.file_sequence_number or 0,
         added_by=SnapshotId(entry.snapshot_id or NO_SNAPSHOT),
         has_row_ids=ROW_ID in (file.column_sizes or {}),

@@ -18,6 +18,7 @@ from pyiceberg.table import ManifestGroupPlanner, Table
 
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
+from icepuffin.ops.catalog.manifests import read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
@@ -116,7 +117,7 @@ def scan_matches(
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
     with reading_manifests(table, live.snapshot_id):
-        manifests = [file for file in snapshot.manifests(io) if file.content == ManifestContent.DATA]
+        manifests = [file for file in read_manifests(io, snapshot) if file.content == ManifestContent.DATA]
         # DataScan.plan_files also computes residual filters, and fails at a partition that is null
         entries = ManifestGroupPlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
         paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}

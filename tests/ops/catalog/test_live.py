@@ -10,7 +10,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from icepuffin.ops.catalog import row_deletes
-from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, _field, _inherit_row_ids, live_files
+from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, live_files
+from icepuffin.ops.catalog.manifests import _inherit_row_ids, field_of
 from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import open_storage
@@ -191,9 +192,9 @@ def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
     entries = [entry(name, rows=10) for name in "abc"]
     _inherit_row_ids(entries[1:2], 7)
     _inherit_row_ids(entries, 100)
-    assert [_field(item.data_file, "first_row_id") for item in entries] == [100, 7, 110]
+    assert [field_of(item.data_file, "first_row_id") for item in entries] == [100, 7, 110]
     _inherit_row_ids(entries, None)
-    assert [_field(item.data_file, "first_row_id") for item in entries] == [None] * 3
+    assert [field_of(item.data_file, "first_row_id") for item in entries] == [None] * 3
 
 
 def applies_by_the_spec(delete: _Delete, data: ManifestEntry) -> bool:

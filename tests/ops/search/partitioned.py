@@ -113,7 +113,7 @@ def random_table(
         with table.update_spec() as spec:
             spec.add_field(column, transform, "part")
         more = _rows(rng, _ROWS)
-        _append(table.refresh(), more, column)
+        append_rows(table.refresh(), more, column)
         if isinstance(transform, IdentityTransform):
             _strip(table.refresh(), column, rng)
         rows = pa.concat_tables([rows, more])
@@ -163,7 +163,7 @@ def _delete_some(table: Table, rng: random.Random) -> set[int]:
     return removed
 
 
-def _append(table: Table, rows: pa.Table, column: str) -> None:
+def append_rows(table: Table, rows: pa.Table, column: str) -> None:
     """As a writer with Iceberg's transforms does it; PyIceberg's own wants a package of Rust for most."""
     spec, schema = table.spec(), table.schema()
     parts: dict[str, tuple[PartitionKey, list[int]]] = {}
