@@ -23,30 +23,42 @@ I64: TypeAlias = npt.NDArray[np.int64]
 Bool: TypeAlias = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class RangeThreshold:
-    """The distance, as the metric reports it, that a range search stays under."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeThresholds:
+    """The distances, as the metric reports them, that a range search stays under: one per query."""
 
-    distance: float
+    distances: F64
+    """f64[Q]"""
     inclusive: bool
-    """Whether rows at this very distance count"""
+    """Whether rows at these very distances count"""
     metric: Metric
 
     @classmethod
-    def none(cls, metric: Metric) -> "RangeThreshold":
-        """The threshold that every distance meets."""
-        return cls(np.inf, inclusive=True, metric=metric)
+    def of(cls, distance: float, queries: int, metric: Metric, *, inclusive: bool) -> "RangeThresholds":
+        """The same distance for all queries."""
+        return cls(np.full(queries, distance, np.float64), inclusive, metric)
 
-    def admits(self, distances: F64) -> Bool:
-        """bool[n]: whether reported distances f64[n] are within the threshold."""
-        return distances <= self.distance if self.inclusive else distances < self.distance
+    @classmethod
+    def none(cls, queries: int, metric: Metric) -> "RangeThresholds":
+        """Thresholds that every distance meets."""
+        return cls.of(np.inf, queries, metric, inclusive=True)
 
-    def widened(self, dims: int) -> "RangeThreshold":
-        """For cosine, the threshold for directions rounded to f32: every row that may meet this one meets it."""
-        if self.distance < 0:
-            return self  # no row is that near
-        euclidean = np.sqrt(2 * self.distance) + rounding_of_units(dims)
-        return replace(self, distance=float(euclidean**2 / 2), inclusive=True)
+    def admit(self, queries: I64, distances: F64) -> Bool:
+        """bool[n]: whether reported distances f64[n] from queries int64[n] are within the thresholds."""
+        limits = self.distances[queries]
+        return distances <= limits if self.inclusive else distances < limits
+
+    def euclidean(self) -> F64:
+        """f64[Q]: distances between prepared vectors at which the metric reports these; inner product has none."""
+        positive = np.maximum(self.distances, 0.0)
+        # of unit vectors: |q - x|^2 = 2 (1 - q x)
+        return np.sqrt(2 * positive) if self.metric is Metric.COSINE else positive
+
+    def widened(self, dims: int) -> "RangeThresholds":
+        """For cosine, thresholds for directions rounded to f32: every row that may meet these meets them."""
+        wide = (self.euclidean() + rounding_of_units(dims)) ** 2 / 2
+        none = self.distances < 0  # no row is that near
+        return replace(self, distances=np.where(none, self.distances, wide), inclusive=True)
 
 
 def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> F64:

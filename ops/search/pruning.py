@@ -1,6 +1,6 @@
 """Files that cannot hold a row within a distance: the centroid index and the triangle inequality."""
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.search.arguments import F32, F64, I64, Bool, RangeThreshold
+from icepuffin.ops.search.arguments import F32, F64, I64, Bool, RangeThresholds
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Pruning
@@ -42,30 +42,48 @@ class FileBalls:
         """No ball around any file: no file is out of reach."""
         return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
 
-    def reachable(self, queries: F64, distance: float, metric: Metric, *, rounded: bool = False) -> Bool:
-        """bool[files]: whether a row of the file may be within `distance`, as `metric` reports it, of any query.
+    def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
+        """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.
 
-        `queries` f64[Q, D] prepared. True for files without a ball. No row is lost to rounding: radii were summed up
-        in f32, and are taken as large as they may truly be. `rounded`: the balls enclose rows that were rounded to
-        f32, and the rows are compared as they were before.
+        `queries` f64[Q, D] prepared. No row is lost to rounding: radii were summed up in f32, and are taken as large as
+        they may truly be. `rounded`: the balls enclose rows that were rounded to f32, and the rows are compared as they
+        were before.
         """
         has_ball = np.zeros(self.files, np.bool_)
         has_ball[self.numbers] = True
         reachable = ~has_ball
-        limit = euclidean(distance, metric) * (1 + _ROUNDING) + _TINY
-        reach = self.radii * (1 + queries.shape[1] * _ROUNDING) + limit
+        limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
+        for query, balls, gaps in self._gaps(queries, thresholds.metric, rounded=rounded):
+            reachable[balls[gaps <= limits[query]]] = True
+        return reachable
+
+    def nearest(self, queries: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[Q]: a distance, as `metric` reports it, that no row of `files` is under; inf where there are none.
+
+        `files` bool[files] have balls. `rounded` as in `reachable`.
+        """
+        nearest = np.full(len(queries), np.inf)
+        for query, balls, gaps in self._gaps(queries, metric, rounded=rounded):
+            nearest[query] = min(nearest[query], gaps[files[balls]].min(initial=np.inf))
+        nearest = np.maximum(0.0, (nearest - _TINY) / (1 + _ROUNDING))
+        return nearest**2 / 2 if metric is Metric.COSINE else nearest
+
+    def _gaps(self, queries: F64, metric: Metric, *, rounded: bool) -> Iterator[tuple[int, I64, F64]]:
+        """(query, file number of each ball, Euclidean distance of each ball's surface from the query) of some balls.
+
+        Negative for a query inside. Queries in turn for a block of balls, then the next block.
+        """
+        reach = self.radii * (1 + queries.shape[1] * _ROUNDING)
         if rounded or metric is Metric.COSINE:
             reach += _ROUNDING * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
         step = max(1, _BYTES_AT_ONCE // (8 * queries.shape[1]))
         for start in range(0, len(self.numbers), step):
             block = slice(start, start + step)
             centers = self.centers[block].astype(np.float64)
-            reached = np.zeros(len(centers), np.bool_)
-            for query in queries:
-                gap = centers - query
-                reached |= np.sqrt(np.einsum("ij,ij->i", gap, gap)) <= reach[block]
-            reachable[self.numbers[block][reached]] = True
-        return reachable
+            for number, query in enumerate(queries):
+                difference = centers - query
+                distances = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+                yield number, self.numbers[block], distances - reach[block]
 
 
 class FilePruner:
@@ -79,23 +97,31 @@ class FilePruner:
         self._choice = choice
         self._balls: tuple[FileBalls, tuple[str, ...]] | None = None
 
-    def reachable(self, queries: F64, threshold: RangeThreshold) -> tuple[Bool, Pruning, tuple[str, ...]]:
-        """bool[files] that may hold a row under the threshold, what that saves, and warnings of what is unreadable."""
+    def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, Pruning, tuple[str, ...]]:
+        """bool[files] that may hold a row under a threshold, what that saves, and warnings of what is unreadable."""
         counts = np.array([file.record_count for file in self._target.live.files], np.int64)
         reachable = np.ones(len(counts), np.bool_)
         unreadable: tuple[str, ...] = ()
         opened, loaded = self._choice.opened, self._choice.loaded
         if opened is None or loaded is None:
             why = "no index, no centroids: every file is looked at"
-        elif threshold.metric is Metric.INNER_PRODUCT:
+        elif thresholds.metric is Metric.INNER_PRODUCT:
             why = "inner product obeys no triangle inequality: every file is looked at"
         else:
             balls, unreadable = self._read(opened, loaded)
-            reachable = balls.reachable(queries, threshold.distance, threshold.metric, rounded=loaded.column_is_double)
+            reachable = balls.reachable(queries, thresholds, rounded=loaded.column_is_double)
             why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
         pruned = ~reachable
         saved = Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
         return reachable, saved, unreadable
+
+    def nearest_pruned(self, queries: F64, reachable: Bool) -> F64:
+        """f64[Q]: a distance that no row of the files that are not `reachable` is under; inf where all are."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None or reachable.all():
+            return np.full(len(queries), np.inf)
+        balls, _ = self._read(opened, loaded)
+        return balls.nearest(queries, ~reachable, self._target.metric, rounded=loaded.column_is_double)
 
     def _read(
         self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion
@@ -109,13 +135,6 @@ class FilePruner:
                 warning = f"{opened.version.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
                 self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
         return self._balls
-
-
-def euclidean(distance: float, metric: Metric) -> float:
-    """The Euclidean distance between prepared vectors at which `metric` reports `distance`; inner product has none."""
-    if metric is Metric.COSINE:  # of unit vectors: |q - x|^2 = 2 (1 - q x)
-        return math.sqrt(2 * max(0.0, distance))
-    return max(0.0, distance)
 
 
 def file_balls(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion) -> FileBalls:

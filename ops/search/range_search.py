@@ -17,16 +17,19 @@ from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, round
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search.arguments import F64, I64, Bool, RangeThreshold
+from icepuffin.ops.search.arguments import F64, I64, Bool, RangeThresholds
 from icepuffin.ops.search.candidates import DistanceReader, Hits
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.pruning import FilePruner
-from icepuffin.ops.search.result import Pruning
+from icepuffin.ops.search.result import Certificate, Profile, Pruning
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.timing import StageClock
+
+_SLACK = 1 + 1e-9
+"""Ratio of a bound to the distance that it is made from, for sums in another order"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +41,37 @@ class RangeHits:
     """Rows whose vectors were compared"""
     read: int
     """Rows of the data files that were read, deleted ones included"""
+    reachable: Bool
+    """bool[files]: live files that were not pruned"""
     pruning: Pruning
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CertifiedHits:
+    """The k nearest rows per query, and the proof of it with its cost."""
+
+    hits: Hits
+    certificate: Certificate
+    pruning: Pruning
+    compared: int
+    """Pairs of query and row that were compared for the proof"""
+    read: int
+    """Rows of the data files that were read for the proof"""
+    bytes_read: int
+    warnings: tuple[str, ...] = ()
+
+    def profile(self, first: Profile) -> Profile:
+        """The profile of the whole search, from that of its first answer."""
+        return replace(
+            first,
+            strategy=f"{first.strategy} + certified",
+            distances=first.distances + self.compared,
+            tail_rows=first.tail_rows + self.read,
+            pruning=self.pruning,
+            certificate=self.certificate,
+            bytes_read={**first.bytes_read, "compare": self.bytes_read},
+        )
 
 
 class RangeSearch:
@@ -63,6 +95,29 @@ class RangeSearch:
         self._scanned = sorted(tail if self._version else choice.covered.union(tail))
         """File numbers of the data files that are read, unless they are pruned"""
 
+    def certify(self, queries: F64, first: Hits, k: int, matches: Matches | None, clock: StageClock) -> CertifiedHits:
+        """The k nearest rows (that match) of each query, by up to k rows in `first`. Not by inner product.
+
+        The k-th nearest row is no farther than the farthest of any k rows. So rows within that distance are all that
+        can be among the k nearest. Where fewer were found, every row can be.
+        """
+        meter, metric = Meter(), self._vectors.metric
+        farthest = np.where(np.bincount(first.queries, minlength=len(queries)) >= k, 0.0, np.inf)
+        distances = DistanceReader(queries, self._rows, self._vectors.field_id, metric, meter)
+        np.maximum.at(farthest, first.queries, distances.read(first.queries, first.files, first.positions))
+        thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
+        answer = self.find(queries, thresholds, matches, k, clock, meter)
+        pruned_from = self._pruner.nearest_pruned(queries, answer.reachable)
+        return CertifiedHits(
+            hits=answer.hits,
+            certificate=Certificate.of(answer.hits, k, pruned_from),
+            pruning=answer.pruning,
+            compared=answer.compared * len(queries),
+            read=answer.read,
+            bytes_read=meter.bytes + 4 * answer.read * queries.shape[1],
+            warnings=answer.warnings,
+        )
+
     @property
     def shards(self) -> int:
         """Number of shards that are compared."""
@@ -76,7 +131,7 @@ class RangeSearch:
     def find(
         self,
         queries: F64,
-        threshold: RangeThreshold,
+        thresholds: RangeThresholds,
         matches: Matches | None,
         limit: int | None,
         clock: StageClock,
@@ -86,22 +141,22 @@ class RangeSearch:
 
         `meter` counts what is read to resolve the rounding of directions.
         """
-        directions = self._version is not None and threshold.metric is Metric.COSINE
-        reachable, pruning, unreadable = self._pruner.reachable(queries, threshold)
+        directions = self._version is not None and thresholds.metric is Metric.COSINE
+        reachable, pruning, unreadable = self._pruner.reachable(queries, thresholds)
         clock.lap("prune")
         files, skipped = [number for number in self._scanned if reachable[number]], SkippedRows()
         indexed = index_rows(self._version, reachable, matches) if self._version else ()
         scanned = self._vectors.rows(files, queries.shape[1], matches, skipped)
         if directions:
-            widened = threshold.widened(queries.shape[1])
+            widened = thresholds.widened(queries.shape[1])
             hits, compared = _hits_within(queries, widened, chain(indexed, scanned), None)
-            distances = DistanceReader(queries, self._rows, self._vectors.field_id, threshold.metric, meter)
-            hits = resolve_rounding(hits, threshold, limit, distances)
+            distances = DistanceReader(queries, self._rows, self._vectors.field_id, thresholds.metric, meter)
+            hits = resolve_rounding(hits, thresholds, limit, distances)
         else:
-            hits, compared = _hits_within(queries, threshold, chain(indexed, scanned), limit)
+            hits, compared = _hits_within(queries, thresholds, chain(indexed, scanned), limit)
         clock.lap("compare")
         read = sum(self._live.files[number].record_count for number in files)
-        return RangeHits(hits, compared, read, pruning, (*unreadable, *skipped.warnings))
+        return RangeHits(hits, compared, read, reachable, pruning, (*unreadable, *skipped.warnings))
 
 
 def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> Iterator[RowVectors]:
@@ -122,32 +177,32 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
             yield RowVectors(numbers[batch], shard.positions[batch], shard.vectors[batch])
 
 
-def resolve_rounding(hits: Hits, threshold: RangeThreshold, limit: int | None, distances: DistanceReader) -> Hits:
-    """The hits that truly meet the threshold, in their true order; the first `limit` per query.
+def resolve_rounding(hits: Hits, thresholds: RangeThresholds, limit: int | None, distances: DistanceReader) -> Hits:
+    """The hits that truly meet the thresholds, in their true order; the first `limit` per query.
 
-    `hits` are ranked by directions rounded to f32, and were found with a `widened` threshold. The table's own vectors
-    are read where rounding leaves it in doubt whether a row meets the threshold, or comes before the next one.
+    `hits` are ranked by directions rounded to f32, and were found with `widened` thresholds. The table's own vectors
+    are read where rounding leaves it in doubt whether a row meets its threshold, or comes before the next one.
     """
     rounding = rounding_of_units(distances.queries.shape[1])
     euclidean = np.sqrt(2 * hits.distances)  # between unit vectors: wrong by `rounding`, at most
     close = (np.diff(euclidean) <= 2 * rounding) & (np.diff(hits.queries) == 0)
     first = np.flatnonzero(np.append(True, ~close)[: len(euclidean)])  # of rows whose order is in doubt
     sizes = np.diff(np.append(first, len(euclidean)))
-    limit_distance = np.sqrt(2 * max(0.0, threshold.distance))
-    doubtful = np.repeat(sizes > 1, sizes) | (np.abs(euclidean - limit_distance) <= rounding)
+    limits = thresholds.euclidean()[hits.queries]
+    doubtful = np.repeat(sizes > 1, sizes) | (np.abs(euclidean - limits) <= rounding)
     if limit is not None:
         doubtful &= np.repeat(hits.ranks[first], sizes) <= limit
     rows = np.flatnonzero(doubtful)
     resolved = hits.distances.copy()
     resolved[rows] = distances.read(hits.queries[rows], hits.files[rows], hits.positions[rows])
-    within = np.flatnonzero(threshold.admits(resolved))
+    within = np.flatnonzero(thresholds.admit(hits.queries, resolved))
     return Hits.ranked([replace(hits.take(within), distances=resolved[within])], limit)
 
 
 def _hits_within(
-    queries: F64, threshold: RangeThreshold, batches: Iterable[RowVectors], limit: int | None
+    queries: F64, thresholds: RangeThresholds, batches: Iterable[RowVectors], limit: int | None
 ) -> tuple[Hits, int]:
-    """The rows that meet the threshold, by query, nearest first; -> (hits, rows compared).
+    """The rows that meet the thresholds, by query, nearest first; -> (hits, rows compared).
 
     `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query.
     """
@@ -155,20 +210,23 @@ def _hits_within(
     for batch in batches:
         compared += len(batch.positions)
         vectors, raw = (batch.vectors, False) if batch.raw is None else (batch.raw, True)
-        for query, row in _near_pairs(queries, batch, threshold):
-            distances = pair_distances(queries, vectors, query, row, threshold.metric, raw=raw)
-            hit = np.flatnonzero(threshold.admits(distances))
+        for query, row in _near_pairs(queries, batch, thresholds):
+            distances = pair_distances(queries, vectors, query, row, thresholds.metric, raw=raw)
+            hit = np.flatnonzero(thresholds.admit(query, distances))
             rows = row[hit]
             hits.append(Hits(query[hit], np.zeros_like(hit), batch.files[rows], batch.positions[rows], distances[hit]))
     return Hits.ranked(hits, limit), compared
 
 
-def _near_pairs(queries: F64, batch: RowVectors, threshold: RangeThreshold) -> Iterator[tuple[I64, I64]]:
-    """(query, row) pairs that may meet the threshold, by lower bounds of their distances."""
-    if threshold.distance < 0 and threshold.metric is not Metric.INNER_PRODUCT:
-        return  # no row is that near
-    for rows, bound_of in bounds_of(batch.vectors, len(queries), threshold.metric, rounded=batch.raw is not None):
+def _near_pairs(queries: F64, batch: RowVectors, thresholds: RangeThresholds) -> Iterator[tuple[I64, I64]]:
+    """(query, row) pairs that may meet the thresholds, by lower bounds of their distances."""
+    distances = thresholds.distances
+    if thresholds.metric is not Metric.INNER_PRODUCT:
+        if (distances < 0).all():
+            return  # no row is that near
+        distances = np.maximum(distances, 0.0)
+    for rows, bound_of in bounds_of(batch.vectors, len(queries), thresholds.metric, rounded=batch.raw is not None):
         for first in range(0, len(queries), QUERIES_AT_ONCE):
-            block = queries[first : first + QUERIES_AT_ONCE]
-            query, row = np.nonzero(bound_of(block).may_be_within(np.full(len(block), threshold.distance)))
+            block = slice(first, first + QUERIES_AT_ONCE)
+            query, row = np.nonzero(bound_of(queries[block]).may_be_within(distances[block]))
             yield query + first, rows[row]

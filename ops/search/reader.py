@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import (
-    RangeThreshold,
+    RangeThresholds,
     checked_distance,
     field_ids,
     prepare_queries,
@@ -30,7 +30,7 @@ from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following import FollowingReader
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
+from icepuffin.ops.search.range_search import CertifiedHits, RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
@@ -177,6 +177,7 @@ class IndexReader:
         oversample: int | None = None,
         target_recall: float | None = None,
         rerank: bool | None = None,
+        certified: bool = False,
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> SearchResult:
@@ -199,6 +200,9 @@ class IndexReader:
         rerank : bool, optional
             Rank candidates by the table's own vectors, where shards do not hold these as they are. Default: only where
             shards hold no vectors at all; otherwise distances are those of the index.
+        certified : bool
+            Prove the answer: compare exactly every row of the data files that the centroid index cannot rule out by
+            the distance of the k-th row that was found. `profile.certificate` has the proof. Not for inner product.
         columns : sequence of str, optional
             Columns to return of each row. Default: all but nested ones.
         where : str or pyiceberg.expressions.BooleanExpression, optional
@@ -240,7 +244,7 @@ class IndexReader:
             answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
         except IndexUnavailableError as error:
             other = self._without_index(error)
-            return other.search(vectors, k, **asdict(options), columns=columns, where=where)
+            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=where)
         clock.lap("index")
         candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
         width = candidates.files.shape[1] + k if answer.rounded_directions else k
@@ -251,8 +255,10 @@ class IndexReader:
         hits = Hits.of(candidates.first(width))
         if answer.rounded_directions:
             distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
-            hits = resolve_rounding(hits, RangeThreshold.none(self._metric), k, distances)
+            hits = resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
             clock.lap("settle")
+        certified_hits = self._certify(vectors, hits, k, matches, clock) if certified and self._choice.loaded else None
+        hits = certified_hits.hits if certified_hits else hits
         rows = fetch(hits, self._rows, returned, row_meter)
         clock.lap("rows")
         profile = Profile(
@@ -276,6 +282,8 @@ class IndexReader:
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
+        if certified_hits is not None:
+            profile, doubts = certified_hits.profile(profile), certified_hits.warnings
         return self._result(rows, profile, (*warnings, *doubts, *skipped.warnings))
 
     def within(
@@ -323,13 +331,14 @@ class IndexReader:
         """
         clock = StageClock()
         require_at_least_one(limit=limit)
-        threshold = RangeThreshold(checked_distance(distance), inclusive, self._metric)
+        checked = checked_distance(distance)
         vectors = prepare_queries(queries, self._metric, self._choice.dims)
+        thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)
         settle_meter, row_meter = Meter(), Meter()
         try:
-            answer = self._range_search.find(vectors, threshold, matches, limit, clock, settle_meter)
+            answer = self._range_search.find(vectors, thresholds, matches, limit, clock, settle_meter)
         except IndexUnavailableError as error:
             other = self._without_index(error)
             return other.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
@@ -461,6 +470,19 @@ class IndexReader:
         ):
             warnings = (_CUT_IN_DOUBT,)
         return answer, warnings
+
+    def _certify(
+        self, vectors: npt.NDArray[np.float64], hits: Hits, k: int, matches: Matches | None, clock: StageClock
+    ) -> CertifiedHits:
+        """The k nearest rows, proven, from rows that were found. Raises QueryError where that is impossible."""
+        if self.coverage is Coverage.NEAREST_VERSION_ONLY:
+            raise QueryError("certified needs the rows that the index lacks: open the reader with stale='complete'")
+        if self._metric is Metric.INNER_PRODUCT:
+            raise QueryError(
+                "certified cannot rule out a file under inner product, which obeys no triangle inequality: "
+                "icepuffin.open_exact compares every row"
+            )
+        return self._range_search.certify(vectors, hits, k, matches, clock)
 
     @cached_property
     def _longest_vector(self) -> float:

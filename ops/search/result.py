@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.search.arguments import F64
+from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import ShardWork
 
@@ -66,13 +69,35 @@ class Pruning:
 
 
 @dataclass(frozen=True, slots=True)
+class Certificate:
+    """Proof that a certified search has the nearest rows: per query, `last` is not over `pruned_from`.
+
+    Every live row of the files that were not pruned was compared exactly.
+    """
+
+    last: tuple[float, ...]
+    """Distance of each query's last row; inf where there are fewer than k rows"""
+    pruned_from: tuple[float, ...]
+    """Distance that no row of the pruned files is under, per query; inf where no file was pruned"""
+
+    @classmethod
+    def of(cls, hits: Hits, k: int, pruned_from: F64) -> "Certificate":
+        """From the rows of a certified answer and the bound f64[Q] of the pruned files."""
+        last = np.full(len(pruned_from), np.inf)
+        kth = hits.ranks == k
+        last[hits.queries[kth]] = hits.distances[kth]
+        return cls(tuple(last.tolist()), tuple(pruned_from.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Path and cost of one search."""
 
     why: str
     """Reason for the path that was taken, in words"""
     strategy: str
-    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search)"""
+    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search); of a
+    certified search with ` + certified`"""
     shards: int
     nodes_expanded: int
     distances: int
@@ -85,7 +110,9 @@ class Profile:
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
     pruning: Pruning | None = None
-    """Savings of a range search; None of other searches"""
+    """Savings of a range search or a certified one; None of other searches"""
+    certificate: Certificate | None = None
+    """Proof of a certified search; None of other searches, and where every row was compared"""
     parameters: SearchParameters | None = None
     """Search parameters that were used; None where no index was searched"""
     work: tuple[ShardWork, ...] = ()
@@ -203,6 +230,8 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     if (pruning := profile.pruning) is not None:
         share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
         yield "pruning", f"{share}; {pruning.why}"
+    if (certificate := profile.certificate) is not None:
+        yield "certified", _proof(certificate)
     if (parameters := profile.parameters) is not None and profile.nodes_expanded:
         expected = "" if parameters.expected is None else f", recall to expect {parameters.expected:.4f}"
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
@@ -218,6 +247,15 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning
+
+
+def _proof(certificate: Certificate) -> str:
+    """The query for which the proof is closest, in words."""
+    bounds = zip(certificate.pruned_from, certificate.last, strict=True)
+    pruned_from, last = min(bounds, key=lambda bound: bound[0] - bound[1] if bound[1] < math.inf else math.inf)
+    if math.isinf(pruned_from):
+        return "every row was compared"
+    return f"the last row is at {last:.6g}, and no row of the pruned files is under {pruned_from:.6g}"
 
 
 def _probed_shards(parameters: SearchParameters) -> str:

@@ -1,5 +1,6 @@
 """`icepuffin search`."""
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class SearchArguments:
     shards: int | None
     oversample: int | None
     target_recall: float | None
+    certified: bool
     spark: bool
     explain: bool
     columns: str | None
@@ -54,6 +56,8 @@ class SearchArguments:
             raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
         if self.vector_column is not None and not (self.exact and self.index is None):
             raise click.UsageError("--vector-column goes with --exact, and without --index")
+        if self.certified and (self.exact or self.within is not None):
+            raise click.UsageError("--certified goes without --exact and --within, which miss no row anyway")
 
     @property
     def returned_columns(self) -> tuple[str, ...] | None:
@@ -100,6 +104,7 @@ class SearchArguments:
     type=click.FloatRange(0, 1, min_open=True),
     help="Choose --search-list, --shards and --oversample by the recall measured with the index, such as 0.99.",
 )
+@click.option("--certified", is_flag=True, help="Prove the answer: compare every row that the index cannot rule out.")
 @click.option(
     "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
 )
@@ -195,6 +200,7 @@ def _search(reader: "IndexReader", query: "npt.NDArray[Any]", arguments: SearchA
         shards=arguments.shards,
         oversample=arguments.oversample,
         target_recall=arguments.target_recall,
+        certified=arguments.certified,
         columns=columns,
         where=where,
     )
@@ -216,10 +222,16 @@ def _document(result: "SearchResult", arguments: SearchArguments) -> dict[str, o
         "where": arguments.where,
         "matching_rows": profile.matching_rows,
         **({"pruning": asdict(profile.pruning)} if profile.pruning else {}),
+        **({"certificate": _finite(asdict(profile.certificate))} if profile.certificate else {}),
         "warnings": list(result.warnings),
         **({"explain": dict(explain(result))} if arguments.explain else {}),
         "results": result.rows.to_pylist(),
     }
+
+
+def _finite(bounds: dict[str, tuple[float, ...]]) -> dict[str, list[float | None]]:
+    """The same with null for infinity, which JSON lacks."""
+    return {name: [value if math.isfinite(value) else None for value in values] for name, values in bounds.items()}
 
 
 def _id_text(snapshot_id: SnapshotId | None) -> str | None:

@@ -46,6 +46,21 @@ def test_all_rows_within_a_distance(run: Run) -> None:
     assert "k" not in document
 
 
+def test_a_certified_search_has_the_rows_of_an_exact_one_and_a_proof(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ["search", "demo.packages", "--vector", VECTOR, "-k", "7", "--json"]
+    document, exact = json.loads(run(*search, "--certified")), json.loads(run(*search, "--exact"))
+    assert [row["id"] for row in document["results"]] == [row["id"] for row in exact["results"]]
+    assert document["certificate"]["last"] == [document["results"][-1]["distance"]]
+    (pruned_from,) = document["certificate"]["pruned_from"]
+    assert (pruned_from is None) == (document["pruning"]["files_pruned"] == 0)
+    for other in ("--exact", "--within=0.5"):
+        with pytest.raises(SystemExit):
+            run(*search, "--certified", other)
+        assert "--certified goes without --exact and --within" in capsys.readouterr().err
+
+
 def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
     search = ["search", "demo.packages", "--vector", VECTOR, "--exact", "--json", "--dir", str(lake.directory)]

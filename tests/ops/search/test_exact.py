@@ -20,6 +20,7 @@ from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
+from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.range_search import index_rows
@@ -203,7 +204,7 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
-        assert balls.reachable(query, float(far), metric, rounded=True)[0]
+        assert balls.reachable(query, RangeThresholds.of(float(far), 1, metric, inclusive=True), rounded=True)[0]
 
 
 def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexReport
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.file_balls import partition_balls
@@ -297,7 +298,7 @@ def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: in
     for vector in vectors:
         exact = distance(query[0], vector, "l2")
         t = exact if kind is Metric.L2 else exact**2 / 2
-        assert balls.reachable(query, t, kind)[0]
+        assert balls.reachable(query, RangeThresholds.of(t, 1, kind, inclusive=True))[0]
 
 
 @given(seed=st.integers(0, 10_000), t=st.floats(0.0, 8.0), number=st.integers(0, 2))

@@ -1,0 +1,161 @@
+"""Certified searches: the rows of an exact scan, however poor the graph's answer was, and a proof that holds."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import DIMS, ROWS, STORAGE
+from tests.ops.index.comparison import DEFINITION, index_head
+
+CENTERS = 3 * np.eye(DIMS)[:6]
+ROWS_PER_FILE = 100
+INDEXES = [("l2", "f32"), ("l2", "none"), ("cosine", "f32"), ("cosine", "f16")]
+
+
+def rows_around(center: npt.NDArray[np.float64], first: int) -> pa.Table:
+    """Rows around one point, of which some are the same: a file of them is far from others."""
+    rng = np.random.default_rng(first)
+    ids = np.arange(first, first + ROWS_PER_FILE)
+    vectors = center + 0.3 * rng.standard_normal((ROWS_PER_FILE, DIMS))
+    vectors[::10] = vectors[1]
+    columns = {"id": ids, "name": [f"n{i}" for i in ids], "section": [f"section {i % 5}" for i in ids]}
+    return pa.table({**columns, "embedding": pa.array(vectors.tolist(), pa.list_(pa.float32()))}, schema=ROWS)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Six files, each about one point; deletes of some rows, and two files more than the indexes know."""
+    folder = tmp_path_factory.mktemp("certified")
+    catalog = open_catalog("c", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    for number, center in enumerate(CENTERS[:4]):
+        table.append(rows_around(center, number * ROWS_PER_FILE))
+    for metric, vectors in INDEXES:
+        index_head(table, definition_of(metric, vectors))
+    index_head(table, definition_of("ip", "f32"))
+    files = live_files(table, table.refresh().metadata.current_snapshot_id or 0).files
+    append_position_deletes(table, {files[0].path: np.arange(0, 30), files[2].path: np.array([5, 99])})
+    for number, center in enumerate(CENTERS[4:], 4):
+        table.append(rows_around(center, number * ROWS_PER_FILE))
+    return table.refresh()
+
+
+def definition_of(metric: str, vectors: str) -> IndexDefinition:
+    return replace(DEFINITION, name=f"{metric}_{vectors}", metric=metric, vectors=vectors, target_recall=0.3)
+
+
+@pytest.fixture(scope="module")
+def readers(table: Table) -> dict[tuple[str, str, str], IndexReader]:
+    return {
+        (metric, vectors, tier): open_index(
+            table,
+            definition_of(metric, vectors),
+            storage=STORAGE,
+            **({"runner": LocalRunner(1), "in_process_mb": 0} if tier == "distributed" else {}),
+        )
+        for metric, vectors in INDEXES
+        for tier in ("in-process", "distributed")
+    }
+
+
+def check(certified: SearchResult, exact: SearchResult, *, rounded: bool) -> None:
+    """The same rows in the same order; distances are those of the table's vectors, up to the index's rounding."""
+    assert certified.rows.select(["query", "rank", "id"]).equals(exact.rows.select(["query", "rank", "id"]))
+    far = np.asarray(exact.rows["distance"])
+    tolerance = 1e-7 * np.sqrt(far) + 1e-14 if rounded else 1e-12 * far
+    assert (np.abs(np.asarray(certified.rows["distance"]) - far) <= tolerance).all()
+
+
+@given(
+    seed=st.integers(0, 2**32), k=st.sampled_from([1, 7, 60, 700]), index=st.sampled_from(INDEXES),
+    tier=st.sampled_from(["in-process", "distributed"]),
+    where=st.sampled_from([None, "section = 'section 2'", "id < 3", "id < 0"]), search_list=st.sampled_from([1, None]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_answer_is_that_of_an_exact_scan(
+    table: Table, readers: dict[tuple[str, str, str], IndexReader], seed: int, k: int, index: tuple[str, str],
+    tier: str, where: str | None, search_list: int | None,
+) -> None:  # fmt: skip
+    """Also where the graph is hardly walked: with the narrowest beam, in one shard."""
+    rng = np.random.default_rng(seed)
+    metric, vectors = index
+    reader = readers[metric, vectors, tier]
+    near = CENTERS[rng.integers(6, size=3)] + rng.choice([0.05, 1.0, 20.0]) * rng.standard_normal((3, DIMS))
+    queries = near.astype(np.float32)
+    narrow = {"search_list": search_list, "shards": 1, "oversample": 1} if search_list else {}
+    options = {"columns": ["id"], "where": where}
+    certified = reader.search(queries, k, certified=True, **narrow, **options)
+    exact = open_exact(table, "embedding", metric, storage=STORAGE).search(queries, k, **options)
+    check(certified, exact, rounded=metric == "cosine")
+    check_proof(certified, table, reader, queries, k)
+
+
+def check_proof(
+    result: SearchResult, table: Table, reader: IndexReader, queries: npt.NDArray[np.float32], k: int
+) -> None:
+    """No row of a pruned file is under the certificate's bound, and that is not under the last row."""
+    certificate, pruning = result.profile.certificate, result.profile.pruning
+    assert certificate is not None
+    assert pruning is not None
+    rows = table.scan().to_arrow()
+    files = np.asarray(rows["id"]) // ROWS_PER_FILE
+    vectors = np.array(rows["embedding"].to_pylist(), np.float64)
+    for query, (last, bound) in enumerate(zip(certificate.last, certificate.pruned_from, strict=True)):
+        answer = [row for row in result if row["query"] == query]
+        assert last == (answer[-1]["distance"] if len(answer) == k else np.inf)
+        assert bound >= last
+        if reader.metric == "l2":
+            distances = np.linalg.norm(vectors - queries[query].astype(np.float64), axis=1)
+        else:
+            units = vectors / np.linalg.norm(vectors, axis=1)[:, None]
+            distances = 1 - units @ (queries[query] / np.linalg.norm(queries[query].astype(np.float64)))
+        nearest = sorted(distances[files == number].min() for number in range(6))
+        # the bound holds for the files that are farthest, which are the pruned ones where each query has the same
+        assert len([distance for distance in nearest if distance < bound]) <= pruning.files - pruning.files_pruned
+
+
+def test_files_out_of_reach_are_pruned(table: Table, readers: dict[tuple[str, str, str], IndexReader]) -> None:
+    query = np.asarray(CENTERS[0] + 0.05, np.float32)
+    for reader in readers.values():
+        result = reader.search(query, 5, certified=True, columns=["id"])
+        pruning = result.profile.pruning
+        assert pruning is not None
+        assert pruning.files_pruned == 3  # files that the index lacks have no balls
+        assert "the last row is at" in result.explain()
+        assert result.profile.strategy == "beam + certified"
+
+
+def test_a_search_that_is_not_certified_has_no_certificate(readers: dict[tuple[str, str, str], IndexReader]) -> None:
+    result = readers["l2", "f32", "in-process"].search(CENTERS[0], 5)
+    assert result.profile.certificate is None
+    assert "certified" not in result.explain()
+
+
+def test_an_exact_scan_needs_no_certificate(table: Table) -> None:
+    reader = open_exact(table, "embedding", "ip", storage=STORAGE)
+    result = reader.search(CENTERS[0], 5, certified=True, columns=["id"])
+    assert result.coverage is Coverage.EXACT_SCAN
+    assert result.profile.certificate is None
+    assert result.rows.equals(reader.search(CENTERS[0], 5, columns=["id"]).rows)
+
+
+def test_what_cannot_be_certified_is_refused(table: Table) -> None:
+    inner = open_index(table, definition_of("ip", "f32"), storage=STORAGE)
+    with pytest.raises(QueryError, match="triangle inequality"):
+        inner.search(CENTERS[0], 5, certified=True)
+    partial = open_index(table, definition_of("l2", "f32"), stale=StalePolicy.NEAREST_ONLY, storage=STORAGE)
+    with pytest.raises(QueryError, match="stale='complete'"):
+        partial.search(CENTERS[0], 5, certified=True)
