@@ -242,22 +242,24 @@ class IndexReader:
         rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
         try:
             answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
+            clock.lap("index")
+            candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
+            width = candidates.files.shape[1] + k if answer.rounded_directions else k
+            if self.tail:
+                tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
+                candidates = merge([candidates, tail_candidates], width)
+            clock.lap("scan")
+            hits = Hits.of(candidates.first(width))
+            if answer.rounded_directions:
+                distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
+                hits = resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
+                clock.lap("settle")
+            certified_hits = (
+                self._certify(vectors, hits, k, matches, clock) if certified and self._choice.loaded else None
+            )
         except IndexUnavailableError as error:
             other = self._without_index(error)
             return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=where)
-        clock.lap("index")
-        candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
-        width = candidates.files.shape[1] + k if answer.rounded_directions else k
-        if self.tail:
-            tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
-            candidates = merge([candidates, tail_candidates], width)
-        clock.lap("scan")
-        hits = Hits.of(candidates.first(width))
-        if answer.rounded_directions:
-            distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
-            hits = resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
-            clock.lap("settle")
-        certified_hits = self._certify(vectors, hits, k, matches, clock) if certified and self._choice.loaded else None
         hits = certified_hits.hits if certified_hits else hits
         rows = fetch(hits, self._rows, returned, row_meter)
         clock.lap("rows")

@@ -12,7 +12,15 @@ from pyiceberg.types import DoubleType
 from icepuffin.ops.cache import ReadyShard, ShardCache
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.search import Coverage, IndexReader, IndexUnavailableError, loaded_version, open_index, opening
+from icepuffin.ops.search import (
+    Coverage,
+    IndexReader,
+    IndexUnavailableError,
+    SearchResult,
+    loaded_version,
+    open_index,
+    opening,
+)
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
 from icepuffin.ops.storage.local import to_path
@@ -205,7 +213,14 @@ def damage(reader: IndexReader) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["search", "within"])
+SEARCHES: dict[str, Callable[[IndexReader], SearchResult]] = {
+    "search": lambda reader: reader.search(queries(4), 5),
+    "within": lambda reader: reader.within(queries(1), 20.0),
+    "certified": lambda reader: reader.search(queries(1), 5, shards=1, certified=True),  # the proof needs the others
+}
+
+
+@pytest.mark.parametrize("how", SEARCHES)
 def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves(table: Table, how: str) -> None:
     index_head(table, SHARDED)
     append(table.refresh())
@@ -215,12 +230,12 @@ def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves
     try:
         reader, strict = opened(table), opened(table, stale="fail")
         damage(reader)
-        result = reader.search(queries(4), 5) if how == "search" else reader.within(queries(1), 20.0)
+        result = SEARCHES[how](reader)
         assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
         assert any("cannot be read" in warning for warning in result.warnings)
         exact = opened(table, stale="exact")
-        expected = exact.search(queries(4), 5) if how == "search" else exact.within(queries(1), 20.0)
-        if how == "within":
+        expected = SEARCHES[how](exact)
+        if how != "search":
             assert result.rows.sort_by("distance")["id"].equals(expected.rows.sort_by("distance")["id"])
         with pytest.raises(IndexUnavailableError, match="has no version"):
             strict.search(queries(1), 5)
