@@ -45,8 +45,11 @@ def reading_of(schema: Schema, file: LiveFile, field_id: int, *, by_name: bool) 
 
 
 def is_by_name(reading: str) -> bool:
-    """Whether a reading is of a file whose columns are found by their names."""
-    return "names" in json.loads(reading)
+    """Whether a reading is of a file whose columns are found by their names. False for what is no reading of ours."""
+    try:
+        return "names" in json.loads(reading)
+    except (ValueError, TypeError):
+        return False
 
 
 def stored_type(field: NestedField) -> pa.DataType:
