@@ -193,9 +193,10 @@ class Attributes:
                     file_values = values_of(entry)
                     values[number] = decoded_values(file_values, kind), file_values.codes
                     del missing[number]
-        except (PuffinError, StorageError) as error:
-            values, missing = {}, {FileNumber(number): f"they cannot be read: {error}" for number in range(self.files)}
-        return self._joined(values, kind, missing)
+            return self._joined(values, kind, missing)
+        except (PuffinError, StorageError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
+            reason = f"they cannot be read: {error}"
+            return self._joined({}, kind, {FileNumber(number): reason for number in range(self.files)})
 
     def _unlike(self, entry: AttributeEntry, number: FileNumber, field_id: int) -> str:
         """Why an entry does not serve; empty where it does."""

@@ -30,6 +30,7 @@ from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
+from icepuffin.ops.search import attributes as by_attributes
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.storage.local import to_path
@@ -343,6 +344,35 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     table.append(make_rows(900, 950))
     index(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
+
+
+@pytest.mark.parametrize("text", ["by name", "7", "[]"])
+def test_values_that_another_writer_read_in_its_own_way_are_not_used(
+    table: Table, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(reading, "reading_of", lambda *_, **__: text)
+    index(table, SECTIONS)
+    own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
+    assert own == scanned
+    assert "the schema has changed since they were read" in how
+    monkeypatch.undo()
+    table.append(make_rows(900, 950))
+    index(table, SECTIONS)
+    assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
+
+
+def test_texts_of_more_than_arrow_takes_are_read_from_the_data_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(table, SECTIONS)
+    count = 2**30 + 1
+    many = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, count], np.int32)), pa.py_buffer(np.zeros(count, np.uint8))]
+    )
+    monkeypatch.setattr(by_attributes, "decoded_values", lambda *_: many)
+    own, scanned, how = both_ways(table, SECTIONS, "section = 'section 3'")
+    assert own == scanned
+    assert "offset overflow" in how
 
 
 @pytest.mark.parametrize(
