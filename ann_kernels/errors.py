@@ -1,4 +1,4 @@
-"""Errors of the kernels room, all raised at its boundary: kernels themselves see only validated arrays."""
+"""Errors of `icepuffin.ann_kernels`, all raised at its boundary: kernels themselves see only validated arrays."""
 
 from typing import ClassVar, Self
 

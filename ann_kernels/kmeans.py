@@ -18,7 +18,7 @@ from icepuffin.ann_kernels.simd.codegen import LANES
 from icepuffin.ann_kernels.simd.nearest_lanes import nearest_of_lanes
 
 NARROW = 32
-"""Dimensions up to which no matrix product is made"""
+"""Dimensions up to which distances are computed without a matrix product"""
 _LARGEST_OFFSET = 64
 """Ratio of the centroids' squared norms to squared distances from their mean, up to which rounding does not matter"""
 _SEEDING_ROWS = 16

@@ -113,7 +113,7 @@ def _pack_columns(quads: I32, columns: I32, packed: I32) -> None:
 
 @kernel
 def _select_smallest(values: I32, places: I32, keys: I32) -> None:
-    """Write the smallest of `values` (a multiple of 16 of them; FAR: none) ascending into keys, with their places."""
+    """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their places."""
     k = places.size
     bound = bound_of_smallest(values, 0, values.size, k) if k <= LANES else FAR
     places[:] = -1

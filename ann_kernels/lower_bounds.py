@@ -37,7 +37,7 @@ _UNIT = 2.0**-24
 """Largest relative error of one operation"""
 _STRETCH = 2.0**-20
 _VANISHED = 2.0**-120
-"""More than one dimension can lose because a small product was rounded to zero"""
+"""Upper bound of what a product in one dimension loses where it was rounded to zero"""
 _LARGEST = 1e38
 _ROWS_AHEAD = 8
 """Rows between the one that is compared and the one that is requested from memory"""

@@ -20,7 +20,7 @@ from icepuffin.ops.model import SnapshotId
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
-_MOST_LOOKED_UP = 50
+_MAX_SNAPSHOTS = 50
 """The most snapshots for which Dagster's records are read, newest first."""
 
 
@@ -37,7 +37,7 @@ def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefin
     lag = index_lag(table, index, ref)
     if not is_late(spec, lag):
         return lag
-    newest = newest_data_snapshots(table, ref, min(spec.settings.max_freshness_lag + 1, _MOST_LOOKED_UP))
+    newest = newest_data_snapshots(table, ref, min(spec.settings.max_freshness_lag + 1, _MAX_SNAPSHOTS))
     empty = _without_rows(instance, spec.index_key(index.name), [str(item.snapshot_id) for item in newest])
     return index_lag(table, index, ref, empty=empty) if empty else lag
 

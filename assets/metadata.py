@@ -15,7 +15,7 @@ from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.snapshots import SnapshotEntry
 
 MAX_KEYS = 90
-"""The UI plots no more than 100 labels of an asset."""
+"""The most labels of an asset: the UI plots no more than 100."""
 _MAX_PLOTTED = 2**31 - 1
 _KILO = 1024
 _COLOR = "#4f43dd"

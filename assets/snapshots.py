@@ -40,7 +40,7 @@ class SnapshotEntry:
     indexes: tuple[str, ...]
     """Names of the indexes that have a version of this snapshot."""
     missing: tuple[str, ...]
-    """Names of what the settings ask for and the snapshot lacks: `theta_sketches`, and indexes."""
+    """Names of what the settings define and the snapshot lacks: `theta_sketches`, and indexes."""
 
     @property
     def derived(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How long the definitions of many tables take to load, and how often they ask the catalog.
+"""How long the definitions of many tables take to load, and how often they call the catalog.
 
     python -m benchmarks.definitions [--tables 500] [--out definitions.json]
 

@@ -20,7 +20,7 @@ and those of the stages that they are for. After a rollback, which does no work,
 
 Spark writes and compacts a table of format v3 (`benchmarks.spark_lake`), whose scenarios are those without deletes.
 
-At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 of them.
+At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 deltas.
 """
 
 import argparse

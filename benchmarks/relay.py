@@ -88,7 +88,7 @@ async def _connection(
 
 
 async def _forward(relay: Relay, client: asyncio.StreamReader, on: asyncio.StreamWriter, own: list[Request]) -> None:
-    """What a client sends; it waits for each answer before it asks again, so a request starts a piece."""
+    """What a client sends; it waits for each answer before its next request, so a request starts a piece."""
     while piece := await client.read(_PIECE):
         if match := _REQUEST.match(piece):
             own.append(Request(match[1].decode(), match[2].decode()))

@@ -123,7 +123,7 @@ namespace() {
     rm -rf "$folder"
     mkdir -p "$folder/icepuffin"
     ln -s "$PWD"/icepuffin/*.py "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
-    for room in ann_kernels assets ops orchestration puffin; do ln -s "$PWD/$room" "$folder/icepuffin/$room"; done
+    for package in ann_kernels assets ops orchestration puffin; do ln -s "$PWD/$package" "$folder/icepuffin/$package"; done
 }
 
 check_names() {

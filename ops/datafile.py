@@ -175,7 +175,7 @@ class DataFile:
             return _to_requested_schema(
                 self._projected,
                 self._present,
-                _in_known_types(batch),
+                _in_supported_types(batch),
                 downcast_ns_timestamp_to_us=True,  # INT96, as Spark wrote timestamps before there were tables
                 projected_missing_fields=filled,
                 allow_timestamp_tz_mismatch=True,
@@ -388,7 +388,7 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
         ) from error
 
 
-def _in_known_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _in_supported_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with types that PyIceberg knows. Raises ArrowInvalid for a value that does not fit them."""
     schema = pa.schema([field.with_type(_supported_type(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema)

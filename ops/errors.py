@@ -1,4 +1,4 @@
-"""Errors of the ops room. Each message names the table, the snapshot or the file, and what to do next."""
+"""Errors of `icepuffin.ops`. Each message names the table, the snapshot or the file, and what to do next."""
 
 from types import UnionType
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Values that several rooms share: small, frozen, picklable, safe to log."""
+"""Values that several packages share: small, frozen, picklable, safe to log."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ class LiveFile:
     file_sequence_number: int = 0
     """Sequence number of the commit that added the file; `sequence_number` may be that of the files it rewrote"""
     added_by: SnapshotId = NO_SNAPSHOT
-    """Snapshot id of that commit: what tells files of one path apart that have no sequence number, as in format v1"""
+    """Id of the snapshot that added the file. It tells apart files of one path without sequence numbers (format v1)"""
     first_row_id: int | None = None
     """`_row_id` of its first row in format v3, unless the file has the column; None where rows have no ids"""
     has_row_ids: bool = False
@@ -200,7 +200,7 @@ class VendedGrants:
     """Fingerprint of the user, the catalog and the table, which stays the same while keys change"""
     grants: tuple[Grant, ...]
     renew: Callable[[], tuple[Grant, ...]] = field(repr=False)
-    """Function that asks the catalog for new grants; picklable. Raises IcepuffinError, without secrets"""
+    """Function that requests new grants from the catalog; picklable. Raises IcepuffinError, without secrets"""
 
 
 @dataclass(frozen=True, eq=False)

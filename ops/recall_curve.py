@@ -44,7 +44,7 @@ class Reach:
     shards: float
     """Shards probed per query, on average"""
     recall: float
-    """Share of the 10 nearest rows that lie in these shards"""
+    """Share of the 10 nearest rows that lie in the probed shards"""
 
 
 @dataclass(frozen=True, slots=True)

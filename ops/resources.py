@@ -103,7 +103,7 @@ class Catalogs:
 
     def poll(self, catalog: str, identifier: str) -> Table:
         """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and
-        asks a catalog that did not answer only every 20 s; in between it raises the same error without a call.
+        calls a catalog that did not answer only every 20 s; in between it raises the same error without a call.
         """
         since, why = self._away.get(catalog, (float("-inf"), ""))
         if time.monotonic() - since < AWAY_SECONDS:

@@ -9,14 +9,14 @@ from enum import StrEnum
 
 
 class RunStep(StrEnum):
-    """Steps in the order in which a run reaches them."""
+    """Steps of a run, in their order. Each is described by what exists when a run reaches it."""
 
     PLANNED = "planned"
-    """Nothing."""
+    """A plan; nothing is written."""
     TASK_WRITTEN = "task-written"
     """A task's staged object, under a name that nobody else will use; no marker names it. In the worker."""
     TASK_RECORDED = "task-recorded"
-    """The object, and the marker by which a retry finds it. In the worker."""
+    """The staged object, and the marker by which a retry finds it. In the worker."""
     MADE = "made"
     """All staged objects and markers; recall is measured and accepted. Readers see nothing. In a refresh also the
     beginning of the index file, with the shards that stay: a hidden file, or on S3 an upload that is not complete.
@@ -28,17 +28,17 @@ class RunStep(StrEnum):
     LIST_WRITTEN = "list-written"
     """Manifest lists for the index snapshot (or the file sketches') and that of a new pack; no metadata names them."""
     COMMITTED = "committed"
-    """The version is published; staged objects are still there."""
+    """The published version; all staged objects are still there."""
     SWEEPING = "sweeping"
-    """The version is published; some staged objects are gone, markers first."""
+    """The published version; some staged objects are deleted, markers first."""
     SKETCHED = "sketched"
-    """Theta: nothing; sketches are in memory."""
+    """Theta sketches in memory; nothing is written."""
     STATISTICS_WRITTEN = "statistics-written"
-    """Theta: the statistics file; the slot does not name it."""
+    """The statistics file of the theta sketches; the slot does not name it."""
     STATISTICS_REGISTERED = "statistics-registered"
-    """Theta: the sketches are published; the file sketches are not yet."""
+    """The published theta sketches; the file sketches are not published yet."""
     FILE_SKETCHES_WRITTEN = "file-sketches-written"
-    """Theta: the file of the file sketches; no metadata names it."""
+    """The file of the file sketches; no metadata names it."""
 
 
 def _nobody(step: RunStep) -> None:

@@ -1,6 +1,6 @@
 """Components of Dagster: the tables of a code location, and the one that a project's `defs.yaml` names.
 
-The code server asks the catalogs once, and Dagster hands the answer to the processes of its runs as the component's
+The code server reads the catalogs once, and Dagster hands the answer to the processes of its runs as the component's
 state.
 """
 
@@ -49,7 +49,7 @@ class TablesComponent(dg.StateBackedComponent):
         return ResourceKeys()
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Ask the catalogs. An error is part of the state, unless that outlives the code server: it is raised then."""
+        """Read the catalogs. An error is part of the state, unless that outlives the code server: it is raised then."""
         settings = self.table_settings
         listings = list_tables(settings.tables, catalogs_of(settings))
         errors = [text for listing in listings.values() for text in (listing.unknown, *_unread(listing.tables)) if text]
@@ -226,9 +226,9 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
                 f"{self._name}: key, upstream and partitions are of one table, and {self.table} may match several: "
                 "use key_prefix, or a component per table"
             )
-        self._settings = self._made_settings()
+        self._settings = self._build_settings()
 
-    def _made_settings(self) -> Settings:
+    def _build_settings(self) -> Settings:
         properties = dict(self.catalog)
         name = properties.pop("name", None)
         if not isinstance(name, str) or not name:

@@ -26,7 +26,7 @@ PROCESS_TAG = "icepuffin/process"
 _INITIAL = "pid:[4026531836]"
 """The namespace of process ids outside all containers (PROC_PID_INIT_INO in Linux)."""
 _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
-"""Docker, containerd and Podman mount /etc/hostname from a folder that has the container's or the pod's id."""
+"""Folder that Docker, containerd or Podman mounts /etc/hostname from: it has the container's or the pod's id."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
@@ -50,7 +50,7 @@ class Process:
     """Start time in clock ticks since the boot, as process ids are reused."""
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has certainly ended. False for a process that cannot be seen from here."""
         here = this_process()
         if here is None or (self.host, self.machine) != (here.host, here.machine):
@@ -133,7 +133,7 @@ def lost_runs(instance: dg.DagsterInstance) -> Iterator[tuple[dg.DagsterRun, Pro
     """The runs that Dagster counts as in progress and whose process is gone, each with its process."""
     for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
         process = process_of(run)
-        if process is None or not process.is_gone:
+        if process is None or not process.has_ended:
             continue
         now = instance.get_run_by_id(run.run_id)
         if now is not None and not now.is_finished:  # else it reported its end before its process ended

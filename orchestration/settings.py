@@ -125,7 +125,7 @@ class Settings(SettingsModel):
     dagster_home: Path | None = None
 
     @model_validator(mode="after")
-    def _known_catalogs(self) -> Self:
+    def _catalogs_exist(self) -> Self:
         if not self.catalogs:
             raise ValueError(f"no catalog is set; {_ADD_CATALOG}")
         for key, table in self.tables.items():

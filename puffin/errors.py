@@ -1,4 +1,4 @@
-"""Errors of the puffin room. Each message says where in the file, or in which blob, the bytes are wrong."""
+"""Errors of `icepuffin.puffin`. Each message says where in the file, or in which blob, the bytes are wrong."""
 
 
 class PuffinError(ValueError):

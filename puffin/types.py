@@ -3,7 +3,7 @@
 import enum
 
 MAGIC = b"PFA1"
-"""Starts the file, starts the footer, ends the file."""
+"""Magic number of the format: at the start of the file, and at the start and end of the footer."""
 
 FOOTER_TAIL = 12
 """Bytes after the footer payload: i32 payload size, u32 flags, magic."""

@@ -21,7 +21,7 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 
 REPOSITORY = Path(__file__).parents[1]
-ROOMS = ("ann_kernels", "assets", "ops", "orchestration", "puffin")
+PACKAGES = ("ann_kernels", "assets", "ops", "orchestration", "puffin")
 _SKIPPED = WorkResult(worker_outcome=WorkerOutcome.SKIPPED)
 
 
@@ -70,14 +70,14 @@ def copied_tree(folder: Path) -> Path:
     """A copy of the sources and tests, which are imported from there: nobody else's tree is changed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in (*ROOMS, "tests", "docs", "examples", "deploy"):
+    for name in (*PACKAGES, "tests", "docs", "examples", "deploy"):
         shutil.copytree(REPOSITORY / name, folder / name)
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
         shutil.copy2(REPOSITORY / name, folder / name)
     namespace = folder / "namespace" / "icepuffin"
-    shutil.copytree(REPOSITORY / "icepuffin", namespace)  # beside the tests it would hide the rooms
-    for room in ROOMS:
-        (namespace / room).symlink_to(folder / room)
+    shutil.copytree(REPOSITORY / "icepuffin", namespace)  # beside the tests it would hide the packages
+    for package in PACKAGES:
+        (namespace / package).symlink_to(folder / package)
     return folder
 
 

@@ -50,9 +50,9 @@ class Memory:
 
 
 Claim = Callable[[int], Room]
-"""Gives room of so many bytes at most"""
+"""Function from a number of bytes to `Room` of at most that size"""
 Scratch = Callable[[int], AbstractContextManager[None]]
-"""Waits until so many bytes of memory may be taken, and takes them for a while"""
+"""Function from a number of bytes to a context that waits for that much memory, and releases it at the end"""
 
 
 def fetch(

@@ -231,7 +231,7 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.chosen: CacheSettings | None = None
-        self.made_for: tuple[int, CacheSettings] | None = None
+        self.created_for: tuple[int, CacheSettings] | None = None
         self.cache = ShardCache(CacheSettings.off())
 
     def forked(self) -> None:
@@ -252,6 +252,6 @@ def process_cache() -> ShardCache:
     """The cache of this process: a new one after a fork, or when the settings have changed."""
     current = os.getpid(), _process.chosen or CacheSettings.from_environment()
     with _process.lock:
-        if _process.made_for != current:
-            _process.cache, _process.made_for = ShardCache(current[1]), current
+        if _process.created_for != current:
+            _process.cache, _process.created_for = ShardCache(current[1]), current
         return _process.cache

@@ -31,7 +31,7 @@ class BoundPack:
     holder_id: SnapshotId
     """Id of the holder snapshot that carries it"""
     path: str
-    """Empty where the holder snapshot has expired"""
+    """Location of the pack; empty where the holder snapshot has expired"""
     size: int
     is_kept: bool
     """Whether its tag is in place, so that no expiry takes it"""
@@ -51,7 +51,7 @@ class DerivedVersion:
     sequence_number: int
     timestamp_ms: int
     base_sequence_number: int
-    """Sequence number of the data snapshot; of the version itself where the data snapshot has expired"""
+    """Sequence number of the data snapshot; that of the version itself where the data snapshot has expired"""
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire"""
     measurement: str = ""

@@ -36,7 +36,7 @@ class CommitOutcome(enum.Enum):
     REFUSED = "refused"
     """Refused by the catalog, or before it was sent: try again on a newer state"""
     UNKNOWN = "unknown"
-    """No answer: it may have happened, or may still happen. Its files must stay until the metadata shows which"""
+    """No answer: the commit may have happened, or may still. Its files must stay until the metadata shows which"""
 
 
 def attempt_commit(

@@ -56,7 +56,7 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     if is_rest(catalog):
         from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE  # noqa: PLC0415
 
-        # who sees the referenced snapshots alone takes the others for expired; a server may ask its clients for that
+        # a server may prefer to send the referenced snapshots alone; then the others would be taken for expired
         catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":

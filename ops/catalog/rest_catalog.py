@@ -1,6 +1,6 @@
 """PyIceberg's REST catalog with time limits, and with keys for files that are renewed.
 
-A REST catalog vends settings and short-lived keys with a table, for its files. PyIceberg asks for them with each table
+A REST catalog vends settings and short-lived keys with a table, for its files. PyIceberg requests them with each table
 that it loads and hands them to the FileIO. It does not renew them, and drops the keys for prefixes other than that of
 the metadata file. Here they are renewed, and kept for all prefixes.
 
@@ -69,7 +69,7 @@ class VendingCatalog(RestCatalog):
         return Table(identifier_tuple, metadata, location, io, self, config)
 
     def grants(self, identifier: tuple[str, ...]) -> tuple[Grant, ...]:
-        """Ask for credentials alone where the catalog can answer that, else for the table with them."""
+        """Request credentials alone where the catalog has an endpoint for that, else the table with its credentials."""
         if Capability.V1_LOAD_CREDENTIALS in self._supported_endpoints:
             grants = _grants({}, self._load_credentials(identifier).storage_credentials)
             if grants:
@@ -84,7 +84,7 @@ class VendingCatalog(RestCatalog):
 
 @dataclass(frozen=True)
 class Renewal:
-    """Asks a catalog for a table's credentials again, here or in a task. Its properties never show."""
+    """A request for new credentials of a table, sent from here or from a task. Its properties never show."""
 
     client_class: type[RestCatalog]
     catalog: str

@@ -146,7 +146,7 @@ class Assembly:
             path=self._file.path,
             file_size=layout.file_size,
             footer_size=layout.footer_size,
-            bytes_copied=sum(part.length for part in _made_before(shard_set.shards, written) if part.path in old),
+            bytes_copied=sum(part.length for part in _staged_ranges(shard_set.shards, written) if part.path in old),
             bytes_shared=self._shared_bytes,
             copy_seconds=copy_seconds,
             routing=routing,
@@ -293,7 +293,7 @@ def _planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> Pl
     return _planned(plan, BlobType.ADDRESSES, length, codec=None, **properties)
 
 
-def _made_before(shards: Iterable[ShardResult], written: Iterable[ShardResult]) -> Iterator[ObjectRange]:
+def _staged_ranges(shards: Iterable[ShardResult], written: Iterable[ShardResult]) -> Iterator[ObjectRange]:
     """All bytes that were made before the file: blobs of the shards that no pack has, and addresses."""
     yield from (shard.stored.blob for shard in written)
     yield from (shard.stored.addresses.blob for shard in shards if shard.stored.addresses)

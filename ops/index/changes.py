@@ -173,7 +173,7 @@ def _with_undeleted_rows(
     )
 
 
-def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
+def shared_fraction(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
     """Share of the vectors in new files whose content hashes `base` has, by a sample of at most 512 vectors.
 
     Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be read count as unknown: the build names

@@ -155,7 +155,7 @@ class IndexDefinition:
     metric: Metric = _parameter(  # noqa: RUF009  it makes a field
         Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
     )
-    """May be given as its text"""
+    """Metric of searches; a text such as "l2" becomes a `Metric`"""
     max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
         100, "L of inserts, and of searches that set none. More: slower, better recall.", low=8, high=4096

@@ -14,7 +14,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.model import ShardId
 
 NEW_DELTA = ShardId(-1)
-"""Stands for a delta shard that is to be made."""
+"""Id in place of a delta shard that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True)

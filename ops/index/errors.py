@@ -1,4 +1,4 @@
-"""Errors of the index room."""
+"""Errors of `icepuffin.ops.index`."""
 
 from icepuffin.ops.errors import IcepuffinError
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyiceberg.table import Table
 
 from icepuffin.ops.datafile import column_names, open_data_file
-from icepuffin.ops.index.changes import known_share
+from icepuffin.ops.index.changes import shared_fraction
 from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
@@ -99,7 +99,7 @@ def _of_refresh(
     entries = base.routing.shards
     died = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    moved = round(arriving * _known_share(plan, base, storage)) if sum(died) else 0
+    moved = round(arriving * _shared_fraction(plan, base, storage)) if sum(died) else 0
     remaps = _spread(min(moved, sum(died)), np.array(died, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
     live = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
@@ -174,14 +174,14 @@ def _spread(total: int, weights: npt.NDArray[np.float64]) -> list[int]:
     return [int(part) for part in np.diff(ends, prepend=0)]
 
 
-def _known_share(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
+def _shared_fraction(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
     """Share of the arriving rows that the base version has, by a sample; it has all rows of files that it covers."""
     arriving = _live_rows(plan.added)
     same = {plan.live.files[number].path for number in same_files(base, plan.live).values()}
     new = _live_rows([file for file in plan.added if file.path not in same])
-    share = plan.known_share
+    share = plan.shared_fraction
     if share is None:
-        share = known_share(base, plan.live, plan.schema, plan.field_id, storage) if new else 0.0
+        share = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage) if new else 0.0
     return (share * new + arriving - new) / max(1, arriving)
 
 

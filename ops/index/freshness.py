@@ -19,7 +19,7 @@ class FreshnessLag:
     snapshots: int
     """Data snapshots newer than the newest one that has a version or nothing to index."""
     minutes: float
-    """Age of the oldest of these snapshots; 0 where there are none."""
+    """Age of the oldest data snapshot without a version; 0 where every snapshot has one."""
     coverage: float
     """Share of the ref's snapshots that have a version or nothing to index."""
     newest: str

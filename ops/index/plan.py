@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
-from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, known_share
+from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field, resolve_filters
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
@@ -57,7 +57,7 @@ class VersionPlan:
     """Version to reuse"""
     changes: Changes = field(default_factory=Changes)
     """Changes since the base version; for a build all files are added"""
-    known_share: float | None = None
+    shared_fraction: float | None = None
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
 
     @property
@@ -258,7 +258,7 @@ def _refresh_or_build(
     share = shared_rows(base, plan.live) / plan.live.record_count
     how, sampled = "files", None
     if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        sampled = known_share(base, plan.live, plan.schema, plan.field_id, storage)
+        sampled = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage)
         share += (1 - share) * sampled
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
@@ -270,7 +270,7 @@ def _refresh_or_build(
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
-        known_share=sampled,
+        shared_fraction=sampled,
     )
 
 
@@ -320,7 +320,7 @@ def plan_build(plan: VersionPlan, reason: str) -> VersionPlan:
     """A plan that builds from nothing, for where a refresh is not possible."""
     changes = Changes(added=plan.live.files)
     build = replace(
-        plan, action=Action.BUILT, reason=reason, base=None, existing=None, changes=changes, known_share=None
+        plan, action=Action.BUILT, reason=reason, base=None, existing=None, changes=changes, shared_fraction=None
     )
     return replace(build, build_id=_build_id(build))
 

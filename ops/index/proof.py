@@ -80,7 +80,7 @@ class _NodeCounts:
     hash_of: Mapping[int, int]
     """Content hashes of the nodes of sampled rows, by address"""
     shard_of: Mapping[int, int]
-    """Shard ids of those nodes, by address"""
+    """Shard ids of the nodes of sampled rows, by address"""
 
 
 def _nodes(

@@ -17,11 +17,11 @@ class Action(StrEnum):
     BUILT = "built"
     REFRESHED = "refreshed"
     REUSED = "reused"
-    """A version of this snapshot and definition exists."""
+    """No new version: one of this snapshot and definition exists."""
     RETAGGED = "retagged"
-    """A version exists, and the tag points elsewhere, as after a rollback: only the tag moves."""
+    """A move of the tag alone, to a version that exists, as after a rollback."""
     EMPTY = "empty"
-    """The snapshot has no rows to index: nothing is published, and a search of it finds nothing."""
+    """No version, as the snapshot has no rows to index: a search of it returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)

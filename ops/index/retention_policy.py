@@ -14,7 +14,7 @@ class RetentionScope(StrEnum):
     NEWEST = "newest"
     """No snapshots: only the newest version stays."""
     NONE = "none"
-    """Not even the newest version stays: the index was dropped."""
+    """No snapshots, and no newest version either: the index was dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ class SelfSearch:
     queries: int
     """Rows by whose vectors recall was measured again, within these shards; 0 where those hold codes alone."""
     recall: float
-    """recall@10 of these; 1.0 where there are none."""
+    """recall@10 of `queries`; 1.0 where there are none."""
     recall_low: float
-    """Lower bound of its confidence interval, 95 %."""
+    """Lower bound of the 95 % confidence interval of `recall`."""
     recall_high: float
-    """Upper bound of it."""
+    """Upper bound of the 95 % confidence interval of `recall`."""
 
     @classmethod
     def of(cls, result: "SelfSearchResult", *, shards: int) -> "SelfSearch":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SKETCH_STAGE = "sketch"
 """Name of the one stage of making theta sketches."""
 RefreshProgress = Callable[[str, str, int, int], None]
-"""Called with (what is made: `sketches` or an index's name, stage, tasks done, tasks in all)."""
+"""Callback of (`sketches` or an index's name, stage, tasks done, tasks in all)."""
 
 
 @dataclass(frozen=True, slots=True)

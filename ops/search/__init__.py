@@ -1,4 +1,4 @@
-"""Search: open an index of a table at a snapshot, ask for the nearest rows."""
+"""Search: open an index of a table at a snapshot, and find the nearest rows."""
 
 from typing import TYPE_CHECKING
 

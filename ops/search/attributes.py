@@ -245,7 +245,7 @@ class Condition:
     attributes: Attributes
     tree: _Tree
     columns: Mapping[int, AttributeColumn]
-    """Its columns, by field id"""
+    """Columns of the condition, by field id"""
 
     @classmethod
     def of(cls, parts: Sequence[BooleanExpression], predicate: RowPredicate, attributes: Attributes) -> "Condition":

@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Reader)
 class FollowingReader(Generic[R]):
     """A reader for services: it answers from one whole snapshot at a time, and moves to newer ones by itself.
 
-    Made by `IndexReader.follow`. `reader` is the reader in use. A thread asks the catalog every `interval` seconds.
+    Made by `IndexReader.follow`. `reader` is the reader in use. A thread polls the catalog every `interval` seconds.
     When the table has a newer snapshot, or the snapshot got its own index version, that is opened beside the reader in
     use, and then takes its place at once. A search that has begun ends on the reader it began with. Use it as a context
     manager, or `close` it.

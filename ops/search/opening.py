@@ -295,7 +295,7 @@ def _reopen(
         newer = frozen.catalog.load_table(frozen.name())
         if _state(newer, snapshot, index) != _state(frozen, snapshot, index):
             return again(newer)
-        if not current.passed_over:
+        if not current.has_unreadable_versions:
             return current
         other = again(newer)  # a version that could not be read may be by now
         return current if other.version == current.version else other

@@ -34,7 +34,7 @@ class ShardState:
     """recall@10, measured when the shard was last written"""
     bytes: int
     routed: bool
-    """Whether the codebook routes to it. Other shards hold later rows, and every query probes them"""
+    """Whether the codebook routes to the shard. Others hold later rows, and every query probes them"""
     pack: int = 0
     """Number of the pack that it lies in; 0: it lies in the version's own file"""
     addresses_bytes: int = 0
@@ -48,7 +48,7 @@ class PackState:
     path: str
     bytes: int
     used_bytes: int
-    """Bytes of the version's shards in it"""
+    """Bytes of the version's shards in the pack"""
     versions: int
     """Versions that name it, this one included"""
 
@@ -65,7 +65,7 @@ class Overview:
     rows: int
     """Rows in the files of the head snapshot, deleted ones included"""
     rows_covered: int
-    """Rows of these in files that the version covers"""
+    """Rows in files of the head snapshot that the version covers, deleted ones included"""
     shards: tuple[ShardState, ...]
     curve: tuple[Width, ...]
     routing: tuple[Reach, ...]

@@ -46,7 +46,7 @@ _CUT_IN_DOUBT = (
     "be missing; a larger oversample finds more, within and exact scans find all"
 )
 Reopen = Callable[["IndexReader"], "IndexReader"]
-"""Gives the reader that a fresh look at the catalog leads to: the same one where nothing is newer."""
+"""Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
 
 class IndexReader:
@@ -143,7 +143,7 @@ class IndexReader:
         return self._choice.opened.version if self._choice.opened else None
 
     @property
-    def passed_over(self) -> bool:
+    def has_unreadable_versions(self) -> bool:
         """Whether there are index versions that could not be read when this reader was opened."""
         return bool(self._choice.warnings)
 

@@ -43,7 +43,7 @@ class StalePolicy(StrEnum):
     COMPLETE = "complete"
     """Nearest version and an exact scan of what it lacks."""
     EXACT = "exact"
-    """Scan every row."""
+    """A scan of every row."""
     NEAREST_ONLY = "nearest-only"
     """Nearest version alone; the result says that rows may be missing."""
     FAIL = "fail"
@@ -57,7 +57,7 @@ class Pruning:
     """Live files of the snapshot"""
     files_pruned: int
     rows: int
-    """Rows in these files, deleted ones included"""
+    """Rows in the live files, deleted ones included"""
     rows_pruned: int
     why: str
     """Means by which files were pruned, or the reason why they were not"""

@@ -40,12 +40,12 @@ class RowVectors:
 
 
 class SkippedRows:
-    """Rows that a scan passes over because they have no distance from any query. Not shared between threads."""
+    """Rows that a scan leaves out because they have no distance from any query. Not shared between threads."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first = ""
-        """File, row and fault of the first of them"""
+        """File, row and fault of the first row without a distance"""
 
     def add(self, count: int, first: str) -> None:
         self.count += count

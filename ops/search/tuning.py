@@ -106,9 +106,9 @@ class SearchParameters:
     shards: int | None = None
     """Number of shards that a query probes, the nearest ones; None: as many as `probe_slack` admits"""
     probe_slack: float = math.inf
-    """Shards up to (1 + probe_slack) times as far as the nearest one are probed; inf: all"""
+    """Slack of the centroid distance: shards at most (1 + probe_slack) times as far as the nearest; inf: all"""
     expected: float | None = None
-    """recall@10 by the measured curve, where the parameters were chosen by it"""
+    """recall@10 by the measured curve; None where the parameters were not chosen by one"""
     why: str = "the index's own"
     """Reason for this choice, in words"""
     rerank: bool = False

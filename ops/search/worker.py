@@ -92,7 +92,7 @@ class SearchRequest:
 
     k: int
     parameters: SearchParameters | None
-    """None where there is no version"""
+    """Search parameters; None where there is no version"""
     matches: Matches | None = None
     strict: bool = True
     """Whether a row without a distance is an error"""

@@ -60,7 +60,7 @@ class Join:
     field_ids: tuple[int, ...]
     """Columns to attach"""
     names: tuple[str, ...]
-    """Names of these columns in the result"""
+    """Names in the result of the columns to attach"""
     reads: bool
     """Whether data files are read at all"""
     block_rows: int

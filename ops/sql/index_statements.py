@@ -38,7 +38,7 @@ def run_on(
 
 
 def _create(table: Table, statement: CreateIndex) -> Answer:
-    if statement.unless_there and _has(table, statement.name):
+    if statement.if_not_exists and _has(table, statement.name):
         return message_of(f"{statement.table} has an index {statement.name} already")
     definition = IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement))
     name = create_index(table, definition).name

@@ -129,7 +129,7 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
             _bare(match["name"]),
             _bare(match["column"]),
             _options(match["options"] or ""),
-            unless_there=bool(match["unless"]),
+            if_not_exists=bool(match["unless"]),
         )
     if match := _REFRESH.fullmatch(text):
         return RefreshIndex(_bare(match["table"]), _bare(match["name"]))

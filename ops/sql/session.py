@@ -1,4 +1,4 @@
-"""Running statements: nearest rows by `ops.search`, indexes by `ops.index`, the rest by Spark where there is one."""
+"""Run statements: searches by `icepuffin.ops.search`, indexes by `icepuffin.ops.index`, others by Spark if there."""
 
 import math
 from collections import OrderedDict

@@ -61,8 +61,8 @@ class CreateIndex:
     name: str
     column: str
     options: Mapping[str, str] = field(default_factory=dict)
-    unless_there: bool = False
-    """Nothing is done where the table has an index of that name"""
+    if_not_exists: bool = False
+    """Whether an index of that name that exists is no error (IF NOT EXISTS)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SparkStatement:
 
     text: str
     why: str
-    """Why no index answers it"""
+    """Reason why no index answers the statement"""
     parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
     placeholders: frozenset[str] = field(default=frozenset(), compare=False)
     """The names in the text that stand for parameters"""

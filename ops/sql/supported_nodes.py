@@ -7,7 +7,7 @@ from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
 _NOT_HERE: dict[type, set[str]] = {exp.Limit: {"this", "expressions"}, exp.Offset: {"this", "expressions"}}
-"""LIMIT 3 BY column"""
+"""Arguments that a kind of node must not have, although others may: `LIMIT 3 BY column` has `expressions`"""
 _READ: dict[type, set[str]] = {
     exp.Alias: {"alias"},
     exp.Between: {"low", "high"},

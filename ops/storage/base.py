@@ -40,7 +40,7 @@ class Storage(Protocol):
         ...
 
     def source(self, path: str) -> RangeSource:
-        """The object as a source for `puffin.PuffinReader`."""
+        """The object as a source for `icepuffin.puffin.reader.PuffinReader`."""
         ...
 
     def create(self, path: str, data: bytes) -> None:

@@ -77,7 +77,7 @@ class StagedMoves:
     nodes: bytes
     """Nodes, as a deletion vector"""
     staged: ObjectRange
-    """Staged addresses of these nodes, as an addresses blob has them"""
+    """Staged addresses of `nodes`, as an addresses blob has them"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

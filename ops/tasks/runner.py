@@ -11,9 +11,9 @@ from icepuffin.ops.threads import thread_count
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
-"""Called with (tasks done, tasks in all)."""
+"""Callback of (tasks done, tasks in all)."""
 StageProgress = Callable[[str, int, int], None]
-"""Called with (stage, tasks done, tasks in all)."""
+"""Callback of (stage, tasks done, tasks in all)."""
 
 
 class RunnerError(IcepuffinError):

@@ -29,14 +29,14 @@ _FLOAT_TOLERANCE = 1e-5
 normalize differently by a rounding. Content hashes tell nearer vectors apart
 """
 _HALF_TOLERANCE = 2.0**-10
-"""The same where a shard holds f16"""
+"""Largest difference between a vector and its stored copy in f16, relative to the vector's largest component"""
 _SMALLEST_HALF = 2.0**-24
 _CODE_TOLERANCE = 1e-4
 """Largest difference of squared distances to a code and to the nearest one, relative to these and to squared lengths"""
 _ENOUGH = 0.5
 """Share of rows below which nodes that are drawn at random are searched, too"""
 _DRAWN = 128
-"""Number of these nodes"""
+"""Number of nodes that are drawn at random"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +67,9 @@ class SelfSearchResult:
     queries: int
     """Rows by whose vectors recall was measured; 0 in lean shards, which hold no vectors to compare with"""
     recall: float
-    """recall@10 of these searches within their shards; 1.0 where there are none"""
+    """recall@10 of `queries` within their shards; 1.0 where there are none"""
     drawn: int = 0
-    """Nodes drawn at random that were searched by what the shard holds of them, where few rows came back"""
+    """Nodes drawn at random that were searched by their stored vectors or codes, where few rows came back"""
     drawn_returned: int = 0
     """Drawn nodes that came back"""
 

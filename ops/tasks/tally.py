@@ -76,9 +76,9 @@ class NodesResult:
     addresses: npt.NDArray[np.int64]
     """Addresses of the live nodes that were looked for"""
     hashes: npt.NDArray[np.uint64]
-    """Content hashes of those nodes, in the same order"""
+    """Content hashes of the nodes at `addresses`, in the same order"""
     shards: npt.NDArray[np.int64]
-    """Shard of each of those nodes, as its place in the task's `shards`"""
+    """Shard of each node at `addresses`, as its place in the task's `shards`"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Errors of the theta room."""
+"""Errors of `icepuffin.ops.theta`."""
 
 from icepuffin.ops.errors import IcepuffinError
 

@@ -51,7 +51,7 @@ class FileKey:
     added: int = 0
     """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
     added_by: SnapshotId = NO_SNAPSHOT
-    """Snapshot id of that commit where it has no sequence number, as in format v1; else 0"""
+    """Id of the snapshot that added the file, where files have no sequence number (format v1); else 0"""
 
 
 @dataclass(frozen=True, slots=True)

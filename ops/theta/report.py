@@ -12,7 +12,7 @@ class ThetaOutcome(StrEnum):
 
     WRITTEN = "written"
     CURRENT = "current"
-    """The slot already held these sketches; nothing was written"""
+    """No new sketches: the slot has the same already"""
     NO_COLUMNS = "no columns"
     """No column of the snapshot is to have a sketch"""
     OFF = "off"

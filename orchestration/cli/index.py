@@ -150,7 +150,7 @@ class IndexDescription:
     overview: "Overview | None"
     """The version that is shown; None where there is none, or it cannot be read"""
     warning: str
-    """Why the version cannot be read; empty where it can"""
+    """Reason why the version cannot be read; empty where it can"""
     milliseconds: Sequence[float] | None
     """Time of a search at each width of the curve; None where it was not measured"""
 
@@ -318,7 +318,7 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
 @command.command("drop")
 @metadata_command
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not prompt for confirmation.")
 def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. `icepuffin gc` deletes its files after the grace period.
 

@@ -56,7 +56,7 @@ def _storage(overview: "Overview") -> "Text":
 
     alone = f"takes  {overview.bytes_alone / MIB:,.1f} MiB by itself"
     if addresses := sum(shard.addresses_bytes for shard in overview.shards):
-        alone += f" ({addresses / MIB:,.1f} of them new addresses)"
+        alone += f" ({addresses / MIB:,.1f} for new addresses)"
     if not overview.bytes_shared:
         return Text(alone)
     packs = sum(pack.versions > 1 for pack in overview.packs)

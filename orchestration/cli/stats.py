@@ -27,7 +27,7 @@ class IndexState:
     version_snapshots: tuple[SnapshotId, ...]
     """Ids of the data snapshots that have a version, oldest version first"""
     covers_snapshot: bool
-    """Whether the snapshot that was named is one of them"""
+    """Whether the snapshot that was named has a version"""
     lag: "FreshnessLag"
 
 

@@ -81,7 +81,7 @@ def _with_float_lists(table: pa.Table) -> pa.Table:
 
 
 def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
-    """Create the table and change it step by step. The next change is made when the caller asks for it."""
+    """Create the table and change it step by step. The next change is made when the caller resumes the iterator."""
     first, second, spare = _split(rows, (0.60, 0.35))
     table = _create(catalog, rows.schema, rows_per_file=max(1, first.num_rows // FILES_PER_ROUND))
     changes: tuple[tuple[str, Callable[[], None]], ...] = (

@@ -13,7 +13,7 @@ from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unk
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 
 _AWAY_MINUTES = 15
-"""Time that a catalog may be away before the freshness checks warn."""
+"""Minutes that a catalog may be unreachable before the freshness checks warn."""
 _UNKNOWN = "unknown"
 
 

@@ -33,7 +33,7 @@ _EVALUATED = "icepuffin/tick-time/"
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """Errors of Dagster that wrap the error of a step."""
 _REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__")
-"""Origin of the jobs of these runs. Without it the runs would belong to no code location in the UI."""
+"""Origin of the jobs of local runs. Without it the runs would belong to no code location in the UI."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config: the instance keeps every event, and the terminal belongs to the command."""
 

@@ -132,7 +132,7 @@ class TableFacts:
     in_flight: int = 0
     """Runs of this table that are queued or running."""
     oldest_unfinished_run: str = ""
-    """Id and status of the oldest of these runs, in words."""
+    """Id and status of the oldest unfinished run of the table, in words."""
     overwritten_by: str = ""
     """The file by which another engine replaced the head's sketches; empty where ours are registered."""
 

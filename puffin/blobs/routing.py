@@ -78,13 +78,13 @@ class CoveredFile:
     """
 
     path: str
-    """Relative to the table's location where it lies under it."""
+    """Path of the data file, relative to the table's location where it lies under it."""
     rows: int
     live_rows: int
     delete_fingerprint: bytes
     """32 bytes that tell one set of deletes from another; zeros for none."""
     present: bool
-    """False: the file is not live in the base snapshot; only tombstones still point at the slot."""
+    """Whether the file is live in the base snapshot; else only tombstones still point at the slot."""
 
 
 _NO_ADDRESSES = AddressesEntry(0, bytes(32))

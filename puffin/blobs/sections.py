@@ -26,7 +26,7 @@ class SectionEntry:
 
     kind: int
     framed: bool
-    """True: zstd frames; False: raw bytes."""
+    """Whether the section is stored as zstd frames, and not as raw bytes."""
     offset: int
     """Bytes from the start of the blob."""
     stored_length: int

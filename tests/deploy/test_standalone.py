@@ -93,11 +93,11 @@ def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any
     report, _, work = built
     assert (report["action"], report["shards"]) == ("built", SHARDS)
     unpacked = [path for worker in work for path in worker.glob("app-*/*/icepuffin")]
-    rooms = []
+    packages = []
     for source in map(Path, report["sources"]):
         (root,) = (path for path in unpacked if path in source.parents)
-        rooms.append(source.relative_to(root).parts[:2])
-    assert rooms == [("icepuffin", room) for room in ("ops", "ops", "ann_kernels", "puffin")]
+        packages.append(source.relative_to(root).parts[:2])
+    assert packages == [("icepuffin", package) for package in ("ops", "ops", "ann_kernels", "puffin")]
 
 
 def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:

@@ -136,13 +136,13 @@ def test_a_tag_that_is_no_note_is_somebody_elses(instance: dg.DagsterInstance, n
     assert end_lost_runs(instance) == ()
 
 
-def test_a_process_that_nobody_has_asked_after_is_gone(here: Process) -> None:
+def test_a_process_that_ended_unreaped_has_ended(here: Process) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert replace(here, pid=child.pid, began=here.began).is_gone
+        assert replace(here, pid=child.pid, began=here.began).has_ended
 
 
-def test_a_boot_tells_nothing_where_machines_cannot_be_told_apart(
+def test_a_boot_id_proves_nothing_where_machines_cannot_be_told_apart(
     instance: dg.DagsterInstance, here: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Containers of one image and one given name, on two hosts."""
@@ -180,14 +180,14 @@ def test_a_process_of_another_user_that_is_hidden_is_not_gone(here: Process, hid
     if os.geteuid() != 0:
         pytest.skip("namespaces are made by root")
     root = Path(processes.__file__).parents[1]
-    looked = (
+    program = (
         "import json, os, sys; from icepuffin.orchestration import processes; processes.this_process(); "
         "os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
-        "print([processes.Process(**item).is_gone for item in json.loads(sys.argv[1])])"
+        "print([processes.Process(**item).has_ended for item in json.loads(sys.argv[1])])"
     )
     script = f'mount -t proc -o hidepid={hidden} proc /proc && exec "$0" -c "$1" "$2"'
     noted = json.dumps([asdict(here), asdict(replace(here, pid=2**22 + 1))])
-    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, looked, noted]
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, program, noted]
     assert subprocess.check_output(command, text=True, cwd=root).strip() == "[False, True]"
 
 

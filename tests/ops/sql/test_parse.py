@@ -145,7 +145,7 @@ def test_statements_on_indexes() -> None:
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
     assert parse("/* gone */ drop index if exists i on ns.t -- now") == DropIndex("ns.t", "i", if_there=True)
     soft = parse("CREATE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
-    assert soft == CreateIndex("ns.t", "i", "v", unless_there=True)
+    assert soft == CreateIndex("ns.t", "i", "v", if_not_exists=True)
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
     assert parse("SHOW INDEXES ON `select`.`my table`") == ShowIndexes("select.my table")
     quoted = parse("CREATE INDEX i ON `select`.t USING diskann (`from`)")
