@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _change(lake: Lake, count: int, seed: int) -> None:
-    append_position_deletes(lake.table, lake.some_rows(count, seed))
+    append_position_deletes(lake.table, lake.random_rows(count, seed))
     lake.table.refresh()
     lake.append(count)
 

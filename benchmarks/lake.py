@@ -154,7 +154,7 @@ class Lake:
             self.table.maintenance.expire_snapshots().by_ids(newer).commit()
         expire_packs(self.table)
 
-    def some_rows(self, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    def random_rows(self, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
         """By data file: positions of `count` random live rows."""
         live = live_files(self.table.refresh(), self.head)
         deleted = deleted_by_file(lambda path: open_storage(path, STORAGE), live.files)

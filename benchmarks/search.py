@@ -103,11 +103,11 @@ def _target(
         begun = time.perf_counter()
         reader.search(query, K, target_recall=target)
         times.append(1000 * (time.perf_counter() - begun))
-    knobs = result.profile.parameters
+    parameters = result.profile.parameters
     return {
         "target": target,
         "recall": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, truth, strict=True)])),
-        "search_list": knobs.search_list if knobs else None,
+        "search_list": parameters.search_list if parameters else None,
         "shards_a_query": sum(item.queries for item in result.profile.work) / len(queries),
         "distances_a_query": result.profile.distances / len(queries),
         "p50_ms": float(np.median(times)),

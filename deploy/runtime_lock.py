@@ -21,7 +21,7 @@ def entries(lock: str) -> dict[str, str]:
     return {start[1]: lock[start.start() : end] for start, end in zip(starts, ends, strict=True)}
 
 
-def asked_by(entry: str) -> set[str]:
+def required_by(entry: str) -> set[str]:
     """Those named under `# via`, on its line or on the lines below it."""
     comments = [line.strip(" #") for line in entry.splitlines() if line.lstrip().startswith("#")]
     return {comment.removeprefix("via").strip() for comment in comments} - {""}
@@ -33,7 +33,7 @@ def needed(packages: dict[str, str], roots: Iterable[str]) -> list[str]:
     size = -1
     while len(reached) != size:
         size = len(reached)
-        reached |= {name for name, entry in packages.items() if asked_by(entry) & reached}
+        reached |= {name for name, entry in packages.items() if required_by(entry) & reached}
     return [name for name in packages if name in reached]
 
 

@@ -47,18 +47,21 @@ def test_imports_go_down_only() -> None:
     [
         (("icepuffin.ops.tasks",), ("dagster", "pyspark", "py4j")),
         (("icepuffin.puffin", "icepuffin.ann_kernels"), ("dagster", "pyspark", "pyiceberg", "icepuffin.ops")),
-        (tuple(f"icepuffin.ops.{room}" for room in ("index", "search", "theta", "catalog")), ("dagster", "pyspark")),
+        (
+            tuple(f"icepuffin.ops.{package}" for package in ("index", "search", "theta", "catalog")),
+            ("dagster", "pyspark"),
+        ),
         (("icepuffin.orchestration.definitions",), ("pyspark", "py4j")),
     ],
     ids=["executors", "leaves", "library", "definitions"],
 )
-def test_a_room_imports_only_what_it_may(imported: tuple[str, ...], absent: tuple[str, ...]) -> None:
-    """By a fresh interpreter that imports every module of the rooms: what import-linter reads, seen to happen."""
+def test_a_package_imports_only_what_it_may(imported: tuple[str, ...], absent: tuple[str, ...]) -> None:
+    """By a fresh interpreter that imports every module of the packages: what import-linter reads, seen to happen."""
     program = (
         "import importlib, pkgutil, sys\n"
         f"for name in {imported}:\n"
-        "    room = importlib.import_module(name)\n"
-        "    for item in pkgutil.walk_packages(getattr(room, '__path__', []), name + '.'):\n"
+        "    package = importlib.import_module(name)\n"
+        "    for item in pkgutil.walk_packages(getattr(package, '__path__', []), name + '.'):\n"
         "        importlib.import_module(item.name)\n"
         f"print(sorted(set({absent}) & set(sys.modules)))\n"
     )
@@ -90,10 +93,12 @@ def test_metadata_is_read_without_kernels(modules: tuple[str, ...], absent: tupl
 
 def test_all_folders_are_installed_as_one_package() -> None:
     setuptools = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    inits = [path for room in PACKAGES for path in (REPOSITORY / room).rglob("__init__.py")]
+    inits = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("__init__.py")]
     packages = {".".join(("icepuffin", *path.parent.relative_to(REPOSITORY).parts)) for path in inits}
     assert set(setuptools["packages"]) == packages | {"icepuffin"}
-    assert setuptools["package-dir"] == {"icepuffin": "icepuffin"} | {f"icepuffin.{room}": room for room in PACKAGES}
+    assert setuptools["package-dir"] == {"icepuffin": "icepuffin"} | {
+        f"icepuffin.{package}": package for package in PACKAGES
+    }
 
 
 def test_nobody_imports_a_folder_by_its_bare_name() -> None:
@@ -172,7 +177,7 @@ def test_the_fault_of_a_message_is_named(message: str, fault: str) -> None:
     assert (len(faults) == 1 and fault in faults[0]) if fault else faults == []
 
 
-def test_the_lock_holds_what_is_asked_for() -> None:
+def test_the_lock_holds_every_requirement() -> None:
     lock = (REPOSITORY / "requirements" / "lock.txt").read_text(encoding="utf-8")
     pinned = set(re.findall(r"^([a-z0-9._-]+)(?:\[[^]]+\])?==", lock, re.MULTILINE))
     for name in ("runtime.in", "dev.in", "examples.in"):

@@ -117,8 +117,8 @@ def test_files_and_modules_that_a_document_names_exist(document: str) -> None:
     text = (REPOSITORY / document).read_text(encoding="utf-8")
     folders = "|".join((*PACKAGES, "tests", "benchmarks", "deploy", "docs", "examples", "requirements"))
     files = re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)", text)
-    made_by_the_reader = {"deploy/.env"}
-    assert [file for file in files if not (REPOSITORY / file).exists() and file not in made_by_the_reader] == []
+    files_of_the_reader = {"deploy/.env"}
+    assert [file for file in files if not (REPOSITORY / file).exists() and file not in files_of_the_reader] == []
     for name in re.findall(rf"\bicepuffin\.(?:{'|'.join(PACKAGES)})(?:\.\w+)*", text):
         assert pkgutil.resolve_name(name)
 
@@ -150,7 +150,7 @@ def commands_of_documents() -> list[tuple[str, str]]:
     return [(document, line) for document, line in matches if re.match(_COMMANDS, line)]
 
 
-def test_the_documents_tell_commands() -> None:
+def test_the_documents_have_commands() -> None:
     assert len(commands_of_documents()) > 10
 
 
@@ -229,5 +229,5 @@ def sections_of(document: str, level: int) -> Iterator[tuple[str, list[str]]]:
         ("the gate took 12 % of the build", True),
     ],
 )
-def test_measurements_are_told_from_settings(line: str, is_measured: bool) -> None:
+def test_measurements_are_told_apart_from_settings(line: str, is_measured: bool) -> None:
     assert bool(MEASURED.search(line) and not LIMIT.search(line)) is is_measured

@@ -104,11 +104,11 @@ def test_an_example_on_spark_gives_what_it_says(packages: Table, spark: "SparkSe
 
 
 FUNCTIONS = [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))]
-MADE_BY_USERS = ("IndexDefinition", "StorageConfig", "SparkRunner")
+CONSTRUCTED_BY_USERS = ("IndexDefinition", "StorageConfig", "SparkRunner")
 METHODS = ("IndexReader.search", "IndexReader.within", "IndexReader.follow", "SqlSession.on", "SqlSession.sql")
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_USERS, *METHODS])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *CONSTRUCTED_BY_USERS, *METHODS])
 def test_each_parameter_is_documented(name: str) -> None:
     section = (inspect.getdoc(resolve(name)) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     documented = {
@@ -271,7 +271,7 @@ def test_a_follower_moves_by_itself(table: Table) -> None:
     assert not following._thread.is_alive()
 
 
-def test_a_follower_that_cannot_look_says_so_in_each_answer(table: Table) -> None:
+def test_a_follower_that_cannot_read_the_catalog_warns_in_each_answer(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
     catalog, name = table.catalog, table.name()
     with icepuffin.open_index(table).follow(interval=3600) as following:
@@ -289,7 +289,7 @@ def test_a_follower_that_cannot_look_says_so_in_each_answer(table: Table) -> Non
         assert not following.search(queries(1), k=1).warnings
 
 
-def test_a_follower_that_hangs_says_so(table: Table) -> None:
+def test_a_follower_that_hangs_warns(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
     following = icepuffin.open_index(table).follow(interval=3600)
     following.close()

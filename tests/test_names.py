@@ -6,9 +6,10 @@ import re
 import tokenize
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
-from tests.repository import REPOSITORY, modules, scripts, tracked
-from tests.vocabulary import BRIEF_NAMES, IDIOMS, VAGUE_NAMES
+from tests.repository import PACKAGES, REPOSITORY, modules, scripts, tracked
+from tests.vocabulary import BRIEF_NAMES, IDIOMS, SPEAKING_WITH_ANOTHER, VAGUE_NAMES
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -36,8 +37,15 @@ def test_a_class_name_stands_for_one_class() -> None:
 
 
 def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
-    """One that a reader understands without the line above it, so none that begins with "Of" or "That"."""
-    dependent = re.compile(r"(?:Of|That|Theirs|Whose|By|For which|Where|Under|Or|As|Those|These|Likewise)\b")
+    """One that a reader understands without the line above it: none that begins with "Of" or a verb, or points at the
+    attribute before it by "these" or "of it".
+    """
+    dependent = re.compile(
+        r"(?:Of|That|Theirs|Whose|By|For|Where|When|Why|Under|Or|As|Those|These|Likewise|The same|Its?|Nothing"
+        r"|Not|Empty|None|True|False|Relative to|May|Is|Has|Stands|Starts|Ends|Gives|Takes|Waits|Called|Scan|Read)\b"
+        r"|[^.;:,]*\b(?:these\b|those (?:columns|files|nodes|queries|rows|searches|shards)\b"
+        r"|(?:of|in|by) (?:it|them)(?=$|[.,;:]))"
+    )
     fragments = [
         f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
         for path in modules()
@@ -108,6 +116,54 @@ def test_a_vague_name_lives_for_three_lines_at_most() -> None:
     assert lasting == []
 
 
+def identifiers(path: Path) -> set[tuple[int, str]]:
+    """(line, name) of the functions, classes, variables, parameters, attributes and keywords that a file names."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add((node.lineno, node.name))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add((node.lineno, node.id))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add((node.lineno, node.attr))
+        elif isinstance(node, ast.arg):
+            names.add((node.lineno, node.arg))
+        elif isinstance(node, ast.keyword) and node.arg:
+            names.add((node.value.lineno, node.arg))
+    return names
+
+
+def words_of(name: str) -> str:
+    """`LostRaceError` and `lost_race_error` as "lost race error"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower().strip()
+
+
+def test_no_identifier_has_a_private_idiom() -> None:
+    """Names of tests are read as sentences, and so are held to the words of sentences."""
+    idioms = [
+        f"{path.relative_to(REPOSITORY)}:{line}: {name}: write {plain}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for line, name in sorted(identifiers(path))
+        for plain, idiom in IDIOMS.items()
+        if re.search(idiom, words_of(name))
+    ]
+    assert idioms == []
+
+
+def test_no_part_of_a_name_is_vague() -> None:
+    """`found_files` leaves open which files they are. In the names of tests such words are verbs."""
+    vague = set(VAGUE_NAMES) - SPEAKING_WITH_ANOTHER
+    parts = [
+        f"{path.relative_to(REPOSITORY)}:{line}: {name}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for line, name in sorted(identifiers(path))
+        if not name.startswith("test_") and " " in words_of(name) and vague & set(words_of(name).split())
+    ]
+    assert parts == []
+
+
 def test_the_rules_show_the_list_of_vague_names() -> None:
     rules = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed = re.search(r"^- A value is named for its content\..*?(?=^- )", rules, re.MULTILINE | re.DOTALL)
@@ -152,3 +208,30 @@ def test_the_prose_of_code_has_no_private_idiom() -> None:
         if re.search(idiom, text)
     ]
     assert idioms == []
+
+
+def test_the_comments_of_configuration_have_no_private_idiom() -> None:
+    kinds = {".cfg", ".ini", ".sh", ".toml", ".yaml", ".yml"}
+    idioms = [
+        f"{path.relative_to(REPOSITORY)}:{number}: write {plain}: {comment[0]}"
+        for path in tracked()
+        if path.suffix in kinds or path.name in {"Dockerfile", "Makefile", "run"}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if (comment := re.search(r"(?:^|\s)#.*", line))
+        for plain, idiom in IDIOMS.items()
+        if re.search(idiom, re.sub(r"`[^`]*`", "", comment[0]))
+    ]
+    assert idioms == []
+
+
+def test_a_module_is_named_from_the_root() -> None:
+    """`icepuffin.ops.search`, as it is imported: whoever reads an error or a description has not seen the folders."""
+    folders = "|".join(PACKAGES)
+    bare = [
+        f"{path.relative_to(REPOSITORY)}:{token.start[0]}: {text[0]}"
+        for path in (*modules(), *scripts())
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+        if token.type in {tokenize.COMMENT, tokenize.STRING}
+        if (text := re.search(rf"`(?:{folders})\.\w[^`]*`", token.string))
+    ]
+    assert bare == []

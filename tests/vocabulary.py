@@ -28,6 +28,8 @@ VAGUE_NAMES = (
     "worn",
 )
 """Names that do not say what they stand for. None outlives three lines, and none is of a function, class or field."""
+SPEAKING_WITH_ANOTHER = frozenset({"at", "far", "held", "left", "lost", "near", "taken", "used"})
+"""Those of `VAGUE_NAMES` that may be a part of a name: `rows_at`, `held_out`, `left_side`, `used_bytes`."""
 BRIEF_NAMES = ("at", "item", "left")
 """Those of `VAGUE_NAMES` that a variable of the packages may have for three lines; `left` longer, beside `right`."""
 IDIOMS = {
@@ -38,9 +40,11 @@ IDIOMS = {
     "'depend on'": r"\bh[au]ngs? on\b",
     "the name of the field of the result": r"\b(?:says?|said) so\b",
     "'the rest', and what it is": r"\b[Ww]hat is neither\b|\bof them copying\b",
-    "'is reported', or the command that shows it": r"\btold\b(?! apart)|\btells? of\b",
+    "'is reported', or the command that shows it": r"\btold\b(?! apart)|\btells? of\b|\bcalled so\b|"
+    r"\b(?:is|are|was|were) said\b(?! to)",
     "'requested', 'queried', 'searched for'": r"\basked\b",
-    "'release', 'expire' or 'remove'": r"\blet(?:s|ting)? go of\b",
+    "'calls', 'reads', 'requests'": r"\basks?\b(?! for at least)",
+    "'release', 'expire' or 'remove'": r"\blet(?:s|ting)? go\b",
     "'distributed over'": r"\bdealt (?:out|with)\b",
     "'with many tombstones'": r"\bworn\b",
     "'parameter'": r"\bknobs?\b",
@@ -48,7 +52,10 @@ IDIOMS = {
     r"\blooks (?:at|of|in)\b",
     "'leftover'": r"\bleavings\b",
     "'half as long again', as a factor": r"\b(?:half|as much) again\b",
-    "'ignores'": r"\bpass(?:es|ed)? (?:it )?over it\b",
+    "'ignores', 'skips' or 'leaves out'": r"\bpass(?:es|ed|ing)? (?:it )?over\b",
+    "'recognised'": r"\bknown again\b",
+    "what is counted, in place of 'of them'": r"(?<!\w)\d[\d,.]*\)?(?: [\w%]+){0,3} of them\b",
+    "the name of the package": r"\b[Rr]ooms\b|\b(?:kernels|ops|index|theta|catalog|search|storage|puffin) room\b",
     "whose it is": r"\b(?:theirs|mine|is its alone|that one's)\b",
 }
 """Phrases that a reader meets for the first time here, by what is meant"""

@@ -26,7 +26,7 @@ def built(vectors: np.ndarray, metric: Metric = Metric.L2, *, threads: int = 2, 
     return bulk_build.build(space, ready, medoid_of(ready), params, bulk=SMALL, threads=threads)
 
 
-def found_by(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:
+def recall_of_search(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:
     ready, query_vectors = prepare(vectors, metric), prepare(queries, metric)
     found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(query_vectors, 10, search_list=width)
     return recall(found, exact_top_k(query_vectors, ready, 10, metric)[0])
@@ -38,14 +38,14 @@ def test_a_bulk_graph_finds_the_nearest(metric: Metric) -> None:
     graph = built(vectors, metric)
     assert well_formed(graph)
     assert len(reached(graph)) == 3000
-    assert found_by(graph, vectors, queries, metric, 60) >= 0.95
+    assert recall_of_search(graph, vectors, queries, metric, 60) >= 0.95
 
 
 def test_a_build_is_as_good_as_inserting_every_row() -> None:
     vectors, queries = clustered(5000, 24), clustered(100, 24, seed=1)
     in_bulk = vamana.build(vectors, Metric.L2, PARAMS, threads=2)
     greedy = vamana.insert(vamana.build(vectors[:1], Metric.L2, PARAMS), vectors, Metric.L2, PARAMS, threads=2)
-    good, known = (found_by(graph, vectors, queries, Metric.L2, 40) for graph in (in_bulk, greedy))
+    good, known = (recall_of_search(graph, vectors, queries, Metric.L2, 40) for graph in (in_bulk, greedy))
     assert good >= known - 0.02
 
 
@@ -55,7 +55,7 @@ def test_uneven_norms_are_found_in_a_build_of_any_size(count: int, metric: Metri
     rng = np.random.default_rng(count)
     vectors = (rng.standard_normal((count, 32)) * np.exp(rng.standard_normal((count, 1)))).astype(np.float32)
     graph = vamana.build(prepare(vectors, metric), metric, VamanaParams(), threads=2)
-    assert found_by(graph, vectors, rng.standard_normal((50, 32)).astype(np.float32), metric, 100) >= 0.9
+    assert recall_of_search(graph, vectors, rng.standard_normal((50, 32)).astype(np.float32), metric, 100) >= 0.9
 
 
 @pytest.mark.parametrize("vectors", [clustered(1200, 12), widely_spread(1200, 12)], ids=["codes", "floats"])
@@ -70,7 +70,7 @@ def test_clusters_that_share_no_leaf_are_joined() -> None:
     queries = vectors[::50] + np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
     graph = built(vectors)
     assert len(reached(graph)) == 2000
-    assert found_by(graph, vectors, queries, Metric.L2, 64) >= 0.9
+    assert recall_of_search(graph, vectors, queries, Metric.L2, 64) >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_widely_spread_norms_are_built_and_found(metric: Metric) -> None:
     vectors, queries = widely_spread(1500, 16), widely_spread(40, 16, seed=1)
     graph = built(vectors, metric)
     assert len(reached(graph)) == 1500
-    assert found_by(graph, vectors, queries, metric, 80) >= 0.9
+    assert recall_of_search(graph, vectors, queries, metric, 80) >= 0.9
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33])

@@ -153,7 +153,7 @@ def test_snapshots_before_the_column_are_not_behind(tmp_path: Path) -> None:
     assert index_lag(plain.refresh(), definition, "main").snapshots == 5, "the column is gone: somebody has to look"
 
 
-def test_snapshots_whose_vectors_are_all_null_are_not_behind_once_a_run_has_looked(
+def test_snapshots_whose_vectors_are_all_null_are_not_behind_after_a_run(
     tmp_path: Path,
 ) -> None:
     lake = make_lake(tmp_path, snapshots=1)
@@ -206,7 +206,7 @@ def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catal
     assert path.name in number(found, "faults")
 
 
-def test_an_index_that_was_never_built_says_so(catalogs: Catalogs, spec: TableSpec) -> None:
+def test_the_integrity_check_of_an_index_that_was_never_built_is_a_warning(catalogs: Catalogs, spec: TableSpec) -> None:
     found = result(integrity_check(spec, spec.indexes[0]), catalogs)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "no version" in number(found, "why")

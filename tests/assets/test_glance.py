@@ -67,5 +67,5 @@ def test_shards_are_drawn_with_their_tombstones() -> None:
     assert len(list(drawing(version_glance(seen(4))).iter(f"{SVG}path"))) == 1
 
 
-def test_a_curve_that_was_not_measured_says_so() -> None:
+def test_a_glance_reports_a_curve_that_was_not_measured() -> None:
     assert texts(drawing(version_glance(seen(1, curve=0))))[0] == "recall by cost: not measured"

@@ -42,7 +42,7 @@ def test_every_shape_has_its_figures(vectors: np.ndarray, tmp_path: Path, monkey
             assert abs(share - named) < 0.3 * named + 4 / ROWS
 
 
-def test_no_condition_is_asked_twice_and_all_of_a_query_mean_the_same(vectors: np.ndarray) -> None:
+def test_no_condition_repeats_and_all_of_a_query_select_the_same_rows(vectors: np.ndarray) -> None:
     columns = Columns(vectors, vectors[:QUERIES], seed=0)
     conditions = [columns.condition(shape, query) for shape in SHAPES for query in range(QUERIES) for _ in range(2)]
     assert len(set(conditions)) == len(conditions)

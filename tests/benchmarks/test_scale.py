@@ -88,7 +88,7 @@ def test_a_step_is_measured_in_a_process_of_its_own() -> None:
     assert 200 << 20 < costs.peak_bytes < 200 << 24
 
 
-def test_a_step_that_fails_is_said() -> None:
+def test_a_step_that_fails_is_reported() -> None:
     with pytest.raises(RuntimeError, match="take_memory failed"):
         run_step(take_memory, "many")
 

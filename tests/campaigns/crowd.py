@@ -26,7 +26,7 @@ from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.interop.test_concurrency import at_last, compact, expire, index_files, index_head
-from tests.ops.index.comparison import DEFINITION, found_and_true
+from tests.ops.index.comparison import DEFINITION, answer_with_recall
 from tests.services.postgres import postgres, uri
 from tests.services.rest import rest_catalog
 
@@ -114,7 +114,7 @@ def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
     assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == sorted(written), "rows of the writers"
     for name in _NAMES:
         assert index_head(lake, name).rows == len(written), f"rows of index {name}"
-        result, recall = found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))
+        result, recall = answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))
         assert not result.warnings, f"index {name} warns: {result.warnings}"
         assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
     collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))

@@ -81,7 +81,7 @@ def test_every_file_that_compose_mounts_exists(compose: dict[str, Any]) -> None:
             assert config["source"] in compose["configs"]
 
 
-def test_the_environment_is_what_the_files_ask_for(environment: dict[str, str]) -> None:
+def test_the_environment_has_the_variables_that_the_files_name(environment: dict[str, str]) -> None:
     variables = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text(encoding="utf-8")))
     variables |= set(re.findall(r"env: (\w+)", (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")))
     settings = re.sub("^#.*", "", (DEPLOY / "icepuffin.toml").read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -118,7 +118,7 @@ def test_starting_twice_changes_nothing(local: Local) -> None:
     assert local.processes() == before
 
 
-def test_a_process_that_ended_is_told_and_started_again_alone(local: Local) -> None:
+def test_a_process_that_ended_is_reported_and_started_again_alone(local: Local) -> None:
     before = local.processes()
     os.kill(before["webserver"], signal.SIGKILL)
     local.wait_for("the end", lambda: not Path(f"/proc/{before['webserver']}").exists())

@@ -1,4 +1,4 @@
-"""kill -9 at a named step: for this process alone, which asks for it itself."""
+"""kill -9 at a named step: for this process alone, which requests it itself."""
 
 import itertools
 import os

@@ -92,8 +92,8 @@ def test_every_step_that_is_listed_is_reached(stages: dict[str, Stage]) -> None:
 
 def test_nothing_in_the_environment_kills_a_process(tmp_path: Path) -> None:
     """What tests need to end a process is no part of the product."""
-    steps_told = "from icepuffin.ops.steps import RunStep, reached; [reached(step) for step in RunStep]"
+    mark_every_step = "from icepuffin.ops.steps import RunStep, reached; [reached(step) for step in RunStep]"
     everything = {f"ICEPUFFIN_{name}": f"{RunStep.MADE}#1:{tmp_path}/note" for name in ("KILL_AT", "KILL", "DIE_AT")}
-    done = subprocess.run([sys.executable, "-c", steps_told], env={**os.environ, **everything}, check=False)
+    done = subprocess.run([sys.executable, "-c", mark_every_step], env={**os.environ, **everything}, check=False)
     assert done.returncode == 0
     assert not any(tmp_path.iterdir())

@@ -44,7 +44,7 @@ class Lake:
         return list(self.spark.sql(text.format(t=self.full_name, s=f"db.{self.name}", v=self.vector)).collect())
 
     def insert(self, count: int, into: str = "INSERT INTO {t}", section: str | None = None) -> None:
-        """New rows; `section` for all of them, or five in turn."""
+        """New rows, all with `section`, or with five sections in turn."""
         ids = np.arange(self.next_id, self.next_id + count)
         self.next_id += count
         rows = [

@@ -25,7 +25,7 @@ from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
-from tests.ops.index.comparison import DEFINITION, found_and_true
+from tests.ops.index.comparison import DEFINITION, answer_with_recall
 from tests.services.faulty import FaultyLine, faulty_line
 
 pytestmark = pytest.mark.services
@@ -79,7 +79,7 @@ def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenL
     (version,) = index_versions(lake.load("t"), "e")
     assert version.tags == ("ann_e",)
     assert index_files(lake) == [version.puffin_path]
-    assert found_and_true(lake.load("t"))[1] >= 0.95
+    assert answer_with_recall(lake.load("t"))[1] >= 0.95
 
 
 def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: OpenLake) -> None:
@@ -114,7 +114,7 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
         known = index_versions(lake.load("t"), name)
         assert sum(f"ann_{name}" in version.tags for version in known) == 1
         assert all(open_storage(item.puffin_path, STORAGE).exists(item.puffin_path) for item in known)
-        assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
+        assert answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
     assert {version.puffin_path for name in names for version in index_versions(lake.load("t"), name)} == {
         path for path in index_files(lake) if "/ann-" in path
     }
@@ -176,7 +176,7 @@ def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_
     assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == list(range(120))
     for name in names:
         assert index_head(lake, name).rows == 120
-        assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
+        assert answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
     collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
     known = {version.puffin_path for name in names for version in index_versions(lake.load("t"), name)}
     assert known == {path for path in index_files(lake) if "/ann-" in path}

@@ -107,8 +107,10 @@ def current(table: Table) -> int:
     return snapshot.snapshot_id
 
 
-def materialize(table: Table, snapshot_id: int, **knobs: Any) -> ThetaReport:
-    return materialize_theta_sketches(table, snapshot_id, runner=ThreadlessRunner(), storage=StorageConfig({}), **knobs)
+def materialize(table: Table, snapshot_id: int, **options: Any) -> ThetaReport:
+    return materialize_theta_sketches(
+        table, snapshot_id, runner=ThreadlessRunner(), storage=StorageConfig({}), **options
+    )
 
 
 def images(table: Table, snapshot_id: int) -> Mapping[str, tuple[bytes, Mapping[str, str]]]:

@@ -19,7 +19,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
-from tests.ops.index.comparison import DEFINITION, found_and_true
+from tests.ops.index.comparison import DEFINITION, answer_with_recall
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 RUNNER = LocalRunner(1)
@@ -68,7 +68,7 @@ def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.M
     assert sum(len(deleted_positions(open_storage(file.path, STORAGE), file)) for file in vectors) == 30
     assert (report.action, report.inserted, report.tombstones) == (Action.REFRESHED, 40, 30)
     assert report.bytes_shared
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert recall >= 0.95
     sketches = materialize_theta_sketches(table, report.snapshot_id, runner=RUNNER, storage=STORAGE)
     assert sketches.ndv["id"] == 210

@@ -12,9 +12,9 @@ ROWS = st.lists(st.tuples(st.integers(0, 2**27 - 1), st.integers(0, 2**36 - 1)),
 @given(ROWS)
 def test_unpacking_gives_what_was_packed(rows: list[tuple[int, int]]) -> None:
     files, positions = (np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else ([], [])))
-    found_files, found_positions = rows_at(addresses_of(files, positions))
-    assert found_files.tolist() == files.tolist()
-    assert found_positions.tolist() == positions.tolist()
+    unpacked_files, unpacked_positions = rows_at(addresses_of(files, positions))
+    assert unpacked_files.tolist() == files.tolist()
+    assert unpacked_positions.tolist() == positions.tolist()
 
 
 @given(ROWS)

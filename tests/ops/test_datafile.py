@@ -123,7 +123,7 @@ def with_defaults() -> Schema:
 
 
 @pytest.mark.parametrize("field_ids", [*([i] for i in DEFAULTS), [*DEFAULTS], [1, *DEFAULTS]], ids=str)
-def test_fields_that_a_file_lacks_have_their_default_whatever_else_is_asked_for(
+def test_fields_that_a_file_lacks_have_their_default_whatever_else_is_read(
     tmp_path: Path, field_ids: list[int]
 ) -> None:
     file = write(tmp_path, column("a", 1, [5, None, 6], pa.int64()), row_group_size=2)
@@ -187,7 +187,7 @@ def test_a_file_without_ids_takes_the_partitions_value_before_a_column_of_the_na
     assert rows(replace(file, constants=((2, "web"),)), schema, 1, 2) == [{"a": 5, "kind": "web"}]
 
 
-def test_a_required_column_that_a_file_lacks_is_an_error_whatever_else_is_asked_for(tmp_path: Path) -> None:
+def test_a_required_column_that_a_file_lacks_is_an_error_whatever_else_is_read(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, [5], pa.int64()))
     schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType(), required=True))
     for field_ids in ([2], [1, 2]):
@@ -195,7 +195,7 @@ def test_a_required_column_that_a_file_lacks_is_an_error_whatever_else_is_asked_
             rows(file, schema, *field_ids)
 
 
-def test_columns_come_in_the_order_asked_of_the_schema_whatever_the_files(tmp_path: Path) -> None:
+def test_columns_come_in_the_order_of_the_request_whatever_the_files(tmp_path: Path) -> None:
     file = write(tmp_path, column("b", 2, ["x"], pa.string()), column("a", 1, [1], pa.int64()))
     schema = Schema(NestedField(1, "a", LongType(), required=False), NestedField(2, "b", StringType(), required=False))
     (batch,) = read_live(STORE, file, schema, [1, 2])
@@ -265,7 +265,7 @@ def test_timestamps_of_old_spark_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field_id", [1, None])
-def test_a_type_that_is_in_no_table_is_said_so(tmp_path: Path, field_id: int | None) -> None:
+def test_a_type_that_no_table_has_is_reported(tmp_path: Path, field_id: int | None) -> None:
     file = write(tmp_path, column("a", field_id, [1], pa.duration("ms")))
     with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
         rows(file, one(1, "a", LongType()), 1)
@@ -299,7 +299,7 @@ def test_fields_inside_a_field_are_found_by_their_ids(tmp_path: Path) -> None:
     assert rows(file, one(1, "s", swapped), 1) == [{"s": {"x": 2, "y": 1}}]
 
 
-def test_a_type_that_cannot_become_the_schemas_is_said_so(tmp_path: Path) -> None:
+def test_a_type_that_cannot_become_the_schemas_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, ["text"], pa.string()))
     with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
         rows(file, one(1, "a", IntegerType()), 1)
@@ -332,7 +332,7 @@ def test_a_file_without_field_ids_is_read_by_the_tables_name_mapping(tmp_path: P
 
 
 @pytest.mark.parametrize("mapping", ["[", '[{"field-id": 2, "names": ["v"]}]'])
-def test_a_name_mapping_that_does_not_fit_is_told(tmp_path: Path, mapping: str) -> None:
+def test_a_name_mapping_that_does_not_fit_is_reported(tmp_path: Path, mapping: str) -> None:
     file = write(tmp_path, column("v", None, [[1.0], [2.0]], pa.list_(pa.float32())))
     with pytest.raises(DataFileError, match=r"0\.parquet"):
         rows(replace(file, name_mapping=mapping), one(2, "v", ListType(3, FloatType(), element_required=False)), 2)

@@ -55,7 +55,7 @@ def test_remote_and_local_give_the_same_rows(written: Path) -> None:
     assert pa.Table.from_batches(local.batches(columns, batch_rows=300)).equals(expected)
 
 
-def test_only_the_asked_columns_of_the_asked_row_groups_are_fetched(written: Path) -> None:
+def test_only_the_requested_columns_of_the_requested_row_groups_are_fetched(written: Path) -> None:
     remote, storage = opened(written)
     storage.requests.clear()
     remote.read(["id"], [3])
@@ -70,7 +70,7 @@ def test_chunks_close_together_are_one_request(written: Path) -> None:
     assert len(storage.requests) == 1
 
 
-def test_arrow_asks_from_the_callers_thread_only(written: Path) -> None:
+def test_arrow_reads_from_the_callers_thread_only(written: Path) -> None:
     remote, storage = opened(written)
     remote.read(["id", "noise", "vector", "tail"], range(5))
     list(remote.batches(["id", "noise", "vector", "tail"], batch_rows=100))

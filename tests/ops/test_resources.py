@@ -1,4 +1,4 @@
-"""Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
+"""Resources: secrets stay inside, errors help, and Spark starts only when a large table needs it."""
 
 import os
 import re
@@ -133,7 +133,7 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
 
 
-def test_what_must_run_on_spark_says_so_where_there_is_none() -> None:
+def test_a_job_that_must_run_on_spark_is_an_error_where_there_is_none() -> None:
     with pytest.raises(NoSparkError, match=r"\[spark\] master"):
         Engine(spark_conf={}, threads=1, driver_only_rows=0).spark_runner()
     assert isinstance(
@@ -141,7 +141,7 @@ def test_what_must_run_on_spark_says_so_where_there_is_none() -> None:
     )
 
 
-def test_a_machine_without_java_is_said_so(tmp_path: Path) -> None:
+def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
     program = (
         "from icepuffin.ops.resources import Engine\n"
         "Engine(spark_conf={'spark.master': 'local[1]'}, threads=1, driver_only_rows=0).session"

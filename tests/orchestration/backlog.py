@@ -172,7 +172,7 @@ class Daemon:
             resources={"icepuffin_catalogs": self.catalogs},
         )
         result: dg.SensorResult = self.sensors[name](context)
-        looked = time.perf_counter() - begun
+        evaluated = time.perf_counter() - begun
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
             if isinstance(event, dg.AssetCheckEvaluation):
@@ -185,7 +185,7 @@ class Daemon:
         reason = result.skip_reason.skip_message if result.skip_reason else ""
         self._count_calls()
         shown = self._partitions(name) - before
-        return Tick(self.calls - calls, shown, launched, reason or "", len(result.cursor or ""), looked)
+        return Tick(self.calls - calls, shown, launched, reason or "", len(result.cursor or ""), evaluated)
 
     def _partitions(self, name: str) -> int:
         return len(self.instance.get_dynamic_partitions(name.replace("watch_demo_demo_", "snapshots/demo/demo/")))

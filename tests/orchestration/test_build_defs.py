@@ -242,7 +242,7 @@ def test_tables_of_a_pattern_that_are_one_in_dagster_keep_nothing_from_loading(l
     assert len([sensor for sensor in definitions.sensors or () if "pack_ages" in sensor.name]) == 1
 
 
-def test_a_pattern_of_a_catalog_that_is_away_is_an_asset_that_says_so(lake: Lake) -> None:
+def test_a_pattern_of_an_unreachable_catalog_is_an_asset_that_reports_it(lake: Lake) -> None:
     catalog = {**catalog_of(lake), "uri": "sqlite:////no/such/folder/lake.db?secret=hunter2"}
     definitions = icepuffin.build_defs(catalog, "demo.*")
     (asset,) = definitions.resolve_all_asset_specs()

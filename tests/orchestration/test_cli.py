@@ -113,7 +113,7 @@ def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
     assert "append" in run("snapshots", "demo.packages", "--operation", "append", "--since", "2020-01-01 00:00")
 
 
-def test_a_tick_names_a_table_that_is_gone_and_looks_at_the_others(
+def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
     run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = lake.settings()
@@ -131,7 +131,7 @@ def test_a_tick_names_a_table_that_is_gone_and_looks_at_the_others(
         lake.write_settings()
 
 
-def test_stats_tell_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
+def test_stats_give_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
     document = json.loads(run("stats", "demo.packages", "--json"))
     assert document["ndv"]["id"] == document["records"]
     assert document["ndv"]["name"] == 7
@@ -233,7 +233,7 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
     assert "has a version" in run("stats", "demo.packages")
 
 
-def test_a_refresh_without_vectors_says_so(run: Run, lake: Lake) -> None:
+def test_a_refresh_without_vectors_reports_that(run: Run, lake: Lake) -> None:
     first = lake.table.refresh().metadata.snapshots[0].snapshot_id
     with lake.table.update_schema() as change:
         change.add_column("late", ListType(0, FloatType(), element_required=False))
@@ -244,7 +244,7 @@ def test_a_refresh_without_vectors_says_so(run: Run, lake: Lake) -> None:
     run("index", "drop", "demo.packages", "late", "--yes")
 
 
-def test_an_index_of_the_settings_comes_back_after_a_drop_and_the_command_says_so(run: Run) -> None:
+def test_dropping_an_index_of_the_settings_warns_that_it_will_come_back(run: Run) -> None:
     assert "defines it too: take it out" in run("index", "drop", "demo.packages", "embedding", "--yes")
     assert json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["action"] in ("reused", "retagged")
 
@@ -424,7 +424,7 @@ def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs(command: tuple[st
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_sql_asks_the_index(run: Run) -> None:
+def test_sql_searches_the_index(run: Run) -> None:
     vector = json.dumps([0.5] * DIMS)
     text = "SELECT name, cosine_distance(embedding, :q) AS d FROM demo.packages WHERE id < 20 ORDER BY d LIMIT 3"
     document = json.loads(run("sql", text, "--param", f"q={vector}", "--json"))

@@ -168,7 +168,7 @@ def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("command", [("index", "list"), ("refresh",), ("plan",), ("gc",), ("stats",)])
-def test_a_table_that_is_not_there_is_said_once(
+def test_a_missing_table_is_reported_once(
     run: Run, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(SystemExit) as exited:

@@ -109,7 +109,7 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Any:
     return watch(dg.build_sensor_context(instance=instance, definitions=definitions, resources=resources))
 
 
-def made_by_the_sensor(definitions: dg.Definitions, instance: dg.DagsterInstance) -> bool:
+def run_of_the_sensor_succeeds(definitions: dg.Definitions, instance: dg.DagsterInstance) -> bool:
     (request,) = tick(definitions, instance).run_requests
     job = definitions.resolve_job_def("refresh_lake_search_docs")
     return job.execute_in_process(instance=instance, partition_key=request.partition_key, tags=request.tags).success
@@ -129,7 +129,7 @@ def test_the_component_makes_the_first_version(project: Path, table: Any, instan
     definitions.get_repository_def()
     (sensor,) = definitions.sensors or ()
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert made_by_the_sensor(definitions, instance)
+    assert run_of_the_sensor_succeeds(definitions, instance)
     reader = icepuffin.open_index(table.refresh())
     assert (reader.coverage, reader.row_count) == ("exact-version", 200)
 
@@ -141,7 +141,7 @@ def test_the_function_makes_the_first_version(table: Any, instance: dg.DagsterIn
     definitions.get_repository_def()
     graph = definitions.resolve_asset_graph()
     assert graph.get(dg.AssetKey(["docs", "ann_index", "embedding"])).parent_keys == {dg.AssetKey("docs")}
-    assert made_by_the_sensor(definitions, instance)
+    assert run_of_the_sensor_succeeds(definitions, instance)
     assert icepuffin.open_index(table.refresh()).coverage == "exact-version"
 
 
@@ -201,7 +201,7 @@ def test_a_secret_stays_the_text_that_it_is(text: str, monkeypatch: pytest.Monke
     assert component.asset_attributes.key_prefix == ("prod",)
 
 
-def test_a_run_process_receives_the_state_and_asks_no_catalog(
+def test_a_run_process_receives_the_state_and_calls_no_catalog(
     project: Path, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_index(table, IndexDefinition(name="second", column="embedding"))
@@ -218,7 +218,7 @@ def test_a_run_process_receives_the_state_and_asks_no_catalog(
         assert loaded(project).resolve_asset_graph().get_all_asset_keys() == keys
 
 
-def test_a_process_without_state_asks_the_catalog(project: Path, table: Any) -> None:
+def test_a_process_without_state_reads_the_catalog(project: Path, table: Any) -> None:
     """As `dagster job execute` has none, and a script."""
     create_index(table, IndexDefinition(name="second", column="embedding"))
     with DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.RECONSTRUCTION)):

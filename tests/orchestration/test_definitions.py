@@ -106,7 +106,7 @@ def test_an_unreachable_catalog_still_loads_and_is_explained(tmp_path: Path) -> 
     assert "hunter2" not in description
 
 
-def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
+def test_a_run_process_receives_what_the_code_server_listed_and_calls_no_catalog(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dagster._core.definitions.definitions_load_context import (  # noqa: PLC0415

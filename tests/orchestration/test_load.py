@@ -27,7 +27,7 @@ FULL = os.environ.get("ICEPUFFIN_FULL_LOAD") == "1"
 SNAPSHOTS = 10_000 if FULL else 100
 TABLES = 200 if FULL else 12
 AHEAD = 1000 if FULL else 30
-LOOKS_AN_HOUR = 120 if FULL else 30
+EVALUATIONS_PER_HOUR = 120 if FULL else 30
 WATCH = "watch_demo_demo_t0"
 
 
@@ -145,7 +145,7 @@ def test_a_write_that_takes_longer_than_an_evaluation_still_gets_on(
     assert daemon.launched[WATCH] == ids(backlog)
 
 
-def test_more_runs_are_asked_for_as_others_end(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_more_runs_are_requested_as_others_end(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=8)
     daemon = Daemon(instance, backlog.settings(runs_ahead=3))
     queued = [queue_run(instance) for _ in range(2)]
@@ -166,7 +166,7 @@ def queue_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.Dag
 
 
 @pytest.mark.parametrize("status", ["NOT_STARTED", "STARTING", "STARTED", "CANCELING"])
-def test_newest_passes_over_what_comes_while_a_run_is_in_flight(
+def test_newest_skips_what_comes_while_a_run_is_in_flight(
     tmp_path: Path, instance: dg.DagsterInstance, status: str
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
@@ -204,15 +204,15 @@ def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
     clock = Clock(monkeypatch)
     tries = count_openings(monkeypatch)
     with backlog.down(daemon.catalogs):
-        for _ in range(LOOKS_AN_HOUR):
-            clock.advance(3600 / LOOKS_AN_HOUR)
+        for _ in range(EVALUATIONS_PER_HOUR):
+            clock.advance(3600 / EVALUATIONS_PER_HOUR)
             ticks = [daemon.tick(name) for name in daemon.sensors]
             assert all("catalog 'demo'" in tick.skipped for tick in ticks)
             assert not any(tick.launched or tick.shown for tick in ticks)
     assert AWAY_SECONDS < 30
-    assert len(tries) <= LOOKS_AN_HOUR + 1, "one table asks for all"
+    assert len(tries) <= EVALUATIONS_PER_HOUR + 1, "one table reads the catalog for all"
     unknown = [event for event in daemon.checks if "catalog away since" in event.metadata]
-    assert [event.passed for event in unknown] == [False] * 3, "each check says it once"
+    assert [event.passed for event in unknown] == [False] * 3, "each check reports it once"
     for name in backlog.names:
         backlog.grow(name, 5)
     clock.advance(30)

@@ -121,7 +121,7 @@ def test_shards_under_the_ratio_are_left_alone(lake: Lake, instance: dg.DagsterI
     assert newest(lake) == before
 
 
-def test_leavings_of_failed_attempts_go_when_they_are_old(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_leftovers_of_failed_attempts_are_deleted_when_they_are_old(lake: Lake, instance: dg.DagsterInstance) -> None:
     old = [
         leave_behind(lake, name, age_hours=25) for name in ("_icepuffin/x/shard-0.dann", "ann-embedding-snap-1.puffin")
     ]
@@ -168,7 +168,7 @@ def age_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_versions_that_the_policy_does_not_keep_are_let_go(
+def test_versions_that_the_policy_does_not_keep_are_expired(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, *, dry_run: bool
 ) -> None:
     old, kept = index_versions(lake.table.refresh(), "embedding")

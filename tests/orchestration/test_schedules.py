@@ -42,7 +42,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def evaluated(
     lake: Lake, instance: dg.DagsterInstance, time: datetime = NIGHT, schedule: str = "nightly_demo_demo_packages"
 ) -> tuple[list[dg.RunRequest], str | None]:
-    """What the schedule asks for at that time, and why not where it asks for nothing."""
+    """Runs that the schedule requests at that time, and the reason where there are none."""
     settings = load(lake.settings_file)
     definitions = build(settings)
     context = dg.build_schedule_context(
@@ -74,7 +74,7 @@ def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance
     assert instance.get_materialized_partitions(INDEX) == instance.get_materialized_partitions(THETA) == {head}
 
 
-def test_the_same_night_asks_once_and_the_next_night_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_one_night_requests_one_run_and_the_next_night_another(lake: Lake, instance: dg.DagsterInstance) -> None:
     """Dagster launches one run a run key."""
     keys = [evaluated(lake, instance, at)[0][0].run_key for at in (NIGHT, NIGHT, NIGHT.replace(day=22))]
     assert keys[0] == keys[1] != keys[2]
@@ -99,7 +99,7 @@ def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterI
     newest.with_suffix(".away").rename(newest)
     again = next(iter(tick(load(lake.settings_file), instance)))
     assert isinstance(again, TableTick)
-    assert again.evaluation.plan.request == (), "the sensor does not ask a second time"
+    assert again.evaluation.plan.request == (), "the sensor requests no second run"
     (request,), _ = evaluated(lake, instance)
     assert carried_out(lake, instance, request).success
     assert str(lake.head()) in instance.get_materialized_partitions(INDEX)
@@ -125,7 +125,7 @@ def test_a_table_without_snapshots_is_a_skip(tmp_path: Path, instance: dg.Dagste
     assert "has no snapshot yet" in str(why)
 
 
-def test_a_table_that_is_away_is_a_skip_that_says_so(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_an_unreachable_table_is_a_skip_with_a_reason(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.catalog.rename_table("demo.packages", "demo.elsewhere")
     requests, why = evaluated(lake, instance)
     assert requests == []
@@ -133,7 +133,7 @@ def test_a_table_that_is_away_is_a_skip_that_says_so(lake: Lake, instance: dg.Da
 
 
 @pytest.mark.parametrize("job", ["maintain_demo_demo_packages", "verify_demo_demo_packages"])
-def test_housekeeping_is_asked_for_once_a_week(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
+def test_housekeeping_is_requested_once_a_week(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
     requests, _ = evaluated(lake, instance, schedule=f"{job}_schedule")
     assert len(requests) == 1
     schedule = build(load(lake.settings_file)).resolve_schedule_def(f"{job}_schedule")

@@ -1,4 +1,4 @@
-"""The sensor over a real table and a real instance: what it records, adds, asks for and drops."""
+"""The sensor over a real table and a real instance: what it records, adds, requests and drops."""
 
 import json
 import time
@@ -64,7 +64,7 @@ def recorded(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
     return [record.asset_materialization for record in found if record.asset_materialization is not None]
 
 
-def test_the_sensor_asks_for_each_snapshot_in_commit_order(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_the_sensor_requests_each_snapshot_in_commit_order(lake: Lake, instance: dg.DagsterInstance) -> None:
     result = evaluated(load(lake.settings_file), instance)
     ids = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots]
     assert [request.partition_key for request in result.run_requests or ()] == ids
@@ -95,7 +95,7 @@ def test_the_newest_snapshot_lists_the_snapshots_by_time_and_operation(
     ]
 
 
-def test_an_unreachable_catalog_is_a_skip_that_says_so_and_loses_nothing(
+def test_an_unreachable_catalog_is_a_skip_with_a_reason_and_loses_nothing(
     lake: Lake, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     settings = load(lake.settings_file)
@@ -129,7 +129,7 @@ def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.Dagster
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
 
-def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_a_failed_run_is_reported_with_its_cause_and_the_others_go_on(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.write_settings(retries=0)
     broken = lake.table.inspect.files()["file_path"][0].as_py().removeprefix("file://")
     Path(broken).unlink()
@@ -295,7 +295,7 @@ def test_an_evaluation_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, 
     assert ended.status == dg.DagsterRunStatus.FAILURE
 
 
-def test_an_evaluation_asks_dagster_of_what_is_new_and_not_of_all_history(
+def test_an_evaluation_queries_dagster_for_what_is_new_and_not_for_all_history(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load(lake.settings_file)
@@ -310,8 +310,8 @@ def test_an_evaluation_asks_dagster_of_what_is_new_and_not_of_all_history(
     assert [(run.partition_key, run.succeeded) for run in runs] == [(added, True)]
 
 
-def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path) -> None:
-    """It has passed over the older snapshots while it was to make the newest alone."""
+def test_what_is_due_is_what_the_sensor_would_request(lake: Lake, tmp_path: Path) -> None:
+    """It skipped the older snapshots while the setting was "newest"."""
     lake.write_settings(snapshots="newest")
     with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
         result = evaluated(load(lake.settings_file), instance)

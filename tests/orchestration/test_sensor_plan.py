@@ -70,7 +70,7 @@ def test_only_what_dagster_shows_is_requested_and_the_next_evaluation_goes_on() 
     assert (second.request, second.waiting) == (("3",), 0)
 
 
-def test_no_more_runs_wait_than_was_said() -> None:
+def test_no_more_runs_wait_than_the_setting_allows() -> None:
     first = every(facts(1, 2, 3, 4), runs_ahead=2)
     assert (first.request, first.waiting) == (("1", "2"), 2)
     assert every(facts(1, 2, 3, 4, in_flight=2), first.cursor, runs_ahead=2).request == ()
@@ -100,7 +100,7 @@ def test_expired_snapshots_lose_their_partition() -> None:
     assert expired_partitions(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))) == ("1",)
 
 
-def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
+def test_a_rollback_requests_the_snapshot_it_returned_to_once() -> None:
     first = every(facts(1, 2))
     back = every(facts(1, parents=descent(1, 2), done=["1", "2"]), first.cursor)
     assert (back.request, back.returned_to, back.cursor.returns) == ((), "1", 1)
@@ -110,7 +110,7 @@ def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
     assert run_key(UUID, "1", 1) != run_key(UUID, "1")
 
 
-def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() -> None:
+def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() -> None:
     done = every(facts(1, 2)).cursor
     overwritten = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
     plan = every(facts(1, 2, **overwritten), done)
@@ -131,7 +131,7 @@ def test_a_table_made_again_under_its_name_starts_anew() -> None:
     assert SensorCursor.parse(None, UUID) == SensorCursor(UUID)
 
 
-def test_a_table_without_snapshots_asks_for_nothing() -> None:
+def test_a_table_without_snapshots_requests_nothing() -> None:
     assert every(facts()) == RunPlan(cursor=SensorCursor(UUID))
 
 
@@ -170,7 +170,7 @@ def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Poli
 
 
 @given(st.data())
-def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(data: st.DataObject) -> None:
+def test_whatever_a_table_goes_through_each_watched_snapshot_is_requested_once(data: st.DataObject) -> None:
     """Appends, forks, rollbacks, fast-forwards of two watched branches; some evaluations keep no cursor."""
     parents: dict[str, str | None] = {}
     heads: list[str | None] = [None, None]
@@ -188,27 +188,27 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
             case "meet":
                 heads[which] = heads[1 - which]
             case _:
-                new = snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")
+                new = snapshots_to_record(_facts_of_history(parents, heads, partitions), cursor, "every")
                 partitions += new[: data.draw(st.integers(0, 4))]
-                plan = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
-                ever_watched |= {item.key for item in _seen_at(parents, heads, []).watched}
+                plan = every(_facts_of_history(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
+                ever_watched |= {item.key for item in _facts_of_history(parents, heads, []).watched}
                 if data.draw(st.booleans()):
                     cursor = SensorCursor.parse(plan.cursor.text(), UUID)
                     keys += [run_key(UUID, key) for key in plan.request]
     for _ in range(len(parents) + 1):
-        partitions += snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")[:3]
-        plan = every(_seen_at(parents, heads, partitions), cursor, 3)
+        partitions += snapshots_to_record(_facts_of_history(parents, heads, partitions), cursor, "every")[:3]
+        plan = every(_facts_of_history(parents, heads, partitions), cursor, 3)
         cursor = SensorCursor.parse(plan.cursor.text(), UUID)
         keys += [run_key(UUID, key) for key in plan.request]
-        ever_watched |= {item.key for item in _seen_at(parents, heads, []).watched}
+        ever_watched |= {item.key for item in _facts_of_history(parents, heads, []).watched}
     assert len(keys) == len(set(keys))
-    watched = {item.key for item in _seen_at(parents, heads, []).watched}
+    watched = {item.key for item in _facts_of_history(parents, heads, []).watched}
     assert {run_key(UUID, key) for key in watched} <= set(keys)
     assert set(keys) <= {run_key(UUID, key) for key in ever_watched}
     assert len(partitions) == len(set(partitions))
 
 
-def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> TableFacts:
+def _facts_of_history(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> TableFacts:
     reached: set[str] = set()
     for head in heads:
         ancestor = head
@@ -226,7 +226,7 @@ def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions
     )
 
 
-def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() -> None:
+def test_a_head_that_came_back_is_requested_although_the_snapshot_before_has_expired() -> None:
     """Main went from 2 back to 1, and 2 expired, all between two ticks: nothing descends from the cursor's tip."""
     first = every(facts(1, 2))
     for changes in ({"done": ["1"]}, {"head_requested": True}):
@@ -277,7 +277,7 @@ def test_a_first_watched_ref_that_comes_to_be_where_another_one_was_is_a_return(
     assert every(facts(1, 2, done=["2"]), SensorCursor(UUID)).runs == ("1",), "the first evaluation knows of no move"
 
 
-def test_a_head_that_moves_to_what_a_backfill_has_made_is_asked_for_once_unless_its_tag_is_there() -> None:
+def test_a_head_that_moves_to_a_backfilled_snapshot_is_requested_once_unless_its_tag_is_there() -> None:
     first = every(facts(1, 2))
     assert every(facts(1, 2, 3, done=["1", "2", "3"], index_tags_at_head=True), first.cursor).runs == ()
     forward = every(facts(1, 2, 3, done=["1", "2", "3"]), first.cursor)
@@ -306,7 +306,7 @@ def test_a_cursor_of_another_release_keeps_what_it_shares() -> None:
     )
 
 
-def test_newest_asks_for_what_it_passed_over_once_a_further_ref_comes_to_it() -> None:
+def test_newest_requests_what_it_skipped_once_another_ref_comes_to_it() -> None:
     def heads(*at: int, **known: object) -> TableFacts:
         watched = [replace(item, is_head=item.snapshot_id in at) for item in lineage(1, 2, 3)]
         return facts(1, 2, 3, watched=watched, **known)

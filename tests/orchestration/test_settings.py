@@ -409,7 +409,7 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_value_is_told_by_where_it_is(
+def test_a_bad_value_is_reported_with_its_place(
     file: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: str, value: str, says: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -419,9 +419,7 @@ def test_a_bad_value_is_told_by_where_it_is(
     assert (str(file) in str(caught.value)) == ("icepuffin.toml" in says)
 
 
-def test_what_is_wrong_in_the_file_and_in_a_variable_is_told_of_each(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_of_the_file_and_of_a_variable_are_both_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEPUFFIN__THREADS", "x")
     said = refusal(file, MINIMAL + "[spark]\nmastr = 1\n")
     assert f"{file}: spark.mastr: no such setting" in said

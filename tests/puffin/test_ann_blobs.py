@@ -102,7 +102,7 @@ def test_older_releases_read_a_routing_blob_without_packs_and_one_without_moved_
     assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
 
 
-def test_a_routing_blob_of_a_later_release_is_called_so() -> None:
+def test_a_routing_blob_of_a_later_release_is_reported_as_later() -> None:
     data = bytearray(routing.encode(samples.moved_routing()))
     data[4] = 4
     with pytest.raises(LaterFormatError):
@@ -244,7 +244,7 @@ def test_a_small_bitmap_that_expands_without_end_is_refused() -> None:
         deletion_vector.decode_roaring64(bomb)
 
 
-def test_wrong_checksums_say_so() -> None:
+def test_a_wrong_checksum_is_an_error() -> None:
     for _, data, decode in ENCODED[1:]:
         changed = bytearray(data)
         changed[-6] ^= 1
@@ -313,7 +313,7 @@ def test_addresses_of_another_shard_are_refused() -> None:
         reader.read()
 
 
-def test_addresses_of_a_later_release_are_called_so() -> None:
+def test_addresses_of_a_later_release_are_reported_as_later() -> None:
     data = bytearray(addresses.encode(*moved(3)))
     data[4] = 2
     with pytest.raises(LaterFormatError):

@@ -70,7 +70,7 @@ def test_one_long_list_does_not_make_room_for_all() -> None:
 
 
 def hostile(value: Shard) -> bytes:
-    """As a writer makes it that does not ask whether readers take it."""
+    """Bytes of a writer that does not check whether readers accept them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard, "_require_readable", lambda *_: None)
         return shard_bytes(value)

@@ -22,7 +22,7 @@ def sketch_of(start: int, stop: int) -> ThetaSketch:
     return ThetaSketch(*accumulator.result())
 
 
-def theirs_of(start: int, stop: int) -> datasketches.update_theta_sketch:
+def sketch_of_datasketches(start: int, stop: int) -> datasketches.update_theta_sketch:
     sketch = datasketches.update_theta_sketch(12)
     for value in range(start, stop):
         sketch.update(value)
@@ -43,7 +43,7 @@ def test_datasketches_reads_what_is_written(count: int) -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 2, 4096, 20_000])
 def test_what_datasketches_writes_is_read(count: int, ordered: bool) -> None:
-    other_rows = theirs_of(0, count)
+    other_rows = sketch_of_datasketches(0, count)
     read = decode(other_rows.compact(ordered).serialize())
     assert read.theta == other_rows.theta64
     assert read.hashes.tolist() == sorted(other_rows.compact())
@@ -52,13 +52,13 @@ def test_what_datasketches_writes_is_read(count: int, ordered: bool) -> None:
     assert [h for h in read.hashes.tolist() if h < both] == [h for h in sketch.hashes.tolist() if h < both]
 
 
-def test_theta_union_of_datasketches_unites_theirs_with_ours() -> None:
+def test_theta_union_of_datasketches_unites_its_sketches_with_ours() -> None:
     unite = datasketches.theta_union(12)
-    unite.update(theirs_of(0, 60_000))
+    unite.update(sketch_of_datasketches(0, 60_000))
     unite.update(datasketches.compact_theta_sketch.deserialize(encode(sketch_of(40_000, 90_000))))
     result = unite.get_result()
     assert result.get_lower_bound(3) < 90_000 < result.get_upper_bound(3)
-    other = decode(theirs_of(0, 60_000).compact().serialize())
+    other = decode(sketch_of_datasketches(0, 60_000).compact().serialize())
     sketch = sketch_of(40_000, 90_000)
     ours = union([(other.theta, other.hashes), (sketch.theta, sketch.hashes)])
     assert (ours[0], ours[1].tolist()) == (result.theta64, sorted(result))

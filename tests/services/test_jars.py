@@ -22,7 +22,7 @@ def test_offline_is_a_reason_to_skip_only_where_it_is_meant(empty_cache: Path, m
         jars.fetch(COORDINATE)
 
 
-def test_a_machine_that_cannot_fetch_is_told_how_to_go_on(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_is_reported_with_what_to_do(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(RuntimeError, match=f"{COORDINATE} could not be fetched .* ICEPUFFIN_OFFLINE=1"):
         jars.fetch(COORDINATE)

@@ -51,7 +51,7 @@ class Vending:
     how: How = "storage-credentials"
     seconds: float = 3600.0
     """Keys' lifetime"""
-    tells_expiry: bool = True
+    sends_expiry: bool = True
     lost: bool = False
     """Whether the user may not read tables any more"""
     keys: dict[str, Key] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Vending:
             "s3.secret-access-key": key.secret_key,
             "s3.session-token": key.token,
         }
-        if self.tells_expiry:
+        if self.sends_expiry:
             properties["s3.session-token-expires-at-ms"] = str(int(key.expires * 1000))
         return properties
 
@@ -100,7 +100,7 @@ def _of_catalog(state: Vending, upstream: str, request: Request) -> Answer:
     if state.lost:
         error = {"message": "not authorized", "type": "ForbiddenException", "code": 403}
         return Answer(403, (("Content-Type", "application/json"),), json.dumps({"error": error}).encode())
-    asks_credentials = place[3] is not None
+    requests_credentials = place[3] is not None
     result = forward(upstream, replace(request, path=request.path.replace("/credentials", "")))
     wanted = request.headers.get("X-Iceberg-Access-Delegation") == "vended-credentials"
     if request.method != "GET" or result.status != 200 or not wanted:
@@ -108,7 +108,7 @@ def _of_catalog(state: Vending, upstream: str, request: Request) -> Answer:
     state.vended_paths.append(request.path)
     document = json.loads(result.body)
     vended = _vended(state, document["metadata"]["location"])
-    if asks_credentials:
+    if requests_credentials:
         return result.with_body(json.dumps({"storage-credentials": vended["storage-credentials"]}).encode())
     document["config"] = {**document.get("config", {}), **vended.pop("config")}
     return result.with_body(json.dumps({**document, **vended}).encode())
@@ -169,7 +169,7 @@ def _refusal(state: Vending, request: Request) -> str | None:
     return None if inside else "AccessDenied"
 
 
-class _AsGiven(S3SigV4Auth):  # type: ignore[misc]
+class _SignedPayload(S3SigV4Auth):  # type: ignore[misc]
     def payload(self, request: AWSRequest) -> str:
         return str(request.context["payload"])
 
@@ -180,5 +180,5 @@ def _signed_anew(s3: Mapping[str, str], request: Request) -> Request:
     anew = AWSRequest(request.method, f"{s3['s3.endpoint']}{request.path}", kept, request.body)
     anew.context["payload"] = anew.headers["X-Amz-Content-SHA256"]
     credentials = Credentials(s3["s3.access-key-id"], s3["s3.secret-access-key"])
-    _AsGiven(credentials, "s3", s3["s3.region"]).add_auth(anew)
+    _SignedPayload(credentials, "s3", s3["s3.region"]).add_auth(anew)
     return replace(request, headers=dict(anew.headers.items()))

@@ -20,7 +20,7 @@ DIMS = 16
 STORAGE = StorageConfig({})
 
 
-def made_shard(seed: int = 0, rows: int = ROWS) -> Shard:
+def random_shard(seed: int = 0, rows: int = ROWS) -> Shard:
     """A small shard with vectors; its row positions tell which one it is."""
     vectors = np.random.default_rng(seed).standard_normal((rows, DIMS)).astype(np.float32)
     params = vamana.VamanaParams(max_degree=8, search_list=16)

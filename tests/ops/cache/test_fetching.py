@@ -18,9 +18,9 @@ from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, PuffinError
-from tests.ops.cache.stored import STORAGE, kept_by, lean, made_shard, stored
+from tests.ops.cache.stored import STORAGE, kept_by, lean, random_shard, stored
 
-LARGE = made_shard(seed=3, rows=1_300)
+LARGE = random_shard(seed=3, rows=1_300)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -88,15 +88,15 @@ def header_of(data: bytearray) -> Any:
 
 
 def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
-    vectors = made_shard().vectors.astype(np.float16)
+    vectors = random_shard().vectors.astype(np.float16)
     vectors[7, 3] = np.inf
-    key = stored(tmp_path, replace(made_shard(), vectors=vectors))
+    key = stored(tmp_path, replace(random_shard(), vectors=vectors))
     with pytest.raises(BadBlobError, match="not finite"):
         ShardCache(CacheSettings.off()).shard(key, STORAGE)
 
 
 def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) -> None:
-    for number, shard in enumerate([made_shard(), LARGE, lean(LARGE)]):
+    for number, shard in enumerate([random_shard(), LARGE, lean(LARGE)]):
         blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
         header = header_of(bytearray(blob))
         size = sum(array.nbytes for array in to_arrays(ready(shard_blob.decode(blob)))[0].values())
@@ -122,13 +122,13 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from icepuffin.ops.cache import CacheSettings, ShardCache
-from tests.ops.cache.stored import STORAGE, kept_by, made_shard, stored
+from tests.ops.cache.stored import STORAGE, kept_by, random_shard, stored
 
 def data_bytes():
     return 1024 * int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0])
 
 folder, extra = Path(sys.argv[1]), int(sys.argv[2])
-small = stored(folder, made_shard(rows=1_100), "small")
+small = stored(folder, random_shard(rows=1_100), "small")
 kept_by(ShardCache(CacheSettings(folder / "cache", 1 << 30, 0)), small)  # kernels are loaded
 from tests.ops.cache.test_fetching import large_key
 key, mapped = large_key(folder)

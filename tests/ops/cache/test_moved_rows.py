@@ -13,7 +13,7 @@ from icepuffin.ops.model import ObjectRange, StoredAddresses
 from icepuffin.ops.storage import ObjectMissingError
 from icepuffin.puffin.blobs import addresses
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, made_shard, stored
+from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, random_shard, stored
 
 
 def moved(folder: Path, key: ShardKey, seed: int, rows: int = ROWS) -> tuple[ShardKey, np.ndarray]:
@@ -36,7 +36,7 @@ def cache_in(folder: Path, *, disk: int = 1 << 30, memory: int = 1 << 30) -> Sha
 def test_every_key_gets_its_own_addresses_in_any_order(tmp_path: Path, disk: int, memory: int) -> None:
     expected: list[tuple[ShardKey, np.ndarray]] = []
     for number in range(3):
-        key = stored(tmp_path, made_shard(number), f"shard-{number}", with_hash=number < 2)
+        key = stored(tmp_path, random_shard(number), f"shard-{number}", with_hash=number < 2)
         expected.append((key, np.arange(ROWS) + 1000 * number))
         expected += [moved(tmp_path, key, seed) for seed in (1 + number, 5)]  # 5: equal ones for all shards
     rng = random.Random(3)
@@ -53,7 +53,7 @@ def test_every_key_gets_its_own_addresses_in_any_order(tmp_path: Path, disk: int
 
 
 def test_of_a_shard_whose_rows_have_moved_the_addresses_alone_are_read(tmp_path: Path) -> None:
-    key = stored(tmp_path, made_shard())
+    key = stored(tmp_path, random_shard())
     later, positions = moved(tmp_path, key, 1)
     kept_by(cache_in(tmp_path), key)
     (tmp_path / "shard").unlink()
@@ -66,7 +66,7 @@ def test_of_a_shard_whose_rows_have_moved_the_addresses_alone_are_read(tmp_path:
 
 
 def test_a_shard_is_in_memory_when_its_addresses_are_too(tmp_path: Path) -> None:
-    key = stored(tmp_path, made_shard())
+    key = stored(tmp_path, random_shard())
     later, _ = moved(tmp_path, key, 1)
     cache = cache_in(tmp_path)
     kept_by(cache, key)
@@ -79,7 +79,7 @@ def test_a_shard_is_in_memory_when_its_addresses_are_too(tmp_path: Path) -> None
 
 
 def test_addresses_that_are_not_those_of_the_routing_blob_are_refused_and_not_kept(tmp_path: Path) -> None:
-    key = stored(tmp_path, made_shard())
+    key = stored(tmp_path, random_shard())
     later, positions = moved(tmp_path, key, 1)
     other, _ = moved(tmp_path, key, 2)
     assert later.stored.addresses is not None
@@ -96,7 +96,7 @@ def test_addresses_that_are_not_those_of_the_routing_blob_are_refused_and_not_ke
 
 
 def test_addresses_of_another_number_of_nodes_are_refused(tmp_path: Path) -> None:
-    key = stored(tmp_path, made_shard())
+    key = stored(tmp_path, random_shard())
     for rows in (ROWS - 1, ROWS + 1):
         later, _ = moved(tmp_path, key, rows, rows)
         for _ in range(2):

@@ -12,14 +12,14 @@ import pytest
 
 from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache
-from tests.ops.cache.stored import ROWS, STORAGE, kept_by, made_shard, stored
+from tests.ops.cache.stored import ROWS, STORAGE, kept_by, random_shard, stored
 
 SPAWN = multiprocessing.get_context("spawn")
 SHARDS = 6
 
 
-def ask_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, rounds: int) -> None:
-    """Ask for shards in any order, each looked at as a search would; a wrong byte ends the process with an error."""
+def fetch_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, rounds: int) -> None:
+    """Fetch shards in any order, and read each as a search does; a wrong byte ends the process with an error."""
     rng = np.random.default_rng(seed)
     cache = ShardCache(CacheSettings(folder, budget, 0))
     for number in rng.integers(0, len(keys), rounds):
@@ -62,7 +62,7 @@ def take_lock(folder: Path, name: str) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> list[ShardKey]:
-    return [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(SHARDS)]
+    return [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(SHARDS)]
 
 
 def one_file(folder: Path, key: ShardKey) -> int:
@@ -73,7 +73,7 @@ def one_file(folder: Path, key: ShardKey) -> int:
 def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path, keys: list[ShardKey]) -> None:
     budget = int(2.5 * one_file(tmp_path / "measure", keys[0]))
     folder = tmp_path / "cache"
-    workers = [SPAWN.Process(target=ask_at_random, args=(folder, budget, keys, seed, 40)) for seed in range(3)]
+    workers = [SPAWN.Process(target=fetch_at_random, args=(folder, budget, keys, seed, 40)) for seed in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -96,7 +96,7 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
     budget = int(2.5 * one_file(tmp_path / "measure", keys[0]))
     folder = tmp_path / "cache"
     for seed in range(2):
-        worker = SPAWN.Process(target=ask_at_random, args=(folder, budget, keys, seed, 10_000))
+        worker = SPAWN.Process(target=fetch_at_random, args=(folder, budget, keys, seed, 10_000))
         worker.start()
         until = time.monotonic() + 60
         while not list(folder.glob("*/*.shard")) and time.monotonic() < until:
@@ -104,7 +104,7 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
         time.sleep(0.05 + 0.037 * seed)
         os.kill(worker.pid or 0, signal.SIGKILL)
         worker.join(10)
-    ask_at_random(folder, budget, keys, 9, 30)
+    fetch_at_random(folder, budget, keys, 9, 30)
     assert not list(folder.glob("*/*.aside"))
 
 

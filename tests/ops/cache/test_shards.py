@@ -23,9 +23,9 @@ from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, lean, made_shard, stored
+from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, lean, random_shard, stored
 
-SHARD = made_shard()
+SHARD = random_shard()
 ONE = ready(SHARD).nbytes
 OTHER = StorageConfig({"s3.endpoint": "http://elsewhere", "s3.access-key-id": "b", "s3.secret-access-key": "c"})
 
@@ -68,12 +68,12 @@ def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
     first_layout = hashlib.sha256(f"1\0True\0{key.sha256.hex()}".encode()).hexdigest()
     disk = DiskCache.opened(tmp_path / "cache", 1 << 30)
     assert disk is not None
-    disk.put(principal(key.where.path, STORAGE), first_layout, *to_arrays(ready(made_shard(seed=1))))
+    disk.put(principal(key.where.path, STORAGE), first_layout, *to_arrays(ready(random_shard(seed=1))))
     assert same(kept_by(cache, key), ready(SHARD))
 
 
 def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
-    key = stored(tmp_path, made_shard(rows=1_100))
+    key = stored(tmp_path, random_shard(rows=1_100))
     decoded = kept_by(cache_in(tmp_path), key)
     kept = kept_by(cache_in(tmp_path), key)
     assert decoded.searcher.codes is not None
@@ -104,7 +104,7 @@ def test_memory_answers_before_the_disk(tmp_path: Path) -> None:
 def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(2)]
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(2)]
     cache = cache_in(tmp_path, memory=4 * ONE)
     may_write, real = threading.Event(), DraftFile.publish
 
@@ -126,12 +126,12 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
     again = cache.shard(keys[0], STORAGE)
     assert all(is_mapped(array) for shard in (first, again) for array in to_arrays(shard)[0].values())
     assert same(again, first)
-    assert same(again, ready(made_shard(0)))
+    assert same(again, ready(random_shard(0)))
     assert cache.bytes_in_memory == sum(cache.shard(key, STORAGE).nbytes for key in keys)
 
 
 def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
-    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(3)]
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(3)]
     cache = cache_in(tmp_path, memory=2 * ONE)
     for number in (0, 1, 0, 2):
         cache.shard(keys[number], STORAGE)
@@ -140,7 +140,7 @@ def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_pa
 
 
 def test_a_shard_over_the_budget_leaves_the_others_in_memory(tmp_path: Path) -> None:
-    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, made_shard(1, 4 * SHARD.count), "large")
+    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, random_shard(1, 4 * SHARD.count), "large")
     cache = cache_in(tmp_path, memory=2 * ONE)
     for key in (small, large):
         cache.shard(key, STORAGE)
@@ -148,7 +148,7 @@ def test_a_shard_over_the_budget_leaves_the_others_in_memory(tmp_path: Path) -> 
     assert not cache.holds(large, STORAGE)
 
 
-def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
+def test_a_shard_that_a_refresh_copied_is_recognised(tmp_path: Path) -> None:
     kept_by(cache_in(tmp_path), stored(tmp_path, SHARD, "old"))
     copied = stored(tmp_path, SHARD, "new")
     (tmp_path / "new").unlink()
@@ -156,25 +156,25 @@ def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies_and_its_version(tmp_path: Path) -> None:
-    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", with_hash=False) for seed in range(2)]
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}", with_hash=False) for seed in range(2)]
     for _ in range(2):
         found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
         assert found == [0, 1000]
 
 
 def test_what_has_the_name_and_the_place_of_a_deleted_version_is_not_taken_for_it(tmp_path: Path) -> None:
-    deleted = stored(tmp_path, made_shard(0), with_hash=False, version=1)
+    deleted = stored(tmp_path, random_shard(0), with_hash=False, version=1)
     caches = cache_in(tmp_path), cache_in(tmp_path, memory=2 * ONE)
     assert [kept_by(cache, deleted).row_positions[0] for cache in caches] == [0, 0]
     blob = bytearray((tmp_path / "shard").read_bytes())
-    after = stored(tmp_path, replace(made_shard(0), file_slots=np.ones(ROWS, np.uint32)), with_hash=False, version=2)
+    after = stored(tmp_path, replace(random_shard(0), file_slots=np.ones(ROWS, np.uint32)), with_hash=False, version=2)
     assert (after.where, len(blob)) == (deleted.where, after.where.length)
     assert [kept_by(cache, after).file_slots[0] for cache in caches] == [1, 1]
 
 
 def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
-    other = stored(tmp_path, made_shard(1), "other")
+    other = stored(tmp_path, random_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
         kept_by(cache_in(tmp_path), ShardKey(other.stored, key.sha256, key.index_snapshot_id))
     assert not files_of(tmp_path)
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_seen_and_fetched_again(
 def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> None:
     kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
     (first,) = files_of(tmp_path)
-    key = stored(tmp_path, made_shard(1), "other")
+    key = stored(tmp_path, random_shard(1), "other")
     first.rename(first.with_name(f"{key.name}.shard"))
     assert kept_by(cache_in(tmp_path), key).row_positions[0] == 1000
 
@@ -251,7 +251,7 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
     tmp_path_factory: pytest.TempPathFactory, room: float, requested: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("budget")
-    keys = [stored(folder, made_shard(seed), f"shard-{seed}") for seed in range(5)]
+    keys = [stored(folder, random_shard(seed), f"shard-{seed}") for seed in range(5)]
     size = 1 + max(file_size(key, folder) for key in keys[:1])
     budget = int(room * size)
     recent: list[int] = []
@@ -266,7 +266,7 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
 
 
 def test_a_shard_over_the_budget_leaves_the_others_on_the_disk(tmp_path: Path) -> None:
-    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, made_shard(1, 4 * SHARD.count), "large")
+    small, large = stored(tmp_path, SHARD, "small"), stored(tmp_path, random_shard(1, 4 * SHARD.count), "large")
     cache = cache_in(tmp_path, disk=2 * file_size(small, tmp_path))
     for key in (small, large):
         kept_by(cache, key)
@@ -296,16 +296,16 @@ def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3:
 
 
 def test_principals_are_told_apart_by_all_that_reaches_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_keys = [
+    key_sets = [
         {"s3.access-key-id": "a", "s3.secret-access-key": "b"},
         {"s3.access-key-id": "a", "s3.secret-access-key": "c"},
         {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "t"},
         {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.endpoint": "http://x"},
         {"s3.anonymous": "true"},
     ]
-    matches = {principal("s3://b/k", StorageConfig(keys)) for keys in given_keys}
-    assert len(matches) == len(given_keys)
-    assert principal("s3a://b/other", StorageConfig(given_keys[0])) in matches
+    matches = {principal("s3://b/k", StorageConfig(keys)) for keys in key_sets}
+    assert len(matches) == len(key_sets)
+    assert principal("s3a://b/other", StorageConfig(key_sets[0])) in matches
     assert not any(secret in name for name in matches for secret in ("access", "secret"))
 
 
@@ -383,7 +383,7 @@ def test_what_somebody_else_owns_is_not_mapped(tmp_path: Path, inside: str) -> N
 def test_without_another_thread_a_shard_is_written_before_it_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(2)]
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(2)]
     cache = cache_in(tmp_path, memory=4 * ONE)
 
     def start(_: threading.Thread) -> None:
@@ -408,7 +408,7 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
     assert "before it is searched" in caplog.text
 
 
-def test_a_folder_that_cannot_be_had_costs_the_disk_and_says_so(
+def test_a_folder_that_cannot_be_used_is_reported_and_nothing_is_kept_on_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "elsewhere").mkdir()

@@ -26,7 +26,7 @@ from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import delete_where_id_is
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -48,7 +48,7 @@ def our_files(table: Table) -> set[str]:
 def assert_kept(table: Table, good: IndexReport) -> None:
     """The version that was there is bound, and answers for its own snapshot."""
     assert tag_target(table.refresh(), "ann_e") == good.index_snapshot_id
-    found, recall = found_and_true(table, good.snapshot_id)
+    found, recall = answer_with_recall(table, good.snapshot_id)
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
 
@@ -98,7 +98,7 @@ def test_a_missing_data_file_is_named_and_the_last_version_stays(table: Table) -
     assert_kept(table, good)
 
 
-def test_a_table_that_was_dropped_is_said_so(table: Table, sql_catalog: Catalog) -> None:
+def test_a_table_that_was_dropped_is_reported_as_dropped(table: Table, sql_catalog: Catalog) -> None:
     new_binding = binding(table)
     sql_catalog.drop_table("db.t")
     with pytest.raises(TableUnavailableError, match=r"db\.t was dropped from catalog test"):
@@ -143,7 +143,7 @@ def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
     assert set(sql_catalog.load_table("db.t").metadata.refs) == {"main"}
 
 
-def test_an_index_run_whose_catalog_is_gone_says_so(table: Table, tmp_path: Path) -> None:
+def test_an_index_run_whose_catalog_does_not_answer_reports_that(table: Table, tmp_path: Path) -> None:
     good = index_head(table)
     table.refresh()
     table.append(make_rows(100, 150))

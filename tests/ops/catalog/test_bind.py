@@ -386,7 +386,7 @@ def test_a_tag_on_another_indexs_version_is_its_owners(table: Table) -> None:
         bindings.drop(table, "ann_e")
 
 
-def test_tags_that_are_to_last_say_so_themselves(table: Table) -> None:
+def test_tags_that_are_to_last_carry_their_own_reference_age(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
     bindings.drop(table, "ann_e")

@@ -71,7 +71,7 @@ def test_an_address_that_cannot_be_read_does_not_show() -> None:
         ({"type": "hive", "uri": f"thrift://{SECRET}"}, "not installed: pip install 'pyiceberg[hive]'"),
     ],
 )
-def test_a_kind_of_catalog_that_is_not_there_is_told_with_those_that_are(properties: dict[str, str], said: str) -> None:
+def test_an_unknown_kind_of_catalog_is_reported_with_the_kinds_there_are(properties: dict[str, str], said: str) -> None:
     with pytest.raises(CatalogUnavailableError, match=re.escape(said)) as caught:
         open_catalog("lake", properties)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -90,7 +90,7 @@ def test_settings_of_a_login_are_handed_on_as_pyiceberg_wants_them() -> None:
     assert calls == [f"Basic {base64.b64encode(f'ann:{SECRET}'.encode()).decode()}"]
 
 
-def test_a_database_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     said_on_opening({"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/folder/c.db", "warehouse": "file:///x"})
 
 

@@ -44,7 +44,7 @@ def test_a_version_that_another_ref_points_at_stays_and_is_not_said_to_be_gone(t
     ("cause", "outcome"),
     [("database is locked", CommitOutcome.REFUSED), ("server closed the connection", CommitOutcome.UNKNOWN)],
 )
-def test_a_database_that_was_locked_has_rolled_back_and_no_other_lost_answer_says_so(
+def test_of_lost_answers_a_locked_database_alone_proves_a_rollback(
     table: Table, monkeypatch: pytest.MonkeyPatch, cause: str, outcome: CommitOutcome
 ) -> None:
     def commit_table(*_: object) -> None:

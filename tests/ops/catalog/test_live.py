@@ -113,17 +113,17 @@ def delete(path: str, lower: bytes | None, upper: bytes | None) -> _Delete:
     return _Delete(file=file, partition=(0, ()), referenced=None, lower=lower, upper=upper, is_global=False)
 
 
-def test_deletes_whose_bounds_name_one_file_are_looked_at_for_that_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletes_whose_bounds_name_one_file_are_applied_to_that_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     data = [entry(f"s3://lake/t/data/{number:05}.parquet") for number in range(2000)]
     bounds = [item.data_file.file_path.encode() for item in data]
     index = _DeleteIndex([delete(f"d{number:05}", bound, bound) for number, bound in enumerate(bounds)], data)
-    looks = []
+    comparisons = []
     through = _Delete.applies_to
-    monkeypatch.setattr(_Delete, "applies_to", lambda *given: looks.append(1) or through(*given))
+    monkeypatch.setattr(_Delete, "applies_to", lambda *given: comparisons.append(1) or through(*given))
     assert [[found.path for found in index.deletes_of(item)] for item in data] == [
         [f"d{number:05}"] for number in range(2000)
     ]
-    assert len(looks) == 2000
+    assert len(comparisons) == 2000
 
 
 def test_deletes_apply_whatever_their_writer_made_of_the_bounds() -> None:

@@ -95,7 +95,7 @@ def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) ->
 
 
 def test_a_commit_whose_answer_was_lost_is_found_where_the_tag_did_not_move(table: Table, line: BadLine) -> None:
-    """It is not committed a second time, and what the catalog did not keep is said."""
+    """It is not committed a second time, and what the catalog did not keep is reported."""
     first = bindings.publish(table, binding(table)).index_snapshot_id
 
     def tag_stays(commit: Commit) -> None:
@@ -144,7 +144,7 @@ def test_a_commit_whose_answer_was_lost_is_checked_as_any_other(table: Table, li
     assert "ann_e" not in table.refresh().metadata.refs
 
 
-def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line: BadLine) -> None:
+def test_a_version_is_returned_even_where_the_tag_has_moved_on(table: Table, line: BadLine) -> None:
     def lost_and_overtaken(commit: Commit) -> None:
         commit()
         table.refresh()

@@ -80,7 +80,7 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     assert lake.refused == []
 
 
-def test_a_clock_that_is_ahead_of_all_keys_does_not_ask_at_each_request(
+def test_a_clock_ahead_of_all_keys_fetches_no_new_keys_at_each_request(
     lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
 ) -> None:
     table = new_table(lake, tmp_path)
@@ -97,9 +97,9 @@ def test_a_clock_that_is_ahead_of_all_keys_does_not_ask_at_each_request(
     assert len(lake.vended_paths) > requests_before, "a store that refuses the keys is believed at once"
 
 
-@pytest.mark.parametrize("tells_expiry", [True, False])
-def test_keys_that_the_store_refuses_are_replaced(tells_expiry: bool, lake: Vending, tmp_path: Path) -> None:
-    lake.tells_expiry = tells_expiry
+@pytest.mark.parametrize("sends_expiry", [True, False])
+def test_keys_that_the_store_refuses_are_replaced(sends_expiry: bool, lake: Vending, tmp_path: Path) -> None:
+    lake.sends_expiry = sends_expiry
     table = new_table(lake, tmp_path)
     build(table)
     reader = open_index(table, "e")
@@ -159,7 +159,7 @@ def test_a_task_that_starts_late_gets_keys_by_itself(lake: Vending, tmp_path: Pa
     assert lake.refused == []
 
 
-def test_a_catalog_that_gives_no_more_is_told_with_what_to_do(
+def test_a_catalog_that_vends_no_more_keys_is_reported_with_what_to_do(
     lake: Vending, tmp_path: Path, pass_time: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = new_table(lake, tmp_path)
@@ -195,9 +195,9 @@ def test_who_lost_access_is_served_nothing_out_of_the_cache(
     with pytest.raises(ForbiddenError):
         connected(lake).load_table(table.name())
     pass_time(3600 + 60)
-    for ask in (process_cache().shard, process_cache().holds):
+    for read in (process_cache().shard, process_cache().holds):
         with pytest.raises(AccessError, match="may still read"):
-            ask(key, config)
+            read(key, config)
 
 
 def test_the_cache_follows_the_user_and_not_the_keys(lake: Vending, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def ids_by_query(rows: pa.Table) -> dict[int, list[int]]:
     return out
 
 
-def found_and_true(
+def answer_with_recall(
     table: Table, snapshot: int | None = None, definition: IndexDefinition = DEFINITION, k: int = 10
 ) -> tuple[SearchResult, float]:
     """(the index's answer, its recall@k against exact search); also asserts that no row is wrong."""

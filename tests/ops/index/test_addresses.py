@@ -25,7 +25,7 @@ from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import routing
 from icepuffin.puffin.types import BlobType
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -72,14 +72,14 @@ def bytes_of(part: ObjectRange) -> bytes:
 
 
 def assert_right(table: Table) -> None:
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert recall >= 0.95
     version = newest(table)
     assert check_integrity(table, version.version, STORAGE).faults == ()
-    assert_every_row_is_where_it_is_said_to_be(table, open_index(table, DEFINITION, storage=STORAGE))
+    assert_every_row_is_at_its_address(table, open_index(table, DEFINITION, storage=STORAGE))
 
 
-def assert_every_row_is_where_it_is_said_to_be(table: Table, reader: IndexReader, snapshot: int | None = None) -> None:
+def assert_every_row_is_at_its_address(table: Table, reader: IndexReader, snapshot: int | None = None) -> None:
     """Searched by its own vector, each row comes back with its own id: the id is read at the row's address."""
     rows = table.scan(snapshot_id=snapshot).to_arrow()
     vectors = np.array(rows["embedding"].to_pylist(), np.float32)
@@ -170,7 +170,7 @@ def test_readers_of_both_versions_answer_by_their_own_addresses(table: Table, tm
         new = open_index(table, DEFINITION, storage=STORAGE)
         again = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
         for reader, snapshot in ((old, before), (new, None), (again, before), (old, before)):
-            assert_every_row_is_where_it_is_said_to_be(table, reader, snapshot)
+            assert_every_row_is_at_its_address(table, reader, snapshot)
     finally:
         use_settings(None)
 

@@ -15,7 +15,7 @@ from icepuffin.ops.storage import StorageError, local
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
-from tests.ops.index.comparison import found_and_true, index_head
+from tests.ops.index.comparison import answer_with_recall, index_head
 
 
 class LostError(Exception):
@@ -65,7 +65,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
     monkeypatch.setattr(stages, "make_shard", waiting)
     report = index_head(changed)
     assert report.shards_copied == report.shards - 1
-    assert found_and_true(changed)[1] >= 0.95
+    assert answer_with_recall(changed)[1] >= 0.95
 
 
 @pytest.mark.parametrize("stage", [(stages, "make_shard"), (materialize, "pass_gate"), (assembly, "_read_back")])
@@ -106,13 +106,13 @@ def test_ctrl_c_while_the_last_parts_are_written_leaves_no_file(
 def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
     changed: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shards_are_made = threading.Event()
+    shards_are_ready = threading.Event()
 
     def failing(*_: Any) -> None:
         raise StorageError("the store is away")
 
     def counted(task: ShardTask) -> ShardResult:
-        shards_are_made.set()
+        shards_are_ready.set()
         return make_shard(task)
 
     monkeypatch.setattr(local, "_append_range", failing)
@@ -120,5 +120,5 @@ def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
     before = files(changed)
     with pytest.raises(StorageError, match="the store is away"):
         index_head(changed)
-    assert shards_are_made.is_set()
+    assert shards_are_ready.is_set()
     assert not left(changed, before)

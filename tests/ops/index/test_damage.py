@@ -37,7 +37,7 @@ from icepuffin.puffin.blobs import centroid, routing, shard_header
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -83,13 +83,13 @@ def of_tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Table], IndexRepor
     return index
 
 
-def test_a_version_that_this_release_cannot_read_is_passed_over(
+def test_a_version_that_this_release_cannot_read_is_ignored(
     table: Table, of_tomorrow: Callable[[Table], IndexReport], caplog: pytest.LogCaptureFixture
 ) -> None:
     create_index(table, DEFINITION)
     table.append(make_rows(600, 700))
     version = of_tomorrow(table)
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
     assert "of_tomorrow" in found.warnings[0]
     newest = tagged_version(table.refresh(), "e") or pytest.fail("gone")
@@ -109,7 +109,7 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"Obj\x01 and no more", 0.5])
-def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broken(
+def test_in_format_v1_a_version_whose_manifests_are_lost_or_broken_is_ignored(
     table_factory: TableFactory, content: bytes | float | None
 ) -> None:
     """Only they tell which of its files the snapshot still has."""
@@ -126,7 +126,7 @@ def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broke
     manifests.unlink()
     if content is not None:
         manifests.write_bytes(content)
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
     with pytest.raises(NotAnIndexError, match="manifests of its index snapshot cannot be read"):
         overview(table, DEFINITION, STORAGE, version=index_versions(table, "e")[0])
@@ -134,7 +134,7 @@ def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broke
 
 
 @pytest.mark.parametrize("blob", [routing, shard_header, centroid])
-def test_blobs_of_a_later_format_are_said_to_be_so_and_not_to_be_damaged(
+def test_blobs_of_a_later_format_are_reported_as_later_and_not_as_damaged(
     table: Table, monkeypatch: pytest.MonkeyPatch, blob: ModuleType
 ) -> None:
     newest = tagged_version(table, "e") or pytest.fail("gone")
@@ -148,7 +148,7 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
     create_index(table, DEFINITION)
     with table.transaction() as transaction:
         transaction.set_properties({"ann.index.other.of-tomorrow": "1"})
-    assert found_and_true(table)[0].coverage is Coverage.EXACT_VERSION
+    assert answer_with_recall(table)[0].coverage is Coverage.EXACT_VERSION
     assert load_definition(table, "e").name == "e"
     assert (
         collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0).deleted
@@ -192,7 +192,7 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
     assert report.action is Action.BUILT
     assert "LOCATIONS" in report.reason or "not those that were published" in report.reason
     assert faults(table) == ()
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (found.coverage, found.warnings) == (Coverage.EXACT_VERSION, ())
     assert recall >= 0.95
 

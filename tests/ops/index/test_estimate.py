@@ -33,7 +33,7 @@ def first_file(table: Table) -> str:
     return str(min(table.refresh().inspect.files()["file_path"].to_pylist()))
 
 
-def expected_and_found(table: Table) -> tuple[Estimate, IndexReport]:
+def estimate_and_report(table: Table) -> tuple[Estimate, IndexReport]:
     """The estimate that was made before anything was done, and the report, which holds an equal one."""
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
@@ -47,7 +47,7 @@ def expected_and_found(table: Table) -> tuple[Estimate, IndexReport]:
 
 
 def test_a_build_is_foreseen(table: Table) -> None:
-    expected, report = expected_and_found(table)
+    expected, report = estimate_and_report(table)
     assert (expected.action, expected.inserted) == (Action.BUILT, report.inserted)
     assert [shard.how for shard in expected.shards] == ["built"] * 3
     assert expected.bytes_written == pytest.approx(report.bytes_written, rel=0.4)
@@ -58,19 +58,19 @@ def test_a_build_is_foreseen(table: Table) -> None:
 def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table: Table) -> None:
     index_head(table)
     table.append(make_rows(1200, 1240))
-    expected, report = expected_and_found(table)
+    expected, report = estimate_and_report(table)
     assert (expected.inserted, expected.remapped, expected.tombstoned) == (40, 0, 0) == (report.inserted, 0, 0)
     assert expected.bytes_written == pytest.approx(report.bytes_written, abs=8192), "a delta, and what every file has"
     assert expected.rates == "measured on the last version, made another way"
     table.append(make_rows(1240, 1280))
-    assert expected_and_found(table)[0].rates == "measured on the last version, refreshed like this one"
+    assert estimate_and_report(table)[0].rates == "measured on the last version, refreshed like this one"
 
 
-def test_deltas_that_are_dealt_out_are_foreseen(table: Table) -> None:
+def test_an_estimate_foresees_deltas_that_will_be_distributed(table: Table) -> None:
     index_head(table)
     for start in (1200, 1400):
         table.append(make_rows(start, start + 200))
-        expected, report = expected_and_found(table)
+        expected, report = estimate_and_report(table)
         assert expected.inserted == report.inserted == 200
     assert expected.merged == report.merged == 200
     assert {shard.how for shard in expected.shards} == {"inserted"}
@@ -79,7 +79,7 @@ def test_deltas_that_are_dealt_out_are_foreseen(table: Table) -> None:
 def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
     index_head(table)
     append_position_deletes(table, {first_file(table): np.arange(30)})
-    expected, report = expected_and_found(table)
+    expected, report = estimate_and_report(table)
     assert expected.tombstoned == report.gone == 30
     assert expected.bytes_written == 0
     assert expected.shards_copied == report.shards_copied == 3
@@ -88,7 +88,7 @@ def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
 def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
     index_head(table)
     table.overwrite(table.scan().to_arrow())
-    expected, report = expected_and_found(table)
+    expected, report = estimate_and_report(table)
     assert (expected.inserted, expected.remapped) == (0, 1200) == (report.inserted, report.remapped)
     assert {shard.how for shard in expected.shards} == {"remapped"}
 
@@ -106,7 +106,7 @@ def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table
 def test_the_rebuild_of_shards_full_of_tombstones_is_foreseen_with_its_reason(table: Table) -> None:
     index_head(table)
     append_position_deletes(table, {first_file(table): np.arange(380)})
-    expected, report = expected_and_found(table)
+    expected, report = estimate_and_report(table)
     assert expected.shards_rebuilt == report.shards_rebuilt > 0
     assert expected.tombstoned == report.gone == 380, "those too that a rebuild leaves out"
     assert any("of its nodes are tombstones, over 20%" in shard.reason for shard in expected.shards)

@@ -22,7 +22,7 @@ from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
 
 ROWS, ROWS_PER_FILE = 480, 120
@@ -94,7 +94,7 @@ def test_lineage_finds_what_hashes_find(table: Table, at_once: int, monkeypatch:
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted) == (ROWS, 0)
     assert addresses(table) == expected
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
 
 
 def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     opened = open_version(version, STORAGE)
     assert sorted(file.live_rows for file in opened.routing.files if file.present) == [40, ROWS]
     assert all(balls_by_slot(opened, STORAGE).values())
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
 
 
 def test_row_ids_are_taken_of_files_that_are_gone_as_the_index_snapshot_has_them(table: Table) -> None:
@@ -165,7 +165,7 @@ def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mend
     assert version is not None
     found = check_integrity(table, version, STORAGE)
     assert (found.faults, found.rows) == ((), ROWS)
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
 
 
 def test_of_a_file_without_a_ball_its_rows_have_none_where_they_lie_now(

@@ -15,7 +15,7 @@ from icepuffin.puffin.blobs import centroid
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.errors import BadCompressionError
 from tests.conftest import STORAGE
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 from tests.ops.search.test_range_search import CENTERS, clustered
 
 TableFactory = Callable[..., Table]
@@ -33,7 +33,7 @@ def centroids(table: Table) -> CentroidIndex:
     return read_centroids(open_version(index_versions(table.refresh(), "e")[-1], STORAGE), STORAGE)
 
 
-def balls_a_file(index: CentroidIndex) -> list[int]:
+def balls_per_file(index: CentroidIndex) -> list[int]:
     return np.bincount(index.file_ordinals, minlength=len(index.files)).tolist()
 
 
@@ -51,7 +51,7 @@ def limit_to(most: int, patch: pytest.MonkeyPatch) -> None:
 
 def assert_right(table: Table) -> int:
     """-> files pruned by a range search that needs one."""
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
     query = 10 * CENTERS[:1]
     result = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.0, columns=["id"])
     true = open_exact(table, "embedding", "l2", storage=STORAGE).within(query, 2.0, columns=["id"])
@@ -71,7 +71,7 @@ def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table
     return new_table
 
 
-def test_a_version_with_too_many_balls_keeps_one_a_file_and_is_refreshed(
+def test_a_version_with_too_many_balls_keeps_one_per_file_and_is_refreshed(
     table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     index_head(table)
@@ -80,7 +80,7 @@ def test_a_version_with_too_many_balls_keeps_one_a_file_and_is_refreshed(
     limit_to(len(centroid.encode(before)) + 4 + len(before.files[0]), monkeypatch)
     append(table, 4)
     assert index_head(table).action is Action.REFRESHED
-    assert balls_a_file(centroids(table)) == [1] * 5
+    assert balls_per_file(centroids(table)) == [1] * 5
     assert "around 5 files are more than a blob may hold (2 GiB); 5 are kept" in caplog.text
     assert assert_right(table) > 0
     append(table, 5)
@@ -88,10 +88,10 @@ def test_a_version_with_too_many_balls_keeps_one_a_file_and_is_refreshed(
     assert_right(table)
 
 
-def test_where_one_a_file_is_too_much_nothing_is_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_one_per_file_is_too_much_nothing_is_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_to(500, monkeypatch)
     index_head(table)
-    assert balls_a_file(centroids(table)) == [0] * 4
+    assert balls_per_file(centroids(table)) == [0] * 4
     assert assert_right(table) == 0
     append(table, 4)
     assert index_head(table).action is Action.REFRESHED

@@ -36,7 +36,7 @@ from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -54,7 +54,7 @@ def table(table_factory: TableFactory) -> Table:
 def test_an_index_answers_as_exact_search_does(table: Table, metric: str, vectors: str) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors)
     report = index_head(table, definition)
-    result, recall = found_and_true(table, definition=definition)
+    result, recall = answer_with_recall(table, definition=definition)
     assert report.action is Action.BUILT
     assert report.rows == 900
     assert result.coverage is Coverage.EXACT_VERSION
@@ -107,7 +107,7 @@ def test_appended_rows_are_inserted_and_found(table: Table) -> None:
     index_head(table)
     table.append(make_rows(900, 1000))
     report = index_head(table)
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (report.action, report.inserted, report.rows) == (Action.REFRESHED, 100, 1000)
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
@@ -119,7 +119,7 @@ def test_rows_of_a_deleted_file_become_tombstones(table: Table) -> None:
     table.delete("id < 100")
     table.refresh()
     report = index_head(table)
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert report.tombstones == 100
     assert report.remapped == 200, "rows that moved to a rewritten file keep their nodes"
     assert recall >= 0.95
@@ -131,7 +131,7 @@ def test_position_deletes_become_tombstones_and_nothing_is_rewritten(table: Tabl
     first = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
     append_position_deletes(table, {first.path: np.arange(20)})
     report = index_head(table)
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert (report.tombstones, report.inserted, report.shards_copied) == (20, 0, 3)
     assert report.bytes_written < report.bytes_total / 4
     assert recall >= 0.95
@@ -142,7 +142,7 @@ def test_a_shard_full_of_tombstones_is_rebuilt_and_others_are_not(table: Table) 
     gone = _rows_of_first_shard(table)
     append_position_deletes(table, gone)
     report = index_head(table)
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert (report.shards_rebuilt, report.shards_copied) == (1, 2)
     assert report.tombstones == 0
     assert recall >= 0.95
@@ -168,7 +168,7 @@ def test_a_table_written_anew_with_its_old_rows_costs_no_graph_work(table: Table
     assert report.action is Action.REFRESHED
     assert (report.inserted, report.remapped, report.tombstones) == (0, 900, 0)
     assert {shard.how for shard in report.shard_reports} == {"remapped"}
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
 
@@ -181,7 +181,7 @@ def test_rewriting_files_again_and_again_does_not_lengthen_the_file_table(table:
     lengths = []
     for _ in range(4):
         index_head(table)
-        found, recall = found_and_true(table)
+        found, recall = answer_with_recall(table)
         assert found.coverage is Coverage.EXACT_VERSION
         assert recall >= 0.95
         lengths.append(len(open_version(index_versions(table, "e")[-1], STORAGE).routing.files))
@@ -195,7 +195,7 @@ def test_a_table_written_anew_with_other_rows_is_built_anew(table: Table) -> Non
     report = index_head(table)
     assert report.action is Action.BUILT
     assert "0%" in report.reason
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
 
 
 def test_a_rollback_moves_only_the_tag(table: Table) -> None:
@@ -206,7 +206,7 @@ def test_a_rollback_moves_only_the_tag(table: Table) -> None:
     report = index_head(table)
     assert report.action is Action.RETAGGED
     assert tag_target(table, "ann_e") == first.index_snapshot_id
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
 
 
 def test_old_snapshots_are_indexed_in_any_order_under_their_own_tags(table: Table) -> None:
@@ -214,7 +214,7 @@ def test_old_snapshots_are_indexed_in_any_order_under_their_own_tags(table: Tabl
     for snapshot in (history[2], history[0], history[1]):
         materialize_index(table, DEFINITION, snapshot, runner=LocalRunner(1), storage=STORAGE)
     for snapshot, rows in zip(history, (300, 600, 900), strict=True):
-        found, recall = found_and_true(table, snapshot)
+        found, recall = answer_with_recall(table, snapshot)
         assert found.coverage is Coverage.EXACT_VERSION
         assert table.scan(snapshot_id=snapshot).to_arrow().num_rows == rows
         assert recall >= 0.95
@@ -234,7 +234,7 @@ def test_refreshed_versions_answer_as_well_as_fresh_ones(table_factory: TableFac
         index_head(refreshed)
     fresh.append(make_rows(0, 1200))
     index_head(fresh)
-    assert found_and_true(refreshed)[1] >= found_and_true(fresh)[1] - 0.01
+    assert answer_with_recall(refreshed)[1] >= answer_with_recall(fresh)[1] - 0.01
 
 
 def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(
@@ -247,7 +247,7 @@ def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(
         index_head(table, weak)
     assert "built by codes of one byte" in caplog.text  # and by vectors before it was refused
     assert tag_target(table, "ann_e") == good.index_snapshot_id
-    assert found_and_true(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert answer_with_recall(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL
 
 
 def test_an_empty_table_gets_no_version(table_factory: TableFactory) -> None:
@@ -262,7 +262,7 @@ def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:
     table = table_factory()
     table.append(make_rows(0, 1))
     assert index_head(table).rows == 1
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert recall == 1.0
     assert found.rows.num_rows == 20
 
@@ -286,7 +286,7 @@ def test_a_vector_that_cannot_be_indexed_is_named_by_file_and_row(
     table.append(make_rows(0, 50))
     good = index_head(table, cosine) if indexed else None
     rows = make_rows(50, 60).to_pylist()
-    rows[2]["embedding"] = None  # passed over, and counted
+    rows[2]["embedding"] = None  # left out, and counted
     rows[7]["embedding"] = value
     table.refresh().append(pa.Table.from_pylist(rows, schema=ROWS))
     with pytest.raises(VectorColumnError, match=rf"\.parquet: .*row 7 .*{said}"):

@@ -16,12 +16,12 @@ from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 
 
-def some_without(first: int, last: int, without: Iterable[int]) -> pa.Table:
+def rows_with_gaps(first: int, last: int, without: Iterable[int]) -> pa.Table:
     """Rows of which some have no vector."""
     rows = make_rows(first, last).to_pylist()
     for number in without:
@@ -33,14 +33,14 @@ def some_without(first: int, last: int, without: Iterable[int]) -> pa.Table:
 def table(table_factory: TableFactory) -> Table:
     """400 rows in two files; every fourth has no vector."""
     table = table_factory()
-    table.append(some_without(0, 200, range(0, 200, 4)))
-    table.append(some_without(200, 400, range(200, 400, 4)))
+    table.append(rows_with_gaps(0, 200, range(0, 200, 4)))
+    table.append(rows_with_gaps(200, 400, range(200, 400, 4)))
     return table
 
 
 def assert_right(table: Table, report: IndexReport, rows: int) -> None:
     assert report.rows == rows
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert recall >= 0.95
     assert found.coverage is Coverage.EXACT_VERSION
 
@@ -53,7 +53,7 @@ def test_they_are_no_nodes(table: Table) -> None:
 
 def test_appending_some_inserts_the_others(table: Table) -> None:
     index_head(table)
-    table.append(some_without(400, 420, range(400, 420, 2)))
+    table.append(rows_with_gaps(400, 420, range(400, 420, 2)))
     report = index_head(table)
     assert (report.inserted, report.without_vector) == (10, 10)
     assert_right(table, report, 310)
@@ -87,7 +87,7 @@ def test_a_vector_that_comes_later_is_inserted(table: Table) -> None:
 
 def test_files_without_any(table: Table) -> None:
     index_head(table)
-    table.append(some_without(400, 410, range(400, 410)))
+    table.append(rows_with_gaps(400, 410, range(400, 410)))
     assert_right(table, index_head(table), 300)
 
 
@@ -107,7 +107,7 @@ def test_snapshots_from_before_the_column_have_no_version(table_factory: TableFa
 
 def test_a_table_without_any_has_no_version_until_one_comes(table_factory: TableFactory) -> None:
     table = table_factory()
-    table.append(some_without(0, 10, range(10)))
+    table.append(rows_with_gaps(0, 10, range(10)))
     report = index_head(table)
     assert (report.action, report.index_snapshot_id, report.reason) == (Action.EMPTY, None, "no live row has a vector")
     assert open_index(table, DEFINITION, storage=STORAGE).search(queries(), 10).rows.num_rows == 0

@@ -31,7 +31,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.shard import ShardResult
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -76,7 +76,7 @@ def sweep(table: Table, scope: RetentionScope = RetentionScope.NEWEST, *, dry_ru
 
 
 def assert_right(table: Table) -> None:
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert recall >= 0.95
     assert check_integrity(table, head_version(table), STORAGE).faults == ()
 
@@ -449,7 +449,9 @@ def test_two_sweeps_at_once_remove_a_pack_once(table: Table, monkeypatch: pytest
     assert_right(table)
 
 
-def test_a_pack_that_goes_between_look_and_commit_is_not_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_expires_between_read_and_commit_is_not_named(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack = head_version(table).packs[0]
     outcomes: list[CommitOutcome] = []
 
@@ -558,7 +560,7 @@ def test_a_sweep_tags_the_packs_of_versions_that_the_owner_tagged_after_a_drop(t
 
 
 def test_garbage_goes_where_the_catalog_refuses_all_else(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a table that somebody commits to all the time; what is left is said."""
+    """As on a table that somebody commits to all the time; what is left is reported."""
     table.overwrite(make_rows(5000, 5600))
     index_head(table)
     root = f"{table.location()}/metadata"

@@ -25,7 +25,7 @@ from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         table.refresh().overwrite(table.scan().to_arrow())
     before = own_versions(table)
     data = content(refreshed(table, LocalRunner(1)))
-    assert found_and_true(table)[1] >= 0.95
+    assert answer_with_recall(table)[1] >= 0.95
     undo(table, before)
     return Changed(table, before, data, STAGES[request.param])
 

@@ -26,7 +26,7 @@ from icepuffin.ops.search import Coverage, open_index, opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -56,7 +56,7 @@ def newest(table: Table) -> int:
 
 
 def assert_right(table: Table) -> None:
-    _, recall = found_and_true(table)
+    _, recall = answer_with_recall(table)
     assert recall > 0.95
     vectors = make_rows(100, 110, seed=5)["embedding"].to_pylist()
     found = open_index(table, DEFINITION, storage=STORAGE).search(vectors, 1, columns=["id"])
@@ -85,7 +85,7 @@ def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, ex
     head = table.metadata.current_snapshot_id or 0
     made = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
     assert made.rows == 650
-    assert found_and_true(table.refresh())[1] > 0.95
+    assert answer_with_recall(table.refresh())[1] > 0.95
 
 
 @pytest.mark.parametrize("rows", [60, 100, 160])

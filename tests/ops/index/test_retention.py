@@ -215,7 +215,7 @@ def test_versions_that_go_leave_nothing_and_touch_nothing(table: Table) -> None:
 
 
 @pytest.mark.services
-def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_rest_catalog_expires_them_as_well(rest_uri: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("kept")
     with open_lake("kept", rest_uri, folder) as lake:
         assert_carried_out(with_versions(lake.create("t"), 4), STORAGE)
@@ -240,9 +240,7 @@ def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table
     }
 
 
-def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_side_tag_that_moves_during_the_commit_is_read_again(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     versions_before = index_versions(table, "e")
     side = f"ann_e-{versions_before[0].base_snapshot_id}"
     bindings.move_tag(table, side, versions_before[0].index_snapshot_id, expected_ref=None)

@@ -15,7 +15,7 @@ from icepuffin.ops.index.layout import max_shard_rows
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
 ONE = replace(DEFINITION, shards=1)
@@ -35,10 +35,12 @@ def lengths(table: Table) -> list[int]:
 
 def assert_small(table: Table) -> None:
     assert max(lengths(table)) <= layout.MAX_BLOB_BYTES
-    assert found_and_true(table, definition=ONE)[1] >= 0.95
+    assert answer_with_recall(table, definition=ONE)[1] >= 0.95
 
 
-def test_a_build_takes_more_shards_than_asked_for_and_says_so(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_build_that_needs_more_shards_than_requested_reports_that(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     table.append(make_rows(0, 600))
     assert index_head(table, ONE).shards == 3
     assert "it gets 3" in caplog.text

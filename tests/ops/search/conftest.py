@@ -1,4 +1,4 @@
-"""The table that most tests of readers ask."""
+"""The table that most tests of readers search."""
 
 from collections.abc import Callable, Iterator
 

@@ -107,7 +107,7 @@ def random_table(
     table = catalog.create_table(name, early.schema, properties={"format-version": "2"})
     table.append(early.slice(0, 25))
     table.append(early.slice(25))
-    removed = _delete_some(table.refresh(), rng)
+    removed = _delete_random_rows(table.refresh(), rng)
     rows = _add_columns(table.refresh(), rows, late, rng)
     if transform is not None:
         with table.update_spec() as spec:
@@ -152,7 +152,7 @@ def _strip(table: Table, column: str, rng: random.Random) -> None:
             pq.write_table(pq.read_table(path).drop_columns([column]), path)
 
 
-def _delete_some(table: Table, rng: random.Random) -> set[int]:
+def _delete_random_rows(table: Table, rng: random.Random) -> set[int]:
     """The ids that are gone."""
     removed, positions = set(), {}
     for file in live_files(table, table.metadata.current_snapshot_id or 0).files:

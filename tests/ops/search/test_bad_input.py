@@ -35,11 +35,11 @@ from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.comparison import DEFINITION, found_and_true, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
-Ask = Callable[[IndexReader, object], object]
-ASKS: dict[str, Ask] = {
+Search = Callable[[IndexReader, object], object]
+SEARCHES: dict[str, Search] = {
     "search": lambda reader, query: reader.search(query, 3),  # type: ignore[arg-type]
     "within": lambda reader, query: reader.within(query, 1.0),  # type: ignore[arg-type]
 }
@@ -61,23 +61,23 @@ BAD_QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "scanned"])
-def test_a_query_that_is_no_vector_of_the_column_is_refused(table: Table, indexed: bool, ask: Ask) -> None:
+def test_a_query_that_is_no_vector_of_the_column_is_refused(table: Table, indexed: bool, search: Search) -> None:
     if indexed:
         index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     for query, said in BAD_QUERIES:
         with pytest.raises(QueryError, match=said):
-            ask(reader, query)
+            search(reader, query)
 
 
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_a_zero_vector_has_no_direction(table: Table, ask: Ask) -> None:
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_a_zero_vector_has_no_direction(table: Table, search: Search) -> None:
     cosine = replace(DEFINITION, metric="cosine")
     index_head(table, cosine)
     with pytest.raises(QueryError, match="zero"):
-        ask(open_index(table, cosine, storage=STORAGE), np.zeros(16))
+        search(open_index(table, cosine, storage=STORAGE), np.zeros(16))
 
 
 def test_a_number_of_rows_that_is_none_is_refused(table: Table) -> None:
@@ -188,7 +188,7 @@ def _harmed(report: IndexReport, harm: Callable[[Path], None]) -> None:
 def test_harm_to_the_index_file_under_an_open_reader_changes_no_answer(
     table: Table, uncached: None, harm: Callable[[Path], None]
 ) -> None:
-    """The shards are in memory; centroids that were not read yet cost pruning, and that is said."""
+    """The shards are in memory; centroids that were not read yet are missing for pruning, and that is reported."""
     report = index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     before = ids_by_query(reader.search(queries(), columns=["id"]).rows)
@@ -227,7 +227,7 @@ def test_every_byte_that_is_flipped_is_noticed_or_does_not_matter(table: Table, 
         data = bytearray(whole)
         data[at] ^= 0x41
         path.write_bytes(data)
-        found, recall = found_and_true(table)
+        found, recall = answer_with_recall(table)
         assert found.coverage in (Coverage.EXACT_SCAN, Coverage.EXACT_VERSION)
         assert recall == 1.0 if found.coverage is Coverage.EXACT_SCAN else recall >= 0.9
 
@@ -281,8 +281,8 @@ def test_the_data_files_of_other_rows_may_be_away(table: Table) -> None:
     assert fresh.search(queries(1), 1, columns=["id"]).rows["id"].to_pylist() == [result]
 
 
-@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_rows_without_a_vector_are_near_nothing(table: Table, ask: Ask) -> None:
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_rows_without_a_vector_are_near_nothing(table: Table, search: Search) -> None:
     index_head(table)
     more = make_rows(600, 604)
     vectors = [None, more["embedding"][1], None, more["embedding"][3]]
@@ -297,7 +297,7 @@ def test_rows_without_a_vector_are_near_nothing(table: Table, ask: Ask) -> None:
         assert sorted(ids_by_query(found.rows)[0]) == [*range(600), 601, 603]
         for numbers, where in (([601], "id = 601"), ([], "id = 602")):
             assert reader.search(queries(1), where=where, columns=["id"]).rows["id"].to_pylist() == numbers
-        ask(reader, queries(1))
+        search(reader, queries(1))
 
 
 WITHOUT_A_DISTANCE = [
@@ -311,7 +311,9 @@ WITHOUT_A_DISTANCE = [
 
 
 @pytest.mark.parametrize(("vector", "said"), WITHOUT_A_DISTANCE)
-def test_rows_without_a_distance_are_in_no_answer_and_told(table: Table, vector: list[float], said: str) -> None:
+def test_rows_without_a_distance_are_in_no_answer_and_are_reported(
+    table: Table, vector: list[float], said: str
+) -> None:
     """One bad row that somebody appends leaves the others to be found."""
     cosine = replace(DEFINITION, metric="cosine")
     index_head(table, cosine)
@@ -340,6 +342,6 @@ def test_where_nobody_can_be_warned_a_row_without_a_distance_is_an_error(table: 
     vectors = [[float("nan")] * 16, more["embedding"][1].as_py()]
     table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    ask, _ = reader.search_request(5, SearchOptions(), None)
+    request, _ = reader.search_request(5, SearchOptions(), None)
     with pytest.raises(VectorColumnError, match="the vector of row 0 holds NaN or infinity"):
-        reader.search_job().serialize().worker().find(queries(1), SearchShare(files=reader.tail), ask)
+        reader.search_job().serialize().worker().find(queries(1), SearchShare(files=reader.tail), request)

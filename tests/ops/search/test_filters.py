@@ -58,7 +58,7 @@ def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, li
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_every_format_is_asked(table_factory: TableFactory, version: str) -> None:
+def test_every_format_version_is_filtered(table_factory: TableFactory, version: str) -> None:
     made = table_factory(**{"format-version": version})
     made.append(make_rows(0, 50))
     found = exact_search(made, "embedding", Metric.L2, queries(1), 20, where="section = 'section 3'", columns=["id"])
@@ -97,7 +97,7 @@ def test_few_matches_are_compared_and_many_are_walked_to(table: Table) -> None:
     assert wide.profile.distances < 1700
 
 
-def test_a_condition_asked_again_is_not_evaluated_again(table: Table) -> None:
+def test_a_condition_is_evaluated_once(table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     first = reader.search(queries(2), where="id < 20", columns=["id"])
     for file in live_files(table, table.metadata.current_snapshot_id or 0).files:

@@ -235,7 +235,7 @@ def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
         check(found, table, query_vectors, t, metric)
 
 
-def test_the_threshold_itself_is_taken_only_when_asked(table: Table) -> None:
+def test_the_threshold_itself_is_included_only_on_request(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     tenth = reader.within(CENTERS[0], 5.0, columns=["id"], limit=10).rows["distance"][9].as_py()
@@ -255,7 +255,7 @@ def test_a_distance_that_is_none_is_refused(table: Table, t: float) -> None:
         open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t)
 
 
-def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -> None:
+def test_centroids_that_cannot_be_read_cost_pruning_and_are_reported(table: Table) -> None:
     report: IndexReport = index_head(table)
     path = to_path(str(report.puffin_path))
     blob = next(blob for blob in PuffinReader(FileSource(path)).footer.blobs if blob.type == BlobType.CENTROID)

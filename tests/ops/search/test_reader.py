@@ -28,13 +28,13 @@ from icepuffin.ops.search import (
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.comparison import DEFINITION, found_and_true, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
 
 
-def test_without_an_index_the_answer_is_exact_and_says_so(table: Table) -> None:
-    found, recall = found_and_true(table)
+def test_without_an_index_the_answer_is_exact_and_its_coverage_is_a_scan(table: Table) -> None:
+    found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.EXACT_SCAN
     assert found.index_snapshot_id is None
     assert recall == 1.0
@@ -66,7 +66,7 @@ def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> 
     table.refresh()
     table.append(make_rows(600, 700))
     table.refresh()
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.profile.tail_rows == 100
     assert recall >= 0.95
@@ -77,7 +77,7 @@ def test_rows_deleted_since_the_index_are_not_returned(table: Table) -> None:
     table.refresh()
     file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
     append_position_deletes(table, {file.path: np.arange(0, 150)})
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.profile.tail_rows == 0
     assert recall >= 0.95
@@ -88,7 +88,7 @@ def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(table: Tab
     file = live_files(table, before or 0).files[0]
     append_position_deletes(table, {file.path: np.arange(0, 150)})
     index_head(table)
-    found, recall = found_and_true(table, before)
+    found, recall = answer_with_recall(table, before)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert recall >= 0.95
 
@@ -152,7 +152,7 @@ def test_more_rows_than_there_are_gives_all(table: Table) -> None:
         (np.array([["a"] * 16]), 5, "not numbers"),
     ],
 )
-def test_a_query_that_cannot_be_asked_is_refused(table: Table, query: np.ndarray, k: int, said: str) -> None:
+def test_a_query_that_has_no_answer_is_refused(table: Table, query: np.ndarray, k: int, said: str) -> None:
     index_head(table)
     with pytest.raises(QueryError, match=said):
         open_index(table, DEFINITION, storage=STORAGE).search(query, k)
@@ -181,10 +181,10 @@ def test_a_lost_or_broken_index_file_leads_to_the_exact_answer(table: Table) -> 
     data = bytearray(path.read_bytes())
     data[200] ^= 0xFF
     path.write_bytes(bytes(data))
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (found.coverage, recall) == (Coverage.EXACT_SCAN, 1.0)
     path.unlink()
-    assert found_and_true(table)[0].coverage is Coverage.EXACT_SCAN
+    assert answer_with_recall(table)[0].coverage is Coverage.EXACT_SCAN
 
 
 def _corrupt(report: IndexReport) -> None:
@@ -200,11 +200,11 @@ def _remove(report: IndexReport) -> None:
 
 
 @pytest.mark.parametrize("harm", [_corrupt, _remove])
-def test_an_index_file_that_cannot_be_read_is_said_and_the_answer_exact(
+def test_where_an_index_file_cannot_be_read_the_answer_is_exact_with_a_warning(
     table: Table, harm: Callable[[IndexReport], None]
 ) -> None:
     harm(index_head(table))
-    result, recall = found_and_true(table)
+    result, recall = answer_with_recall(table)
     assert result.coverage is Coverage.EXACT_SCAN
     assert result.profile.why == "no version can be read"
     assert any(".puffin" in warning for warning in result.warnings)
@@ -218,7 +218,7 @@ def test_an_older_version_stands_in_for_one_that_cannot_be_read(table: Table) ->
     table.refresh()
     table.append(make_rows(600, 700))
     _corrupt(index_head(table))
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.warnings
     assert recall >= 0.95
@@ -256,7 +256,7 @@ def test_partitions_of_any_name_are_read(table_factory: TableFactory) -> None:
     names = ["a b", "c/d", "e%f", "g#h", "k=l", "ü+ñ"] * 10
     table.append(rows.set_column(2, "section", pa.array(names)))
     index_head(table)
-    found, recall = found_and_true(table)
+    found, recall = answer_with_recall(table)
     assert (found.coverage, len(live_files(table, found.snapshot_id).files)) == (Coverage.EXACT_VERSION, 6)
     assert recall >= 0.95
     reader = open_index(table, DEFINITION, storage=STORAGE)

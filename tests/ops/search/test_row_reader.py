@@ -47,12 +47,12 @@ def test_threads_may_share_a_reader(table: Table) -> None:
     live = live_files(table, table.metadata.current_snapshot_id or 0)
     first = min(rows.take(0, FIELDS, np.array([0]))["id"].to_pylist())
 
-    def ask(seed: int) -> bool:
+    def take(seed: int) -> bool:
         positions = np.random.default_rng(seed).integers(0, live.files[0].record_count, 50)
         return rows.take(0, FIELDS, positions)["id"].to_pylist() == (first + positions).tolist()
 
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(ask, range(64)))
+        assert all(pool.map(take, range(64)))
 
 
 def test_a_position_past_the_end_is_refused(table: Table) -> None:

@@ -77,7 +77,7 @@ def test_a_target_is_met_by_new_queries(table: Table, definition: object, target
 
 @pytest.mark.parametrize("k", [1, 900])
 def test_a_target_is_met_whatever_k_is(table: Table, k: int) -> None:
-    """For many rows the shards were probed that hold the 10 nearest of them."""
+    """For many rows, the shards that hold the 10 nearest rows were probed."""
     index_head(table, SHARDED)
     reader = open_index(table, SHARDED, storage=STORAGE)
     assert recall(reader, table, k, target_recall=0.9) >= 0.87
@@ -91,7 +91,7 @@ def test_a_lower_target_costs_less(table: Table) -> None:
     assert costs[0] < costs[-1] / 2
 
 
-def test_a_target_out_of_reach_is_said(table: Table) -> None:
+def test_a_target_out_of_reach_is_reported(table: Table) -> None:
     definition = replace(DEFINITION, vectors="none", pq_m=1, shards=1, target_recall=0.0)
     index_head(table, definition)
     found = open_index(table, definition, storage=STORAGE).search(queries(1), target_recall=1.0)
@@ -154,7 +154,7 @@ def test_rows_that_are_mostly_equal_are_found_in_their_own_shard(
             assert alone["distance"][0].as_py() == whole["distance"][number].as_py() == 0
 
 
-def test_under_a_condition_every_shard_is_probed_and_that_is_said(table: Table) -> None:
+def test_under_a_condition_every_shard_is_probed_and_that_is_reported(table: Table) -> None:
     index_head(table, SHARDED)
     found = open_index(table, SHARDED, storage=STORAGE).search(queries(1), 200, shards=1, where="id >= 500")
     assert found.rows.num_rows == 200

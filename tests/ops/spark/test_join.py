@@ -29,7 +29,7 @@ LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
-    """Indexed, then written to: 600 rows in the index, 50 of them deleted since, 100 added."""
+    """Indexed, then written to: 600 rows in the index; since then 50 were deleted and 100 added."""
     new_table = table_factory()
     new_table.append(make_rows(0, 300))
     new_table.append(make_rows(300, 600))

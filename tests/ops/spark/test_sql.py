@@ -80,7 +80,7 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
         ({"where": 5}, "vector_search: where is 5, not a text"),
     ],
 )
-def test_what_is_wrong_is_said_when_a_call_is_planned(
+def test_faults_are_reported_when_a_call_is_planned(
     sql_catalog: Catalog, table_factory: Callable[..., Table], changed: dict[str, Any], said: str
 ) -> None:
     from pyspark.sql.types import ArrayType, DoubleType, StringType  # noqa: PLC0415

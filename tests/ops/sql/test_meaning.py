@@ -138,7 +138,7 @@ LATER: list[tuple[str, list[int]]] = [
 
 @pytest.mark.parametrize(("where", "wanted"), LATER, ids=[item[0] for item in LATER])
 @pytest.mark.parametrize("place", ["within", "found"])
-def test_a_condition_that_is_looked_at_afterwards(
+def test_a_condition_that_is_evaluated_afterwards(
     session: SqlSession, place: str, where: str, wanted: list[int]
 ) -> None:
     assert sorted(session.sql(PLACES[place].format(where)).rows["id"].to_pylist()) == wanted
@@ -408,7 +408,7 @@ def test_statements_on_indexes_that_say_two_things(text: str) -> None:
 
 
 @pytest.mark.jvm
-def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> None:
+def test_spark_runs_what_it_can_answer(catalog: Catalog, spark: Any) -> None:
     spark.createDataFrame(rows()).createOrReplaceTempView("answers")
 
     def on_spark(text: str, **given: Any) -> list[Any]:

@@ -131,7 +131,7 @@ def test_other_metrics_have_thresholds_too(
     assert "no index on embedding" in found.how
 
 
-def test_a_threshold_is_pruned_and_says_so(session: SqlSession) -> None:
+def test_a_threshold_is_pruned_and_explained(session: SqlSession) -> None:
     result = session.sql("SELECT id FROM db.t WHERE l2_distance(embedding, :far) < 1", {"far": [100.0] * 16})
     assert result.rows.num_rows == 0
     assert result.search is not None
@@ -188,7 +188,7 @@ def test_a_subquery_reads_a_snapshot(catalog: Catalog, name: str) -> None:
 
 
 def test_no_rows_have_columns_too(session: SqlSession) -> None:
-    """As tools ask that want to know the columns."""
+    """Such a query comes from tools that want to know the columns."""
     found = session.sql(f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 0").rows
     assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_is_refused_with_its_reason(session: SqlSession, text: st
         session.sql(text)
 
 
-def test_explain_tells_what_happens_outside_of_the_index(session: SqlSession) -> None:
+def test_explain_shows_what_happens_outside_of_the_index(session: SqlSession) -> None:
     inner = f"SELECT id, {DISTANCE} AS d FROM db.t WHERE id > 5 ORDER BY d LIMIT 20"
     plan = "\n".join(session.sql(f"EXPLAIN SELECT id FROM ({inner}) WHERE d < 3 ORDER BY id").rows["plan"].to_pylist())
     assert "the 20 nearest rows" in plan
@@ -279,7 +279,7 @@ def nearest_of(text: str) -> Nearest:
     return found
 
 
-def test_a_limit_over_a_threshold_asks_the_index_for_the_nearest() -> None:
+def test_a_limit_over_a_threshold_searches_the_index_for_the_nearest() -> None:
     found = nearest_of("SELECT id FROM t WHERE l2_distance(v, array(1)) < 2 ORDER BY l2_distance(v, array(1)) LIMIT 3")
     assert (found.limit, found.within) == (3, 2.0)
     assert found.steps[0].where is not None

@@ -73,7 +73,7 @@ def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) 
             assert (row["rank"], row["distance"]) == (f"name {row['query']}", f"section {row['query'] % 5}")
 
 
-def test_another_metric_is_answered_exactly_and_says_so(session: SqlSession) -> None:
+def test_another_metric_is_answered_exactly_and_explained(session: SqlSession) -> None:
     text = f"SELECT id, inner_product(embedding, ARRAY({VECTOR})) AS p FROM db.t ORDER BY p DESC LIMIT 3"
     result = session.sql(text)
     assert "no index on embedding by ip (there are: e (embedding, l2))" in result.how
@@ -133,7 +133,7 @@ def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
     assert session.sql(text.replace(f"VERSION AS OF {then}", "")).how.startswith("index o")
 
 
-def test_an_unknown_knob_is_refused(session: SqlSession) -> None:
+def test_an_unknown_search_parameter_is_refused(session: SqlSession) -> None:
     with pytest.raises(SqlError, match="an index has"):
         session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (colour = 'red')")
 

@@ -115,7 +115,7 @@ class Beside:
             if len(drawn) == 1:
                 text, answers = drawn[0]
                 if answers.keys() != {"within"}:  # there a part that is pushed leaves rows out, which others fail for
-                    self._tell(text, parameters, f"answered {[*answers]}, and Spark says {str(error)[:300]}")
+                    self._report(text, parameters, f"answered {[*answers]}, and Spark says {str(error)[:300]}")
                 return
             half = len(drawn) // 2
             self.compare(drawn[:half], parameters)
@@ -124,9 +124,9 @@ class Beside:
         for number, (text, answers) in enumerate(drawn):
             for place, rows in answers.items():
                 if problem := difference(rows, in_spark.column(number + 1), in_spark["id"], text):
-                    self._tell(text, parameters, f"{place}: {problem}")
+                    self._report(text, parameters, f"{place}: {problem}")
 
-    def _tell(self, text: str, parameters: dict[str, Any], problem: str) -> None:
+    def _report(self, text: str, parameters: dict[str, Any], problem: str) -> None:
         given = {name: value for name, value in parameters.items() if f":{name}" in text}
         self.wrong.append(f"{text} {given or ''}\n    {problem}")
 

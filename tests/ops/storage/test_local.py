@@ -80,7 +80,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     STORE.delete(f"{tmp_path}/nothing")
 
 
-def test_an_output_that_is_removed_while_it_is_written_is_said_so(tmp_path: Path) -> None:
+def test_an_output_that_is_removed_while_it_is_written_is_reported(tmp_path: Path) -> None:
     def write() -> None:
         with STORE.open_output(f"{tmp_path}/x") as sink:
             sink.write(b"data")
@@ -108,7 +108,7 @@ def test_a_join_past_the_end_of_a_source_publishes_nothing(tmp_path: Path) -> No
     assert not STORE.exists(f"{tmp_path}/joined")
 
 
-def test_listings_tell_size_and_path(tmp_path: Path) -> None:
+def test_listings_give_size_and_path(tmp_path: Path) -> None:
     STORE.create(f"{tmp_path}/d/a", b"123")
     STORE.create(f"{tmp_path}/d/e/b", b"1")
     found = {item.path: item.size for item in STORE.list(f"{tmp_path}/d")}

@@ -60,7 +60,7 @@ def test_a_question_mark_is_part_of_a_name(store: Storage) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 5 << 20])
-def test_a_join_with_less_than_was_asked_for_publishes_nothing(store: Storage, length: int) -> None:
+def test_a_join_of_fewer_bytes_than_requested_publishes_nothing(store: Storage, length: int) -> None:
     store.create(f"s3://lake/short/{length}", bytes(length))
     segments = [b"head", ObjectRange(f"s3://lake/short/{length}", 0, length + 1)]
     with pytest.raises(StorageError, match="short"):
@@ -88,7 +88,7 @@ def test_one_of_many_creators_wins(store: Storage) -> None:
         assert sum(pool.map(create, range(16))) == 1
 
 
-def test_a_missing_object_is_said_so(store: Storage) -> None:
+def test_a_missing_object_is_reported(store: Storage) -> None:
     with pytest.raises(ObjectMissingError, match="lake/none"):
         store.size("s3://lake/none")
 
@@ -149,16 +149,16 @@ def test_a_range_past_the_end_is_short(store: Storage) -> None:
     assert store.read_range("s3://lake/r/short", 3, 10) == b"lo"
 
 
-def test_a_store_that_does_not_answer_is_said_so_soon_and_without_secrets() -> None:
+def test_a_store_that_does_not_answer_is_reported_soon_and_without_secrets() -> None:
     secret = "hunter2hunter2"
     config = StorageConfig(
         {"s3.endpoint": "http://127.0.0.1:9", "s3.access-key-id": "key", "s3.secret-access-key": secret}
     )
     store = open_storage("s3://lake", config)
     begun = time.monotonic()
-    for ask in (lambda: store.size("s3://lake/x"), lambda: store.create("s3://lake/x", b"")):
+    for call in (lambda: store.size("s3://lake/x"), lambda: store.create("s3://lake/x", b"")):
         with pytest.raises(StorageError, match="lake/x") as caught:
-            ask()
+            call()
         assert secret not in "".join(traceback.format_exception(caught.value))
     assert time.monotonic() - begun < 60
     assert secret not in repr(store) + repr(config)
@@ -195,7 +195,7 @@ def test_a_join_of_what_is_gone_publishes_nothing(store: Storage) -> None:
 
 
 @pytest.mark.parametrize(("method", "data"), [("PUT", b"small"), ("POST", BLOCK + BLOCK)])
-def test_an_object_whose_answer_was_lost_is_known_again(s3: StorageConfig, method: str, data: bytes) -> None:
+def test_an_object_whose_answer_was_lost_is_recognised(s3: StorageConfig, method: str, data: bytes) -> None:
     with faulty_line(s3.properties["s3.endpoint"]) as line:
         line.method, line.name = method, f"answer-{method}"
         store = S3Storage(s3_options({**s3.properties, "s3.endpoint": line.uri}))

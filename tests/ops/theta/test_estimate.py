@@ -8,11 +8,11 @@ from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sket
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
-def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **knobs: Any) -> ThetaEstimate:
-    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **knobs)
+def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **options: Any) -> ThetaEstimate:
+    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **options)
 
 
-def test_an_estimate_tells_what_is_then_done_and_changes_nothing(table: Table, runner: ThreadlessRunner) -> None:
+def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
     before = table.refresh().metadata_location

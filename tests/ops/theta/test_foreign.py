@@ -18,8 +18,8 @@ COLUMNS = (1, 2, 6)
 NAMES = ("id", "name", "size")
 
 
-def materialize(table: Table, snapshot: int, **knobs: Any) -> Any:
-    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE, **knobs)
+def materialize(table: Table, snapshot: int, **options: Any) -> Any:
+    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE, **options)
 
 
 def ids(table: Table, snapshot: int) -> int:
@@ -99,7 +99,7 @@ def test_what_an_older_release_sealed_is_neither_current_nor_fresh_and_is_counte
     found = read_ndv(table, snapshot)
     assert not found.fresh
     assert "an older release" in found.entries["id"].why
-    assert overwritten_by(table, snapshot) is not None, "so that the sensor asks for a run"
+    assert overwritten_by(table, snapshot) is not None, "so that the sensor requests a run"
     report = materialize(table, snapshot, columns=("id",))
     assert (report.outcome, report.fresh, set(report.ndv)) == (ThetaOutcome.WRITTEN, True, {"id"})
     assert overwritten_by(table, snapshot) is None
@@ -128,7 +128,7 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
         table, second.snapshot_id, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes
     )
     assert not read_ndv(table.refresh(), second.snapshot_id).fresh
-    assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor asks for a run"
+    assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor requests a run"
     report = materialize(table, second.snapshot_id)
     assert (report.outcome, report.files_sketched, report.fresh) == (ThetaOutcome.WRITTEN, 0, True)
     assert overwritten_by(table.refresh(), second.snapshot_id) is None

@@ -30,8 +30,8 @@ def exact(table: Table, snapshot_id: int, columns: set[str]) -> dict[str, int]:
     return {c: len(set(data[c].drop_null().to_pylist())) for c in columns}
 
 
-def materialize(table: Table, snapshot_id: int, runner: Any, **knobs: Any) -> Any:
-    return materialize_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **knobs)
+def materialize(table: Table, snapshot_id: int, runner: Any, **options: Any) -> Any:
+    return materialize_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **options)
 
 
 def local(path: str) -> Path:
@@ -58,7 +58,7 @@ def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: T
     assert not report.note
 
 
-def test_the_entry_is_what_the_standard_asks_for(table: Table, runner: ThreadlessRunner) -> None:
+def test_the_entry_is_what_the_standard_requires(table: Table, runner: ThreadlessRunner) -> None:
     snapshot = append(table, 0, 100)
     report = materialize(table, snapshot, runner)
     entry = find_statistics(table.refresh(), snapshot)
@@ -141,7 +141,7 @@ def test_compacted_files_are_counted_anew_and_the_union_stays_exact(table: Table
     assert (report.files_sketched, report.files_reused, report.fresh) == (len(second.files), 0, True)
 
 
-def test_who_writes_the_slot_between_our_look_and_our_commit_is_merged(
+def test_a_slot_written_between_our_read_and_our_commit_is_merged(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = append(table, 0, 300)
