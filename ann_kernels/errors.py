@@ -14,10 +14,10 @@ class DimensionError(KernelError):
 class _VectorError(KernelError):
     """One vector is to blame."""
 
-    said: ClassVar[str]
+    fault: ClassVar[str]
 
     def __init__(self, row: int) -> None:
-        super().__init__(f"vector {row} {self.said}")
+        super().__init__(f"vector {row} {self.fault}")
         self.row = row
 
     def __reduce__(self) -> tuple[type[Self], tuple[int]]:
@@ -27,10 +27,10 @@ class _VectorError(KernelError):
 class NonFiniteVectorError(_VectorError):
     """Raised when a vector holds NaN or infinity."""
 
-    said = "holds NaN or infinity"
+    fault = "holds NaN or infinity"
 
 
 class ZeroVectorError(_VectorError):
     """Raised when a vector under the cosine metric has no direction."""
 
-    said = "is zero (shorter than 1e-150): it has no direction, and cosine distance needs one"
+    fault = "is zero (shorter than 1e-150): it has no direction, and cosine distance needs one"

@@ -220,8 +220,8 @@ class Engine:
             return LazyPySparkResource(spark_config=conf).spark_session
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":
-                said = self._without_secrets(error)
-                raise NoSparkError(f"Spark did not start, by [spark]: {said}") from said
+                cause = self._without_secrets(error)
+                raise NoSparkError(f"Spark did not start, by [spark]: {cause}") from cause
             raise NoSparkError(
                 "Spark did not start: it needs Java 17 or 21 (set JAVA_HOME, or put java on the PATH); its own message "
                 'is above. [spark] master = "" works without Spark'

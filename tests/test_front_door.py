@@ -72,9 +72,9 @@ def run_examples(name: str, context: dict[str, Any]) -> int:
     """Run the examples of one docstring. -> how many there were"""
     example = doctest.DocTestParser().get_doctest(inspect.getdoc(resolve(name)) or "", context, name, None, 0)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    said: list[str] = []
-    runner.run(example, out=said.append)
-    assert not runner.failures, "".join(said)
+    message: list[str] = []
+    runner.run(example, out=message.append)
+    assert not runner.failures, "".join(message)
     return len(example.examples)
 
 

@@ -17,6 +17,8 @@ VAGUE_NAMES = (
     "met",
     "mine",
     "near",
+    "said",
+    "says",
     "seen",
     "some",
     "spill",

@@ -100,8 +100,8 @@ class Renewal:
                 return _grants_of(client.load_table(self.identifier), client)
         except Exception as error:
             # the client's own error may quote what is secret; what it says otherwise is kept
-            said = str(without_values(error, self.properties)).splitlines()[0]
-            raise AccessError(f"a second request gave: {said}") from None
+            message = str(without_values(error, self.properties)).splitlines()[0]
+            raise AccessError(f"a second request gave: {message}") from None
 
 
 @lru_cache(maxsize=_CLIENTS)

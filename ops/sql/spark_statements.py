@@ -151,8 +151,8 @@ class _Text:
             elif after is not None and after.token_type is TokenType.L_PAREN and token.text.lower() in DISTANCES:
                 until, arguments = self._arguments(number + 2, last)
                 if len(arguments) != 2:
-                    said = self._text[token.start : self._tokens[until].end + 1]
-                    raise SqlError(f"{said}: a distance is of two vectors")
+                    quoted = self._text[token.start : self._tokens[until].end + 1]
+                    raise SqlError(f"{quoted}: a distance is of two vectors")
                 left, right = (self.written(*argument) for argument in arguments)
                 formula = _FORMULAS[token.text.lower()].replace("{a}", "\0").replace("{b}", right).replace("\0", left)
                 yield token.start, self._tokens[until].end + 1, f"({formula})"

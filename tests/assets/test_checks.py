@@ -110,12 +110,14 @@ def test_a_switch_in_the_ui_counts_before_the_settings(
 
 
 def test_the_table_says_what_to_switch_on_where_its_sensor_starts_off(lake: Lake, catalogs: Catalogs) -> None:
-    said = {}
+    descriptions = {}
     for running in (False, True):
         lake.write_settings(sensor_running=running)
-        said[running] = str(table_asset(table_spec(load(lake.settings_file).tables["packages"], catalogs)).description)
-    assert "**The sensor `watch_demo_demo_packages` is off until you switch it on**" in said[False]
-    assert "is off" not in said[True]
+        descriptions[running] = str(
+            table_asset(table_spec(load(lake.settings_file).tables["packages"], catalogs)).description
+        )
+    assert "**The sensor `watch_demo_demo_packages` is off until you switch it on**" in descriptions[False]
+    assert "is off" not in descriptions[True]
 
 
 def test_the_steps_of_the_verify_job_begin_with_the_names_of_the_checks(spec: TableSpec) -> None:

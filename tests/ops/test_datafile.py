@@ -425,7 +425,7 @@ def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "dims", "said"),
+    ("values", "dims", "message"),
     [
         ([[1.0, 2.0], None], None, r"row 1 has no vector \(null\)"),
         ([[1.0, 2.0], [1.0]], None, "row 1 has a vector of 1 dimensions, 2 were expected"),
@@ -433,8 +433,8 @@ def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
         ([[1.0, 2.0], [None, 1.0]], None, "row 1 has a null element"),
     ],
 )
-def test_the_first_bad_vector_is_named(values: list[Any], dims: int | None, said: str) -> None:
-    with pytest.raises(VectorColumnError, match=said):
+def test_the_first_bad_vector_is_named(values: list[Any], dims: int | None, message: str) -> None:
+    with pytest.raises(VectorColumnError, match=message):
         vectors_from_arrow(pa.array(values, pa.list_(pa.float32())), dims)
 
 

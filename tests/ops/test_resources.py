@@ -49,7 +49,7 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("catalogue.db", "there is no SQLite database {folder}/catalogue.db; check uri in [catalogs.demo]"),
         ("absent/catalog.db", "there is no SQLite database {folder}/absent/catalog.db, nor a folder {folder}/absent"),
@@ -57,12 +57,12 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         ("text.db", "file is not a database ({folder}/text.db)"),
     ],
 )
-def test_a_mistyped_database_is_named_and_not_made(tmp_path: Path, name: str, said: str) -> None:
+def test_a_mistyped_database_is_named_and_not_made(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "text.db").write_text("no database " * 100)
     there = sorted(tmp_path.rglob("*"))
     catalogs = Catalogs({"demo": {"type": "sql", "uri": f"sqlite:///{tmp_path}/{name}", "warehouse": "file:///x"}})
-    with pytest.raises(CatalogUnavailableError, match=re.escape(said.format(folder=tmp_path))):
+    with pytest.raises(CatalogUnavailableError, match=re.escape(message.format(folder=tmp_path))):
         catalogs.table("demo", "a.b")
     assert sorted(tmp_path.rglob("*")) == there
 

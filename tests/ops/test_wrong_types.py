@@ -42,7 +42,7 @@ def test_a_name_in_place_of_a_table_is_refused(name: str) -> None:
 
 def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
-    for call, says in (
+    for call, message in (
         (lambda: open_index(table, 5), "index is a name, not a value of type int: leave it out"),
         (
             lambda: open_index(table, storage={}),
@@ -62,7 +62,7 @@ def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[...
         (lambda: build_defs({"name": "c"}, 5), "build_defs takes the name of a table, not a value of type int: write"),
         (lambda: SqlSession.on("lake"), "SqlSession.on takes a PyIceberg catalog, not the text 'lake': open it first"),
     ):
-        with pytest.raises(TypeError, match=re.escape(says)):
+        with pytest.raises(TypeError, match=re.escape(message)):
             call()
 
 

@@ -335,7 +335,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (("search", "demo.absent", "--like-id", "1", "--index", "x"), "there is no table demo.absent"),
         (
@@ -387,9 +387,9 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("search", "demo.packages", "--like-i", "3"), "Did you mean '--like-id'?"),
     ],
 )
-def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple[str, ...], says: str) -> None:
+def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple[str, ...], expected: str) -> None:
     message = refused(*arguments)
-    assert says in message
+    assert expected in message
     assert "Traceback" not in message
 
 

@@ -47,7 +47,7 @@ def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pyt
 
 
 def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, said in (
+    for text, message in (
         ("SELECT FROM", "cannot be read: Expected table name but got its end"),
         (
             f"SELECT id FROM demo.packages WHERE id < DATE '2026-01-31' ORDER BY {NEAR} LIMIT 3",
@@ -59,4 +59,4 @@ def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixtur
             main(["sql", text, "--param", QUERY, "--dir", str(directory)])
         shown = capsys.readouterr().err.splitlines()
         assert len(shown) == 1
-        assert said in shown[0]
+        assert message in shown[0]

@@ -59,17 +59,17 @@ def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("variable", "says"),
+    ("variable", "message"),
     [
         ("ICEPUFFIN__SPRK__MASTER", "ICEPUFFIN__SPRK__MASTER names no setting; there are ICEPUFFIN__CATALOGS"),
         ("ICEPUFFIN__SPARK__CONF", "is not valid JSON"),
         ("ICEPUFFIN__THREADS", "variable ICEPUFFIN__THREADS: threads: takes a whole number of at least 0"),
     ],
 )
-def test_a_wrong_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
+def test_a_wrong_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, message: str) -> None:
     monkeypatch.setenv(variable, "some")
     file.write_text(MINIMAL, encoding="utf-8")
-    with pytest.raises(SettingsError, match=re.escape(says)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         load(file)
 
 
@@ -286,7 +286,7 @@ def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "says"),
+    ("variable", "value", "message"),
     [
         ("ICEPUFFIN__SPARK__CONF", '{"spark.a": null}', "spark.a is null"),
         ("ICEPUFFIN__THREADS__X", "1", "ICEPUFFIN__THREADS__X names no setting"),
@@ -305,15 +305,15 @@ def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypat
     ],
 )
 def test_a_wrong_variable_is_named(
-    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SettingsError, match=re.escape(says)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         loaded(file, MINIMAL)
 
 
 @pytest.mark.parametrize(
-    ("variable", "says"),
+    ("variable", "message"),
     [
         ("ICEPUFFIN_CACHE__DIRR", "names no setting: write ICEPUFFIN__CACHE__DIRR"),
         ("ICEPUFFIN__CACHE__DIRR", "cache.dirr: no such setting (there is directory)"),
@@ -327,11 +327,11 @@ def test_a_wrong_variable_is_named(
     ],
 )
 def test_a_variable_that_nearly_names_a_setting_is_not_ignored(
-    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, "1")
     text = '[tables.packages]\ncatalog = "lake"\nname = "a.b"\n[tables.packages.indexes.e]\ncolumn = "v"\n'
-    with pytest.raises(SettingsError, match=re.escape(says)) as caught:
+    with pytest.raises(SettingsError, match=re.escape(message)) as caught:
         loaded(file, MINIMAL + text)
     assert f"the environment variable {variable}" in str(caught.value)
 
@@ -345,7 +345,7 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("threads = 1.5\n", "threads: takes a whole number of at least 0"),
         ("[retention]\ndry_run = 'maybe'\n", "retention.dry_run: takes true or false"),
@@ -358,19 +358,19 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
         ("spark = 'local'\n", "spark: takes a table of settings"),
     ],
 )
-def test_a_wrong_value_says_what_the_setting_takes(file: Path, text: str, says: str) -> None:
-    assert says in refusal(file, MINIMAL + text if text.startswith("[") else text + MINIMAL)
+def test_a_wrong_value_says_what_the_setting_takes(file: Path, text: str, message: str) -> None:
+    assert message in refusal(file, MINIMAL + text if text.startswith("[") else text + MINIMAL)
 
 
 def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGE__NAME", "a.c")
-    says = (
+    message = (
         "the environment variable ICEPUFFIN__TABLES__PACKAGE__NAME: tables.package.catalog: is missing; "
         f"{file} has no tables.package (there are: packages): correct the variable's name"
     )
-    with pytest.raises(SettingsError, match=re.escape(says)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         loaded(file, MINIMAL + '[tables.packages]\ncatalog = "lake"\nname = "a.b"\n')
     monkeypatch.delenv("ICEPUFFIN__TABLES__PACKAGE__NAME")
     with pytest.raises(SettingsError, match=rf"^{re.escape(str(file))}: tables.packages.catalog: is missing; set it"):
@@ -378,8 +378,8 @@ def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(
 
 
 def test_a_file_without_a_catalog_says_how_to_add_one(file: Path) -> None:
-    for text, says in (("", "catalogs: is missing"), ("[catalogs]", "no catalog is set")):
-        with pytest.raises(SettingsError, match=re.escape(f"{file}: {says}; add [catalogs.<name>]")):
+    for text, message in (("", "catalogs: is missing"), ("[catalogs]", "no catalog is set")):
+        with pytest.raises(SettingsError, match=re.escape(f"{file}: {message}; add [catalogs.<name>]")):
             loaded(file, text)
 
 
@@ -389,7 +389,7 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "variable", "value", "says"),
+    ("text", "variable", "value", "message"),
     [
         ("", "ICEPUFFIN__THREADS", "x", "the environment variable ICEPUFFIN__THREADS: threads: "),
         (
@@ -410,17 +410,17 @@ def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_value_is_reported_with_its_place(
-    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: str, value: str, says: str
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as caught:
         loaded(file, MINIMAL + text)
-    assert says in str(caught.value)
-    assert (str(file) in str(caught.value)) == ("icepuffin.toml" in says)
+    assert message in str(caught.value)
+    assert (str(file) in str(caught.value)) == ("icepuffin.toml" in message)
 
 
 def test_faults_of_the_file_and_of_a_variable_are_both_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEPUFFIN__THREADS", "x")
-    said = refusal(file, MINIMAL + "[spark]\nmastr = 1\n")
-    assert f"{file}: spark.mastr: no such setting" in said
-    assert "the environment variable ICEPUFFIN__THREADS: threads: " in said
+    message = refusal(file, MINIMAL + "[spark]\nmastr = 1\n")
+    assert f"{file}: spark.mastr: no such setting" in message
+    assert "the environment variable ICEPUFFIN__THREADS: threads: " in message

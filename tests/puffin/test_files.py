@@ -149,7 +149,7 @@ def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "says"),
+    ("data", "error", "message"),
     [
         (b"", TruncatedFileError, "at least 20"),
         (b"XXXX" + written(b"x")[4:], BadMagicError, "starts with"),
@@ -190,8 +190,8 @@ def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
         (with_footer(blob_json(offset=2**62, length=2**62)), BadBlobLocationError, "blob 0"),
     ],
 )
-def test_a_malformed_file_is_refused_with_its_place(data: bytes, error: type[PuffinError], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_a_malformed_file_is_refused_with_its_place(data: bytes, error: type[PuffinError], message: str) -> None:
+    with pytest.raises(error, match=message):
         read_all(data)
 
 

@@ -88,10 +88,10 @@ def _fetch_missing(coordinates: list[str]) -> None:
         for coordinate in coordinates:
             path = Path(folder) / _file_name(coordinate)
             if not path.exists():
-                said = "\n".join(line for line in done.stdout.splitlines() if line.strip(". \t"))
+                message = "\n".join(line for line in done.stdout.splitlines() if line.strip(". \t"))
                 raise RuntimeError(
                     f"{coordinate} could not be fetched from Maven Central; set ICEPUFFIN_OFFLINE=1 to skip the tests "
-                    f"that need it. Ivy said: {(said + done.stderr)[-3000:]}"
+                    f"that need it. Ivy said: {(message + done.stderr)[-3000:]}"
                 )
             if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sums[coordinate]:
                 raise RuntimeError(f"{coordinate} has sha256 {found}, {LOCK.name} says {sums[coordinate]}: not used")

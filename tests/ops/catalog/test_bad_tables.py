@@ -73,10 +73,10 @@ def test_equality_deletes_are_refused_with_the_way_out(table: Table) -> None:
     for work in (lambda: index_head(table), sketch, search, scan):
         with pytest.raises(IcepuffinError, match="equality deletes") as caught:
             work()
-        said = str(caught.value)
-        assert str(snapshot) in said
-        assert file.path in said
-        assert "rewrite_data_files" in said
+        message = str(caught.value)
+        assert str(snapshot) in message
+        assert file.path in message
+        assert "rewrite_data_files" in message
     assert our_files(table) == before
     assert_kept(table, good)
 

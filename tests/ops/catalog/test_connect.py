@@ -27,7 +27,7 @@ def mute_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def said_on_opening(properties: dict[str, str]) -> str:
+def message_on_opening(properties: dict[str, str]) -> str:
     """The whole traceback as a log would show it."""
     begun = time.monotonic()
     with pytest.raises(CatalogUnavailableError, match="catalog 'lake' cannot be opened") as caught:
@@ -40,8 +40,8 @@ def said_on_opening(properties: dict[str, str]) -> str:
 def test_a_server_that_is_down_is_named_without_its_secrets(scheme: str) -> None:
     uri = f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}/catalog"
     kind = "rest" if scheme == "http" else "sql"
-    said = said_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
-    assert SECRET not in said
+    message = message_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])
@@ -49,15 +49,15 @@ def test_a_server_that_never_answers_is_given_up(scheme: str, mute_port: int, mo
     monkeypatch.setattr(time_limits, "CONNECT_SECONDS", 2)
     monkeypatch.setattr(time_limits, "ANSWER_SECONDS", 2)
     uri = f"{scheme}://user:{SECRET}@127.0.0.1:{mute_port}/catalog"
-    assert SECRET not in said_on_opening({"uri": uri, "type": "rest" if scheme == "http" else "sql"})
+    assert SECRET not in message_on_opening({"uri": uri, "type": "rest" if scheme == "http" else "sql"})
 
 
 def test_an_address_that_cannot_be_read_does_not_show() -> None:
-    assert SECRET not in said_on_opening({"type": "sql", "uri": f"no address:{SECRET}"})
+    assert SECRET not in message_on_opening({"type": "sql", "uri": f"no address:{SECRET}"})
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "message"),
     [
         (
             {"type": "polaris", "uri": f"https://x/{SECRET}"},
@@ -71,8 +71,10 @@ def test_an_address_that_cannot_be_read_does_not_show() -> None:
         ({"type": "hive", "uri": f"thrift://{SECRET}"}, "not installed: pip install 'pyiceberg[hive]'"),
     ],
 )
-def test_an_unknown_kind_of_catalog_is_reported_with_the_kinds_there_are(properties: dict[str, str], said: str) -> None:
-    with pytest.raises(CatalogUnavailableError, match=re.escape(said)) as caught:
+def test_an_unknown_kind_of_catalog_is_reported_with_the_kinds_there_are(
+    properties: dict[str, str], message: str
+) -> None:
+    with pytest.raises(CatalogUnavailableError, match=re.escape(message)) as caught:
         open_catalog("lake", properties)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -91,15 +93,15 @@ def test_settings_of_a_login_are_handed_on_as_pyiceberg_wants_them() -> None:
 
 
 def test_a_database_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
-    said_on_opening({"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/folder/c.db", "warehouse": "file:///x"})
+    message_on_opening({"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/folder/c.db", "warehouse": "file:///x"})
 
 
 @pytest.mark.services
 def test_a_wrong_password_does_not_show(postgres_uri: str) -> None:
     right = postgres_uri.split(":")[2].split("@", maxsplit=1)[0]
-    said = said_on_opening({"type": "sql", "uri": postgres_uri.replace(right, SECRET), "warehouse": "file:///x"})
-    assert SECRET not in said
-    assert right not in said
+    message = message_on_opening({"type": "sql", "uri": postgres_uri.replace(right, SECRET), "warehouse": "file:///x"})
+    assert SECRET not in message
+    assert right not in message
 
 
 def test_given_limits_are_kept() -> None:

@@ -175,8 +175,8 @@ def test_a_catalog_that_vends_no_more_keys_is_reported_with_what_to_do(
         open_storage(path, config).read_range(path, 0, 4)
     with pytest.raises(AccessError) as caught:
         table.scan().to_arrow()
-    said = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert not any(secret in said for key in lake.keys.values() for secret in (key.secret_key, key.token))
+    message = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert not any(secret in message for key in lake.keys.values() for secret in (key.secret_key, key.token))
     lake.lost = False
     pass_time(3600 + 120)
     assert open_storage(path, config).read_range(path, 0, 4) == b"PFA1"

@@ -56,7 +56,7 @@ def test_graphs_do_not_depend_on_filters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "value", "says"),
+    ("parameter", "value", "message"),
     [
         ("max-degree", "many", "ann.index.e.max-degree: max_degree is 'many'; it takes 4 to 512"),
         ("max-degree", "3", "index e: max_degree is 3; it takes 4 to 512"),
@@ -64,6 +64,6 @@ def test_graphs_do_not_depend_on_filters() -> None:
         ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id, metric"),
     ],
 )
-def test_a_property_that_is_wrong_is_named(parameter: str, value: str, says: str) -> None:
-    with pytest.raises(DefinitionError, match=says):
+def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
         from_properties(INDEX.to_properties() | {f"ann.index.e.{parameter}": value})

@@ -268,7 +268,7 @@ def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ([float("nan")] * 16, "NaN or infinity"),
         ([float("inf")] * 16, "NaN or infinity"),
@@ -279,7 +279,7 @@ def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:
 )
 @pytest.mark.parametrize("indexed", [True, False], ids=["refresh", "build"])
 def test_a_vector_that_cannot_be_indexed_is_named_by_file_and_row(
-    table_factory: TableFactory, indexed: bool, value: list[float], said: str
+    table_factory: TableFactory, indexed: bool, value: list[float], message: str
 ) -> None:
     table = table_factory()
     cosine = replace(DEFINITION, metric="cosine")
@@ -289,7 +289,7 @@ def test_a_vector_that_cannot_be_indexed_is_named_by_file_and_row(
     rows[2]["embedding"] = None  # left out, and counted
     rows[7]["embedding"] = value
     table.refresh().append(pa.Table.from_pylist(rows, schema=ROWS))
-    with pytest.raises(VectorColumnError, match=rf"\.parquet: .*row 7 .*{said}"):
+    with pytest.raises(VectorColumnError, match=rf"\.parquet: .*row 7 .*{message}"):
         index_head(table, cosine)
     assert tag_target(table, "ann_e") == (good.index_snapshot_id if good else None)
 

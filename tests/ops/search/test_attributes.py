@@ -376,12 +376,12 @@ def test_texts_of_more_than_arrow_takes_are_read_from_the_data_files(
 
 
 @pytest.mark.parametrize(
-    ("filters", "says"),
+    ("filters", "message"),
     [
         (("colour",), "filters names 'colour', which is no column at the top level; there are id, name, section"),
         (("embedding",), "filters names 'embedding', which is list<float>; only columns of plain values"),
     ],
 )
-def test_a_column_that_cannot_be_kept_is_refused(table: Table, filters: tuple[str, ...], says: str) -> None:
-    with pytest.raises(DefinitionError, match=says):
+def test_a_column_that_cannot_be_kept_is_refused(table: Table, filters: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
         create_index(table, replace(SECTIONS, filters=filters))

@@ -67,8 +67,8 @@ def test_a_query_that_is_no_vector_of_the_column_is_refused(table: Table, indexe
     if indexed:
         index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    for query, said in BAD_QUERIES:
-        with pytest.raises(QueryError, match=said):
+    for query, message in BAD_QUERIES:
+        with pytest.raises(QueryError, match=message):
             search(reader, query)
 
 
@@ -310,9 +310,9 @@ WITHOUT_A_DISTANCE = [
 ]
 
 
-@pytest.mark.parametrize(("vector", "said"), WITHOUT_A_DISTANCE)
+@pytest.mark.parametrize(("vector", "message"), WITHOUT_A_DISTANCE)
 def test_rows_without_a_distance_are_in_no_answer_and_are_reported(
-    table: Table, vector: list[float], said: str
+    table: Table, vector: list[float], message: str
 ) -> None:
     """One bad row that somebody appends leaves the others to be found."""
     cosine = replace(DEFINITION, metric="cosine")
@@ -331,7 +331,7 @@ def test_rows_without_a_distance_are_in_no_answer_and_are_reported(
             (warning,) = found.warnings
             assert warning.startswith("2 rows have no distance from anything, and no search finds them: file:")
             assert "row 7 " in warning
-            assert said in warning
+            assert message in warning
         assert reader.search(queries(1), where="id = 600", columns=["id"]).warnings == ()
 
 

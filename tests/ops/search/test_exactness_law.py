@@ -374,9 +374,9 @@ def _alike(rows: pa.Table, expected: pa.Table, case: Case) -> None:
 
 def _warned(answer: SearchResult, bad: int) -> None:
     """That the answer counts the rows without a distance, and says nothing else."""
-    said = [warning for warning in answer.warnings if "no distance from anything" in warning]
-    assert len(answer.warnings) == len(said) == bool(bad)
-    assert not bad or said[0].startswith(f"{bad} row")
+    message = [warning for warning in answer.warnings if "no distance from anything" in warning]
+    assert len(answer.warnings) == len(message) == bool(bad)
+    assert not bad or message[0].startswith(f"{bad} row")
 
 
 def _definition(case: Case) -> Any:

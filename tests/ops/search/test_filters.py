@@ -188,7 +188,7 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("section = ", "cannot be read"),
         ("", "cannot be read"),
@@ -197,8 +197,8 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
         (5, "of type int: write a text"),
     ],
 )
-def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, said: str) -> None:
-    with pytest.raises(FilterError, match=said):
+def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, message: str) -> None:
+    with pytest.raises(FilterError, match=message):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)
 
 

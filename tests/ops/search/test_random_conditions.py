@@ -88,7 +88,7 @@ class Conditions:
             return (IB.NotNull if negated else IB.IsNull)(name), text, text
         if kind < 0.4:
             values = [self._constant(name) for _ in range(rng.randrange(1, 5))]
-            own_list, duck_list = (", ".join(said(name, value) for value in values) for said in (plain, duck))
+            own_list, duck_list = (", ".join(message(name, value) for value in values) for message in (plain, duck))
             return (
                 (IB.NotIn if negated else IB.In)(name, values),
                 f"{name} {word}IN ({own_list})",

@@ -144,7 +144,7 @@ def test_more_rows_than_there_are_gives_all(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "k", "said"),
+    ("query", "k", "message"),
     [
         (np.zeros(3, np.float32), 5, "3 dimensions"),
         (np.full(16, np.nan, np.float32), 5, "NaN"),
@@ -152,9 +152,9 @@ def test_more_rows_than_there_are_gives_all(table: Table) -> None:
         (np.array([["a"] * 16]), 5, "not numbers"),
     ],
 )
-def test_a_query_that_has_no_answer_is_refused(table: Table, query: np.ndarray, k: int, said: str) -> None:
+def test_a_query_that_has_no_answer_is_refused(table: Table, query: np.ndarray, k: int, message: str) -> None:
     index_head(table)
-    with pytest.raises(QueryError, match=said):
+    with pytest.raises(QueryError, match=message):
         open_index(table, DEFINITION, storage=STORAGE).search(query, k)
 
 

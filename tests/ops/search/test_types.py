@@ -139,7 +139,7 @@ def test_a_condition_on_a_column_of_each_type(
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("small = '4.5'", "'4.5' is no int, as small is"),
         ("small > true", "small is int, which True is not"),
@@ -164,8 +164,8 @@ def test_a_condition_on_a_column_of_each_type(
         ("facts = 'k'", "into map<string, int>"),
     ],
 )
-def test_a_constant_that_a_type_cannot_hold_is_refused(typed: Table, where: str, said: str) -> None:
-    with pytest.raises(FilterError, match=said):
+def test_a_constant_that_a_type_cannot_hold_is_refused(typed: Table, where: str, message: str) -> None:
+    with pytest.raises(FilterError, match=message):
         matching(typed, where)
 
 

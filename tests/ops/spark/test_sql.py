@@ -62,7 +62,7 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"table": "db.nothing"}, "Table does not exist: db.nothing"),
         ({"index": "absent"}, "db.t has no index 'absent'; it has: e"),
@@ -81,7 +81,7 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
     ],
 )
 def test_faults_are_reported_when_a_call_is_planned(
-    sql_catalog: Catalog, table_factory: Callable[..., Table], changed: dict[str, Any], said: str
+    sql_catalog: Catalog, table_factory: Callable[..., Table], changed: dict[str, Any], message: str
 ) -> None:
     from pyspark.sql.types import ArrayType, DoubleType, StringType  # noqa: PLC0415
     from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
@@ -97,7 +97,7 @@ def test_faults_are_reported_when_a_call_is_planned(
         for name, value in {"table": "db.t", "index": "e", "query": None, **changed}.items()
     }
     positional = (arguments.pop(name) for name in ("table", "index", "query"))
-    with pytest.raises(Exception, match=re.escape(said)):
+    with pytest.raises(Exception, match=re.escape(message)):
         plan(TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE), *positional, arguments)
 
 

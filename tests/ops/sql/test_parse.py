@@ -155,7 +155,7 @@ def test_statements_on_indexes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("SELECT FROM", "cannot be read: Expected table name but got its end. Line 1, Col: 11"),
         ("SELECT id FROM t WHERE id = ", "cannot be read: EQ is incomplete"),
@@ -178,8 +178,8 @@ def test_statements_on_indexes() -> None:
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT -1", "LIMIT -1: it is a number of rows"),
     ],
 )
-def test_bad_statements_are_refused(text: str, said: str) -> None:
-    with pytest.raises(SqlError, match=said):
+def test_bad_statements_are_refused(text: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
         parse(text)
 
 

@@ -230,7 +230,7 @@ def test_a_table_whose_metadata_file_has_the_name_of_anothers_is_another(catalog
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST 3 ROWS WITH TIES", "give a number of rows"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
@@ -257,8 +257,8 @@ def test_a_table_whose_metadata_file_has_the_name_of_anothers_is_another(catalog
         (f"SELECT count(*) FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "not computed here"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(session: SqlSession, text: str, said: str) -> None:
-    with pytest.raises(SqlError, match=said):
+def test_what_cannot_be_is_refused_with_its_reason(session: SqlSession, text: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
         session.sql(text)
 
 

@@ -92,7 +92,7 @@ def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "said"),
+    ("where", "error", "message"),
     [
         ("small < '4.5'", SqlError, "'4.5' is not read as int64 here"),
         ("utc < TIMESTAMP '2026-01-03 12:00:00'", SqlError, r"timestamp\[us\] are not compared here"),
@@ -100,8 +100,10 @@ def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
         ("tags = 'b'", SqlError, "values of type list<element: string> are not computed with"),
     ],
 )
-def test_what_a_type_cannot_hold_is_refused(session: SqlSession, where: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_what_a_type_cannot_hold_is_refused(
+    session: SqlSession, where: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
 
 
