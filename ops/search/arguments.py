@@ -30,7 +30,7 @@ class RangeThresholds:
     distances: F64
     """f64[Q]"""
     inclusive: bool
-    """Whether rows at these very distances count"""
+    """Whether rows exactly at the threshold count"""
     metric: Metric
 
     @classmethod
