@@ -373,12 +373,17 @@ def resolve_filters(definition: IndexDefinition, schema: "Schema", table: str) -
                 f"{table}, index {definition.name}: filters names {name!r}, which is no column at the top level; "
                 f"there are {', '.join(fields)}"
             )
-        if not fields[name].field_type.is_primitive:
+        if not has_plain_values(fields[name]):
             raise DefinitionError(
                 f"{table}, index {definition.name}: filters names {name!r}, which is {fields[name].field_type}; "
                 "only columns of plain values can be kept"
             )
     return tuple(fields[name].field_id for name in definition.filters)
+
+
+def has_plain_values(field: "NestedField") -> bool:
+    """Whether the values of a column can be kept for conditions. A column of the type unknown has none."""
+    return field.field_type.is_primitive and str(field.field_type) != "unknown"
 
 
 def _vector_field_id(field: "NestedField", table: str) -> int:

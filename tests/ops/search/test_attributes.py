@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, Transform
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
 
 from icepuffin.ops import attributes as kept_values
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -25,18 +26,23 @@ from icepuffin.ops.index import (
     load_definition,
     materialize_index,
 )
+from icepuffin.ops.index.definition import resolve_filters
 from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.storage import relative_to
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
@@ -344,6 +350,23 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     table.append(make_rows(900, 950))
     index(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
+
+
+def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
+    """As Spark's `void` columns of format v3, and as older snapshots have a column that got its type since."""
+    schema = Schema(*table.schema().fields, NestedField(6, "later", UnknownType()))
+    definition = replace(SECTIONS, filters=("section", "later"), filter_ids=(3, 6))
+    with pytest.raises(DefinitionError, match="filters names 'later', which is unknown; only columns of plain values"):
+        resolve_filters(replace(definition, filter_ids=None), schema, "t")
+    plan = plan_version(table, definition, SnapshotId(table.metadata.current_snapshot_id or 0), storage=STORAGE)
+    plan = replace(plan, filter_schema=schema)
+    assert plan.filter_ids == (3,)
+    slots = [
+        CoveredFile(relative_to(file.path, plan.live.location), file.record_count, 0, bytes(32), present=True)
+        for file in plan.live.files
+    ]
+    (blob,) = attributes.attribute_blobs(plan, slots, storage=STORAGE, runner=LocalRunner(1))
+    assert blob.field_id == 3
 
 
 @pytest.mark.parametrize("text", ["by name", "7", "[]"])
