@@ -50,9 +50,9 @@ _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 
 
-def comparing_is_faster(live: int, width: int) -> bool:
-    """Whether comparing `live` vectors is faster than a beam of that width (of several beams, the sum of widths)."""
-    return live <= _COMPARED_PER_NODE * width
+def comparing_is_faster(live_count: int, width: int) -> bool:
+    """Whether comparing `live_count` vectors is faster than a beam of that width (of several beams: their sum)."""
+    return live_count <= _COMPARED_PER_NODE * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ class _LiveGraph(NamedTuple):
     """A graph and the nodes that a search may return."""
 
     adjacency: Adjacency
-    live: Bool
+    is_live: Bool
     """bool[N]"""
 
 
@@ -141,7 +141,7 @@ class Searcher:
     vectors : f32[N, D], optional
         Prepared for the metric. With them, distances are exact, in float64; codes take N * D bytes more.
     metric : Metric
-    live : bool[N], optional
+    is_live : bool[N], optional
         The nodes that may be returned; default all.
     pq : (f32[m, 256, D / m], u8[N, m]), optional
         Codebook and codes, by which a graph without vectors is searched: distances are approximate, and the caller
@@ -167,7 +167,7 @@ class Searcher:
         vectors: F32 | None,
         metric: Metric,
         *,
-        live: Bool | None = None,
+        is_live: Bool | None = None,
         pq: tuple[F32, U8] | None = None,
         threads: int = 1,
         codes: ScalarCodes | None = None,
@@ -175,7 +175,7 @@ class Searcher:
     ) -> None:
         if vectors is None and pq is None:
             raise KernelError("a search needs vectors or PQ codes")
-        for name, array in (("vectors", vectors), ("live", live), ("PQ codes", pq and pq[1])):
+        for name, array in (("vectors", vectors), ("is_live", is_live), ("PQ codes", pq and pq[1])):
             if array is not None and len(array) != graph.count:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
         self._count = graph.count
@@ -194,16 +194,16 @@ class Searcher:
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
         """Marks that no thread uses: new ones per query would cost more than the query"""
-        self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
-        self._live_count = int(np.count_nonzero(self._live))
+        self._is_live = np.ones(graph.count, np.bool_) if is_live is None else np.require(is_live, np.bool_, ["C", "W"])
+        self._live_count = int(np.count_nonzero(self._is_live))
 
-    def masked(self, live: Bool) -> "Searcher":
-        """The same searcher, codes and all, that returns only the nodes marked in `live` bool[N]."""
-        if len(live) != self._count:
-            raise DimensionError(f"the graph has {self._count} nodes, but there are {len(live)} live")
+    def masked(self, is_live: Bool) -> "Searcher":
+        """The same searcher, codes and all, that returns only the nodes marked in `is_live` bool[N]."""
+        if len(is_live) != self._count:
+            raise DimensionError(f"the graph has {self._count} nodes, but there are {len(is_live)} live")
         other = copy.copy(self)
-        other._live = np.require(live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
-        other._live_count = int(np.count_nonzero(live))  # noqa: SLF001
+        other._is_live = np.require(is_live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
+        other._live_count = int(np.count_nonzero(is_live))  # noqa: SLF001
         return other
 
     @property
@@ -282,12 +282,12 @@ class Searcher:
         """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
-        return exact_top_k(queries, self._vectors, k, self._metric, live=self._live, ids=ids)
+        return exact_top_k(queries, self._vectors, k, self._metric, is_live=self._is_live, ids=ids)
 
     def _walk(self, queries: Floats, k: int, width: int, threads: int) -> _Results:
         """The results of a beam of one width, some queries in a thread at a time."""
         results = _Results.unfilled(len(queries), k)
-        graph = (*self._adjacency, self._live, self._entry_points)
+        graph = (*self._adjacency, self._is_live, self._entry_points)
         ranked = max(k, min(width, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
 
@@ -360,12 +360,12 @@ def _search_block(
 ) -> None:
     """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
 
-    `graph` is (neighbors, degrees, live, entry points).
+    `graph` is (neighbors, degrees, is_live, entry points).
     """
-    neighbors, degrees, live, nodes = graph
+    neighbors, degrees, is_live, nodes = graph
     _search_rows(
         queries,
-        _LiveGraph(Adjacency(neighbors, degrees), live),
+        _LiveGraph(Adjacency(neighbors, degrees), is_live),
         _EntryPoints(nodes, entry_queries),
         width,
         _Ranking(*ranking),
@@ -390,7 +390,7 @@ def _search_rows(
     distances are those of the beam.
     """
     scratch = new_beam_scratch(width, visited, 0, graph.adjacency.neighbors.shape[1])
-    candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
+    candidates, is_live, nodes = scratch.candidates, graph.is_live, entry_points.nodes
     ids, distances, work = results.ids, results.distances, results.work
     best = np.empty(ranking.ranked, np.int32)
     best_distances = np.empty(ranking.ranked)
@@ -406,7 +406,7 @@ def _search_rows(
             if count == ranking.ranked:
                 break
             node = key_node(candidates[place])
-            if live[node]:
+            if is_live[node]:
                 best[count] = node
                 best_distances[count] = np.float64(key_distance(candidates[place]))
                 count += 1

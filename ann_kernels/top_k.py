@@ -145,7 +145,7 @@ def _keep_nearest(queries: I64, ids: I64, distances: F64, kept_ids: I64, kept: F
 
 
 def exact_top_k(
-    queries: Floats, vectors: Floats, k: int, metric: Metric, *, live: Bool | None = None, ids: RowIds | None = None
+    queries: Floats, vectors: Floats, k: int, metric: Metric, *, is_live: Bool | None = None, ids: RowIds | None = None
 ) -> Neighbors:
     """The k vectors nearest to each query.
 
@@ -158,7 +158,7 @@ def exact_top_k(
     k : int
         At least 1; else KernelError.
     metric : Metric
-    live : bool[N], optional
+    is_live : bool[N], optional
         The vectors that may be returned; default all.
     ids : RowIds, optional
         The ids of the vectors, by which ties go; default their places.
@@ -169,7 +169,7 @@ def exact_top_k(
         (ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there), nearest first.
     """
     top = ExactTopK(queries, k, metric)
-    rows = None if live is None or live.all() else np.flatnonzero(live).astype(np.int64)
+    rows = None if is_live is None or is_live.all() else np.flatnonzero(is_live).astype(np.int64)
     top.update(vectors, (lambda places: places) if ids is None else ids, rows=rows)
     return top.result()
 

@@ -97,9 +97,9 @@ def _draw_shards(axes: Any, view: Overview) -> None:
     axes.set_title(f"shards: live rows, tombstones ({view.tombstone_ratio:.1%})", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     numbers = [shard.shard for shard in view.shards]
-    live = [shard.live for shard in view.shards]
-    axes.bar(numbers, live, color=[_LIVE if shard.routed else _LATE for shard in view.shards])
-    axes.bar(numbers, [shard.tombstones for shard in view.shards], bottom=live, color=_DEAD)
+    live_nodes = [shard.live for shard in view.shards]
+    axes.bar(numbers, live_nodes, color=[_LIVE if shard.routed else _LATE for shard in view.shards])
+    axes.bar(numbers, [shard.tombstones for shard in view.shards], bottom=live_nodes, color=_DEAD)
     axes.set_xlabel("shard; green: rows that came after the codebook")
 
 

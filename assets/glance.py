@@ -72,18 +72,18 @@ def _shards(shards: Sequence[ShardState]) -> list[str]:
         return []
     most = max(shard.nodes for shard in drawn) or 1
     step = 150 // len(drawn)
-    live, dead = "", ""
+    live_bars, dead_bars = "", ""
     for number, shard in enumerate(drawn):
         x = 215 + step * number + step // 2
         high, above = round(54 * shard.live / most), round(54 * shard.tombstones / most)
-        live += f"M{x} 62v-{high}"
-        dead += f"M{x} {62 - high}v-{above}" if above else ""
+        live_bars += f"M{x} 62v-{high}"
+        dead_bars += f"M{x} {62 - high}v-{above}" if above else ""
     width = max(step - 2, 1)
     count = "1 shard" if len(shards) == 1 else f"{len(shards):,} shards"
     count = count if len(shards) <= _SHARDS else f"{_SHARDS} of {count}"
     title = f"<text x='210' y='82'>rows of {count}; grey: tombstones</text>"
-    bars = [f"<path d='{live}' stroke='{_LIVE}' stroke-width='{width}'/>{title}"]
-    return [*bars, f"<path d='{dead}' stroke='{_DEAD}' stroke-width='{width}'/>"] if dead else bars
+    bars = [f"<path d='{live_bars}' stroke='{_LIVE}' stroke-width='{width}'/>{title}"]
+    return [*bars, f"<path d='{dead_bars}' stroke='{_DEAD}' stroke-width='{width}'/>"] if dead_bars else bars
 
 
 def _share(value: float, values: Sequence[float]) -> float:

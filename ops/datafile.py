@@ -92,12 +92,12 @@ def read_live(
         if first < last:
             keep = np.ones(len(positions), bool)
             keep[deleted[first:last] - positions[0]] = False
-            live = batch.filter(pa.array(keep))
+            kept = batch.filter(pa.array(keep))
             positions = positions[keep]
         else:
-            live = batch
+            kept = batch
         if len(positions):
-            yield LiveBatch(positions, opened.conform(live))
+            yield LiveBatch(positions, opened.conform(kept))
 
 
 def take_rows(

@@ -183,7 +183,7 @@ class Assembly:
             number, offset = len(self._shared) + 1, places[shard.shard_id]
         return ShardEntry(
             count=shard.count,
-            live=shard.live,
+            live_rows=shard.live_rows,
             medoid=shard.medoid,
             recall=shard.recall,
             length=shard.length,
@@ -311,10 +311,10 @@ def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -
     if plan.base is not None and kept:
         old = read_centroids(plan.base, storage)
         slot_of_ball = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
-        live = np.flatnonzero(slot_of_ball >= 0)
-        slots.append(slot_of_ball[live].astype(np.uint32))
-        centers.append(old.centroids[live])
-        radii.append(old.max_distances[live])
+        kept_balls = np.flatnonzero(slot_of_ball >= 0)
+        slots.append(slot_of_ball[kept_balls].astype(np.uint32))
+        centers.append(old.centroids[kept_balls])
+        radii.append(old.max_distances[kept_balls])
     ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
     order = np.argsort(ordinals, kind="stable")  # by file, so that the grouping of files into tasks does not show
     return CentroidIndex(

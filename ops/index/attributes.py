@@ -42,13 +42,13 @@ def attribute_blobs(
     Raises DataFileError, StorageError.
     """
     by_path = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
-    live = {FileSlot(slot): by_path[file.path] for slot, file in enumerate(files) if file.present}
-    entries = {field_id: _kept(plan, field_id, live, storage) for field_id in plan.filter_ids}
+    files_by_slot = {FileSlot(slot): by_path[file.path] for slot, file in enumerate(files) if file.present}
+    entries = {field_id: _kept(plan, field_id, files_by_slot, storage) for field_id in plan.filter_ids}
     missing = defaultdict[FileSlot, list[int]](list)
     for field_id, kept in entries.items():
-        for slot in live.keys() - kept.keys():
+        for slot in files_by_slot.keys() - kept.keys():
             missing[slot].append(field_id)
-    selected = [ColumnsOfFile(slot, live[slot], tuple(missing[slot])) for slot in sorted(missing)]
+    selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
     values = sum(columns.file.record_count * len(columns.field_ids) for columns in selected)
     chosen = driver_runner(runner) if _VALUE_BYTES * values <= SMALL_WORK else runner
     groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
@@ -61,7 +61,7 @@ def attribute_blobs(
 
 
 def _kept(
-    plan: VersionPlan, field_id: int, live: Mapping[FileSlot, LiveFile], storage: StorageConfig
+    plan: VersionPlan, field_id: int, files_by_slot: Mapping[FileSlot, LiveFile], storage: StorageConfig
 ) -> dict[FileSlot, AttributeEntry]:
     """The base version's entries of files that are live still, and would be read in the same way."""
     base = plan.base if plan.action is Action.REFRESHED else None
@@ -76,7 +76,7 @@ def _kept(
     kept = {}
     for entry in blob.entries:
         slot = FileSlot(entry.slot)
-        file = live.get(slot)
+        file = files_by_slot.get(slot)
         if file is None or file.path in added or entry.rows != file.record_count:
             continue
         if base.routing.files[slot].path != relative_to(file.path, plan.live.location):

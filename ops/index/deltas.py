@@ -38,12 +38,12 @@ def place(
     largest: the most rows that a delta shard may have.
     """
     dropped = tuple(shard_id for shard_id, rows in deltas.items() if not rows)
-    live = {shard_id: rows for shard_id, rows in deltas.items() if rows}
+    filled = {shard_id: rows for shard_id, rows in deltas.items() if rows}
     if not arriving:
         return Placement(None, dropped=dropped)
-    smallest = min(live, key=lambda shard_id: (live[shard_id], shard_id), default=NEW_DELTA)
-    target = smallest if len(live) >= definition.max_deltas else NEW_DELTA
-    too_many = sum(live.values()) + arriving > definition.delta_share * routed_rows
-    if not definition.max_deltas or too_many or live.get(target, 0) + arriving > largest:
-        return Placement(None, dissolved=tuple(live), dropped=dropped)
+    smallest = min(filled, key=lambda shard_id: (filled[shard_id], shard_id), default=NEW_DELTA)
+    target = smallest if len(filled) >= definition.max_deltas else NEW_DELTA
+    too_many = sum(filled.values()) + arriving > definition.delta_share * routed_rows
+    if not definition.max_deltas or too_many or filled.get(target, 0) + arriving > largest:
+        return Placement(None, dissolved=tuple(filled), dropped=dropped)
     return Placement(target, dropped=dropped)

@@ -102,21 +102,21 @@ def _of_refresh(
     moved = round(arriving * _shared_fraction(plan, base, storage)) if sum(died) else 0
     remaps = _spread(min(moved, sum(died)), np.array(died, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
-    live = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
+    live_rows = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
     routed_shards = base.routing.routed_shards
     new = arriving - sum(remaps)
     placement = place(
         plan.definition,
-        routed_rows=sum(live[:routed_shards]),
-        deltas={ShardId(shard_id): rows for shard_id, rows in enumerate(live[routed_shards:], routed_shards)},
+        routed_rows=sum(live_rows[:routed_shards]),
+        deltas={ShardId(shard_id): rows for shard_id, rows in enumerate(live_rows[routed_shards:], routed_shards)},
         arriving=new,
         largest=rows_per_shard(dims, plan.definition.max_degree),
     )
     inserts = [new if shard_id == placement.target else 0 for shard_id in range(len(entries))]
-    merged = sum(live[shard_id] for shard_id in placement.dissolved)
+    merged = sum(live_rows[shard_id] for shard_id in placement.dissolved)
     if placement.target is None:
         inserts[:routed_shards] = _spread(
-            new + merged, np.array([max(1, rows) for rows in live[:routed_shards]], np.float64)
+            new + merged, np.array([max(1, rows) for rows in live_rows[:routed_shards]], np.float64)
         )
     kept = [i for i in range(len(entries)) if i not in (*placement.dissolved, *placement.dropped)]
     shards = [

@@ -105,7 +105,7 @@ def measure_routing(
     query_rows = np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
     others = np.ones(len(sample), np.bool_)
     others[query_rows] = False
-    nearest, _ = exact_top_k(sample[query_rows], sample, MEASURED_K, metric, live=others)
+    nearest, _ = exact_top_k(sample[query_rows], sample, MEASURED_K, metric, is_live=others)
     shard_centroids = ShardCentroids.of(codebook, to_shard)
     ratios = shard_centroids.distances(sample[query_rows])
     ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))

@@ -39,14 +39,14 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
     routing = plan.base.routing
     return replace(
         report,
-        rows=sum(entry.live for entry in routing.shards),
-        tombstones=sum(entry.count - entry.live for entry in routing.shards),
+        rows=sum(entry.live_rows for entry in routing.shards),
+        tombstones=sum(entry.count - entry.live_rows for entry in routing.shards),
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
         recall=mean_recall(routing.shards),
         bytes_total=plan.base.bytes_total,
         shard_reports=tuple(
-            ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live, 0, 0, entry.recall, entry.length)
+            ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live_rows, 0, 0, entry.recall, entry.length)
             for shard_id, entry in enumerate(routing.shards)
         ),
     )
@@ -58,8 +58,8 @@ def new_version_report(
     """Report a run that published a version."""
     shards = shard_set.shards
     base = plan.base if plan.action is Action.REFRESHED else None
-    live_before = sum(entry.live for entry in base.routing.shards) if base else 0
-    live = sum(shard.live for shard in shards)
+    live_before = sum(entry.live_rows for entry in base.routing.shards) if base else 0
+    live_rows = sum(shard.live_rows for shard in shards)
     inserted = sum(shard.inserted for shard in shards) - shard_set.merged
     return replace(
         empty_report(plan, clock),
@@ -67,12 +67,12 @@ def new_version_report(
         base_snapshot_id=plan.base.version.base_snapshot_id if plan.base else None,
         action=plan.action,
         puffin_path=version.puffin_path,
-        rows=live,
+        rows=live_rows,
         without_vector=shard_set.read.without_vector,
         inserted=inserted,
         remapped=sum(shard.remapped for shard in shards),
-        tombstones=sum(shard.count - shard.live for shard in shards),
-        gone=max(0, live_before + inserted - live),
+        tombstones=sum(shard.count - shard.live_rows for shard in shards),
+        gone=max(0, live_before + inserted - live_rows),
         shards=len(shards),
         deltas=max(0, len(shards) - shard_set.layout.shards),
         merged=shard_set.merged,
@@ -87,7 +87,7 @@ def new_version_report(
                 number=shard.shard_id,
                 how=shard.how,
                 nodes=shard.count,
-                live=shard.live,
+                live=shard.live_rows,
                 inserted=shard.inserted,
                 remapped=shard.remapped,
                 recall=shard.recall,

@@ -47,7 +47,7 @@ def require_rows(
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
     routing = file.routing
     slots = {covered.path: FileSlot(slot) for slot, covered in enumerate(routing.files) if covered.present}
-    files = {relative_to(live.path, plan.live.location): live for live in plan.live.files}
+    files = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
     if slots.keys() != files.keys():
         unmatched_path = min(slots.keys() ^ files.keys())
         raise _coverage_error(where, f"{unmatched_path} is live in only one of snapshot and index")

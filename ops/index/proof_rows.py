@@ -80,6 +80,6 @@ def _first_rows(
     if batch is None:
         return None
     at = opened.start(group) + np.arange(batch.num_rows)
-    live = np.flatnonzero(~np.isin(at, deleted))
-    positions, column = with_vector(LiveBatch(at[live], batch.take(live)))
+    kept = np.flatnonzero(~np.isin(at, deleted))
+    positions, column = with_vector(LiveBatch(at[kept], batch.take(kept)))
     return (positions, vectors_at(column, positions, file, None)) if len(positions) else None

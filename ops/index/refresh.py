@@ -58,7 +58,7 @@ class _Shard:
     """File slots that its nodes lay in before they moved; None where addresses were not read"""
 
     @property
-    def live(self) -> int:
+    def live_rows(self) -> int:
         return self.entry.count - len(self.tombstones)
 
     def outcome(self, arriving: int, rebuild_ratio: float, max_rows: int) -> How:
@@ -106,8 +106,8 @@ def refresh_shards(
     ]
     placement = place(
         plan.definition,
-        routed_rows=sum(shard.live for shard in shards[: layout.shards]),
-        deltas={shard.shard_id: shard.live for shard in shards[layout.shards :]},
+        routed_rows=sum(shard.live_rows for shard in shards[: layout.shards]),
+        deltas={shard.shard_id: shard.live_rows for shard in shards[layout.shards :]},
         arriving=matches.unmatched_rows,
         largest=rows_per_shard(layout.dims, plan.definition.max_degree),
     )
@@ -121,7 +121,7 @@ def refresh_shards(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
-    return ShardSet(layout, files, results, read, merged=sum(shard.live for shard in dissolved))
+    return ShardSet(layout, files, results, read, merged=sum(shard.live_rows for shard in dissolved))
 
 
 def _routes(layout: Layout, placement: Placement, kept: Sequence[_Shard]) -> npt.NDArray[np.uint32]:
@@ -210,7 +210,7 @@ def _make(
             if how is How.REMAPPED:
                 moved.append((shard_id, _base_shard(context, shard)))
         else:
-            require_capacity(context, shard_id, shard.live + arriving)
+            require_capacity(context, shard_id, shard.live_rows + arriving)
             tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard)))
             rows += shard.entry.count + arriving
     delta_id = ShardId(len(kept))

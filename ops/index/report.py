@@ -159,20 +159,20 @@ class GcReport:
     """Reasons why tags or snapshots could not be changed: that is left for the next garbage collection."""
 
 
-class MeasuredShard(Protocol):
+class ShardRecall(Protocol):
     """A shard with its recall and the number of its live rows."""
 
     @property
     def recall(self) -> float: ...
     @property
-    def live(self) -> int: ...
+    def live_rows(self) -> int: ...
 
 
-def mean_recall(shards: Iterable[MeasuredShard]) -> float:
+def mean_recall(shards: Iterable[ShardRecall]) -> float:
     """Recall of a version: the shards' mean, weighted by live rows; 1.0 where there are none.
 
     A search probes every shard, so the true neighbours are among the shards' own.
     """
     measured = list(shards)
-    live = sum(shard.live for shard in measured)
-    return sum(shard.recall * shard.live for shard in measured) / live if live else 1.0
+    live_rows = sum(shard.live_rows for shard in measured)
+    return sum(shard.recall * shard.live_rows for shard in measured) / live_rows if live_rows else 1.0

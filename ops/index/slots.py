@@ -47,9 +47,9 @@ def file_table(
     ]
     table += [FREE_SLOT] * (max((slot + 1 for slot, _ in files), default=0) - len(table))
     for slot, file in files:
-        live = rows_read[slot] if slot in rows_read else base_files[slot].live_rows - removed_rows.get(slot, 0)
+        live_rows = rows_read[slot] if slot in rows_read else base_files[slot].live_rows - removed_rows.get(slot, 0)
         path = relative_to(file.path, plan.live.location)
-        table[slot] = CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
+        table[slot] = CoveredFile(path, file.record_count, live_rows, fingerprint(file), present=True)
     while table and table[-1] == FREE_SLOT:
         table.pop()
     return tuple(table)

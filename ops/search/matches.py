@@ -51,10 +51,10 @@ class Matches:
     def mask(self, files: I64, positions: I64) -> Bool:
         """bool[N]: whether the row at each (file number, position) matches."""
         mask = np.zeros(len(files), np.bool_)
-        live = np.flatnonzero(files >= 0)
-        for number, places in by_file(files[live]):
+        in_files = np.flatnonzero(files >= 0)
+        for number, places in by_file(files[in_files]):
             if (matching := self.positions.get(FileNumber(number))) is not None:
-                rows = live[places]
+                rows = in_files[places]
                 mask[rows] = np.isin(positions[rows], matching)
         return mask
 

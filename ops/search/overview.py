@@ -119,7 +119,7 @@ def overview(
             ShardState(
                 ShardId(number),
                 entry.count,
-                entry.live,
+                entry.live_rows,
                 len(entry.tombstones),
                 entry.recall,
                 entry.length,

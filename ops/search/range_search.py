@@ -168,11 +168,11 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
         numbers = shard.file_numbers
-        nodes = np.flatnonzero(shard.live & files[numbers])
+        nodes = np.flatnonzero(shard.is_live & files[numbers])
         step = batch_rows(shard.vectors.shape[1])
         for start in range(0, len(nodes), step):
             batch: npt.NDArray[np.intp] | slice = nodes[start : start + step]
-            if len(nodes) == len(shard.live):  # all of them: a slice copies nothing
+            if len(nodes) == len(shard.is_live):  # all of them: a slice copies nothing
                 batch = slice(start, start + step)
             yield RowVectors(numbers[batch], shard.positions[batch], shard.vectors[batch])
 

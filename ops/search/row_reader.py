@@ -103,8 +103,8 @@ class RowReader:
             if key in self._files:
                 self._files.move_to_end(key)
                 return self._files[key]
-        live = self._live.files[key[0]]
-        opened = DataFile(open_storage(live.path, self._storage), live, self._schema, key[1]), threading.Lock()
+        file = self._live.files[key[0]]
+        opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), threading.Lock()
         with self._lock:
             self._files[key] = opened
             while len(self._files) > _MAX_OPEN_FILES:

@@ -26,14 +26,14 @@ class MaskedShard:
     shard: ReadyShard
     slot_to_number: I64
     """int64[slots]: file number of each file slot of the version; -1 where the file is not live"""
-    live: Bool
+    is_live: Bool
     """bool[N]: nodes that a search may return"""
     searcher: Searcher
     """Searcher that returns live nodes only"""
 
     @classmethod
-    def of(cls, shard: ReadyShard, slot_to_number: I64, live: Bool) -> "MaskedShard":
-        return cls(shard, slot_to_number, live, shard.searcher.masked(live))
+    def of(cls, shard: ReadyShard, slot_to_number: I64, is_live: Bool) -> "MaskedShard":
+        return cls(shard, slot_to_number, is_live, shard.searcher.masked(is_live))
 
     @property
     def file_numbers(self) -> I64:
@@ -58,8 +58,8 @@ class MaskedShard:
 
     def restricted(self, allowed: Bool) -> "MaskedShard":
         """The same shard with only those live nodes that `allowed` bool[N] marks."""
-        live = self.live & allowed
-        return replace(self, live=live, searcher=self.searcher.masked(live))
+        is_live = self.is_live & allowed
+        return replace(self, is_live=is_live, searcher=self.searcher.masked(is_live))
 
     def restricted_to_files(self, files: frozenset[FileNumber]) -> "MaskedShard":
         """The same shard with only those live nodes that lie in `files`. The other files are scanned."""
@@ -112,26 +112,26 @@ class ShardMasker:
             )
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
-        live = self._live_nodes(shard, self._slot_to_number[shard.file_slots])
-        return MaskedShard.of(shard, self._slot_to_number, live)
+        is_live = self._live_nodes(shard, self._slot_to_number[shard.file_slots])
+        return MaskedShard.of(shard, self._slot_to_number, is_live)
 
     def _live_nodes(self, shard: ReadyShard, file_numbers: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""
-        live = file_numbers >= 0
-        candidates = np.flatnonzero(live)
+        is_live = file_numbers >= 0
+        candidates = np.flatnonzero(is_live)
         for number, places in by_file(file_numbers[candidates]):
             file, nodes = self._live.files[number], candidates[places]
             positions = shard.row_positions[nodes]
-            live[nodes] = positions < file.record_count
+            is_live[nodes] = positions < file.record_count
             if len(deleted := self._deleted[file.path]):
-                live[nodes] &= ~np.isin(positions, deleted)
-        return np.asarray(live)
+                is_live[nodes] &= ~np.isin(positions, deleted)
+        return np.asarray(is_live)
 
     def nodes_by_file(self, shards: Iterable[MaskedShard]) -> I64:
         """int64[files]: number of live nodes of each live file."""
         nodes = np.zeros(len(self._live.files), np.int64)
         for shard in shards:
-            nodes += np.bincount(shard.file_numbers[shard.live], minlength=len(nodes)).astype(np.int64)
+            nodes += np.bincount(shard.file_numbers[shard.is_live], minlength=len(nodes)).astype(np.int64)
         return nodes
 
     def covered(self, nodes: I64) -> frozenset[FileNumber]:
@@ -159,11 +159,11 @@ class ShardMasker:
                 return None
             nodes[number] = covered_file.live_rows
             rows += covered_file.live_rows
-        consistent = rows == sum(entry.live for entry in self._opened.routing.shards)
+        consistent = rows == sum(entry.live_rows for entry in self._opened.routing.shards)
         return self.covered(nodes) if consistent else None
 
     def revived(self, shard_id: ShardId, shard: MaskedShard) -> frozenset[FileNumber]:
         """Files of the shard with rows that are live in the snapshot and were not live in the version's own."""
         tombstones = self._opened.routing.shards[shard_id].tombstones
-        revived = tombstones[shard.live[tombstones]]
+        revived = tombstones[shard.is_live[tombstones]]
         return frozenset(map(FileNumber, shard.slot_to_number[shard.shard.file_slots[revived]].tolist()))

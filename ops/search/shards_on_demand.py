@@ -74,7 +74,7 @@ class ShardsOnDemand(Sequence[MaskedShard]):
     def _require_as_routed(self, place: int, shard: MaskedShard) -> None:
         """Raises BadBlobError where other nodes are live than the routing blob says, or its vectors are others."""
         tombstones = self._opened.routing.shards[place].tombstones
-        if not np.array_equal(np.flatnonzero(~shard.live), tombstones) or shard.shard.rounded != self._rounded:
+        if not np.array_equal(np.flatnonzero(~shard.is_live), tombstones) or shard.shard.rounded != self._rounded:
             raise BadBlobError(f"shard {place} has other live rows than its routing blob says, or rounded vectors")
 
     def _count(self, place: int, shard: MaskedShard) -> None:

@@ -54,8 +54,8 @@ class RecallModel:
     def of(cls, opened: OpenVersion) -> "RecallModel":
         """The model of a version, from its curves and its codebook."""
         table = opened.routing
-        rows = sum(entry.live for entry in table.shards)
-        curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]
+        rows = sum(entry.live_rows for entry in table.shards)
+        curves = [(widths(text), entry.live_rows) for text, entry in zip(opened.curves, table.shards, strict=True)]
         return cls(
             ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),

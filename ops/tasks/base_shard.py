@@ -52,7 +52,7 @@ class BaseShard:
             yield moves.nodes
             yield open_storage(where.path, self.storage).read_range(where.path, where.offset, where.length)
 
-    def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
+    def is_live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N], whether each node has a live row."""
         return live_nodes(reader.header.count, deletion_vector.decode(self.tombstones))
 
@@ -78,7 +78,7 @@ class BaseShard:
 
     def live_rows(self, reader: ShardReader) -> VectorRows:
         """Rows of live nodes by file slot and position, as a build takes them."""
-        return self.rows(reader).take(np.flatnonzero(self.live(reader))).sorted()
+        return self.rows(reader).take(np.flatnonzero(self.is_live(reader))).sorted()
 
     def _from_files(
         self, reader: ShardReader, slots: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
@@ -88,9 +88,9 @@ class BaseShard:
             raise ValueError(f"{self.stored.blob} has neither vectors nor PQ codes")
         vectors = decode_pq(codes, codebook)
         files = dict(self.files)
-        live = np.flatnonzero(self.live(reader))
-        for slot, places in by_file(slots[live]):
-            nodes, file = live[places], files[FileSlot(slot)]
+        alive = np.flatnonzero(self.is_live(reader))
+        for slot, places in by_file(slots[alive]):
+            nodes, file = alive[places], files[FileSlot(slot)]
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )

@@ -21,25 +21,25 @@ CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
 
 
 def measure_recall(
-    shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
+    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], *, seed: int, threads: int
 ) -> float:
     """recall@10 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
     vectors: f32[N, D], prepared, as the table has them. Returns 1.0 where there is nothing to find.
     """
-    nodes = np.flatnonzero(live)
+    nodes = np.flatnonzero(is_live)
     if len(nodes) < 2:
         return 1.0
     query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
-    searcher = searcher_of(shard, vectors, live)
-    return float(np.mean(recall_of_nodes(searcher, shard, vectors, live, query_nodes, threads=threads)))
+    searcher = searcher_of(shard, vectors, is_live)
+    return float(np.mean(recall_of_nodes(searcher, shard, vectors, is_live, query_nodes, threads=threads)))
 
 
 def recall_of_nodes(
     searcher: Searcher,
     shard: Shard,
     vectors: npt.NDArray[np.float32],
-    live: npt.NDArray[np.bool_],
+    is_live: npt.NDArray[np.bool_],
     query_nodes: npt.NDArray[np.intp],
     *,
     threads: int,
@@ -51,8 +51,8 @@ def recall_of_nodes(
     distances count as hits. There must be two live nodes at least.
     """
     metric = Metric.of_code(shard.metric)
-    k = min(GATE_K + 1, int(live.sum()))
-    exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, live=live)
+    k = min(GATE_K + 1, int(is_live.sum()))
+    exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=is_live)
     answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
     distances = _exact_of(vectors, query_nodes, answers, metric)
     itself = query_nodes[:, None]
@@ -73,7 +73,7 @@ def search_by_defaults(
 
 
 def measure_curve(
-    shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
+    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], *, seed: int, threads: int
 ) -> str:
     """The recall curve of a shard: recall@10 and distances per query for several widths; "" for very few rows.
 
@@ -81,15 +81,15 @@ def measure_curve(
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
     recall that the curve says. Deterministic.
     """
-    nodes = np.setdiff1d(np.flatnonzero(live), [shard.medoid])
+    nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid])
     count = min(CURVE_QUERIES, len(nodes) // GATE_K)
     if not count:
         return ""
     query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
-    others = live.copy()
+    others = is_live.copy()
     others[query_nodes] = False
     metric = Metric.of_code(shard.metric)
-    _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, live=others)
+    _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, is_live=others)
     limits = _with_tolerance(exact[:, -1:])
     searcher = searcher_of(shard, vectors, others)
     lean = _lean(shard)
@@ -117,7 +117,7 @@ def _lean(shard: Shard) -> bool:
 def searcher_of(
     shard: Shard,
     vectors: npt.NDArray[np.float32] | None,
-    live: npt.NDArray[np.bool_],
+    is_live: npt.NDArray[np.bool_],
     *,
     coded_from: int = FEWEST_CODED,
 ) -> Searcher:
@@ -128,9 +128,9 @@ def searcher_of(
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
     if _lean(shard):
         pq: Any = shard.pq_codebook, shard.pq_codes
-        return Searcher(graph, None, Metric.of_code(shard.metric), live=live, pq=pq)
+        return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, pq=pq)
     kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
-    return Searcher(graph, kept, Metric.of_code(shard.metric), live=live, coded_from=coded_from)
+    return Searcher(graph, kept, Metric.of_code(shard.metric), is_live=is_live, coded_from=coded_from)
 
 
 @contextmanager

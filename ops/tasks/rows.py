@@ -60,9 +60,9 @@ def by_file(files: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[t
 
 def live_nodes(count: int, tombstones: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """bool[N], whether each of `count` nodes has a live row."""
-    live = np.ones(count, np.bool_)
-    live[tombstones] = False
-    return live
+    is_live = np.ones(count, np.bool_)
+    is_live[tombstones] = False
+    return is_live
 
 
 def range_of(hashes: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:

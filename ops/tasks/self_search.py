@@ -109,8 +109,8 @@ def search_rows(
     threads: int,
 ) -> SelfSearchResult:
     """Search rows of one shard by their own vectors f32[n, D], prepared; `addresses` int64[n] are their addresses."""
-    live = live_nodes(shard.count, tombstones)
-    nodes = _nodes_of(shard, live, addresses)
+    is_live = live_nodes(shard.count, tombstones)
+    nodes = _nodes_of(shard, is_live, addresses)
     placed = nodes >= 0
     placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
@@ -119,15 +119,15 @@ def search_rows(
     returned, recall = 0, np.empty(0)
     drawn = drawn_returned = 0
     if len(nodes):
-        searcher = searcher_of(shard, None, live, coded_from=sys.maxsize)
-        k = min(GATE_K + 1, int(live.sum()))
+        searcher = searcher_of(shard, None, is_live, coded_from=sys.maxsize)
+        k = min(GATE_K + 1, int(is_live.sum()))
         answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
         returned = int(_is_returned(shard, nodes, answers, vectors).sum())
         if returned < _ENOUGH * len(nodes):
-            drawn, drawn_returned = _search_drawn(searcher, shard, live, threads=threads)
-        if shard.vectors is not None and live.sum() > 1:
+            drawn, drawn_returned = _search_drawn(searcher, shard, is_live, threads=threads)
+        if shard.vectors is not None and is_live.sum() > 1:
             widened = np.asarray(shard.vectors, np.float32)
-            recall = recall_of_nodes(searcher, shard, widened, live, nodes, threads=threads)
+            recall = recall_of_nodes(searcher, shard, widened, is_live, nodes, threads=threads)
     return SelfSearchResult(
         rows=len(addresses),
         misplaced=len(addresses) - len(nodes),
@@ -142,23 +142,23 @@ def search_rows(
 def _search_drawn(
     searcher: Searcher,
     shard: Shard,
-    live: npt.NDArray[np.bool_],
+    is_live: npt.NDArray[np.bool_],
     *,
     threads: int,
 ) -> tuple[int, int]:
     """(nodes drawn at random, those of them that came back). The rows of a sample lie side by side in the table, and
     may all be hard to reach in a graph that is sound.
     """
-    own = np.flatnonzero(live)
+    own = np.flatnonzero(is_live)
     drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))
     queries = _stored(shard, drawn)
     answers = search_by_defaults(searcher, shard, queries, min(GATE_K + 1, len(own)), threads=threads)
     return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 
-def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _nodes_of(shard: Shard, is_live: npt.NDArray[np.bool_], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64[n], the live node of each address; -1 where there is none."""
-    nodes = np.flatnonzero(live)
+    nodes = np.flatnonzero(is_live)
     addresses = addresses_of(shard.file_slots, shard.row_positions)[nodes]
     nodes = nodes[np.isin(addresses, drawn)]
     node_of = dict(

@@ -82,7 +82,7 @@ class ShardResult:
         return self.stored.blob.length
 
     @property
-    def live(self) -> int:
+    def live_rows(self) -> int:
         return self.count - len(self.tombstones)
 
 
@@ -125,7 +125,7 @@ class _MeasuredShard:
 
     shard: Shard
     vectors: npt.NDArray[np.float32]
-    live: npt.NDArray[np.bool_]
+    is_live: npt.NDArray[np.bool_]
     recall: float
 
 
@@ -165,19 +165,19 @@ def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredS
 def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _MeasuredShard:
     reader = base.reader()
     rows = base.rows(reader).join(incoming)
-    live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
+    is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads)
-    return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, live)
+    return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, is_live)
 
 
 def _measured(
-    task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]
+    task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_]
 ) -> _MeasuredShard:
-    recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+    recall = measure_recall(shard, vectors, is_live, seed=task.params.seed, threads=task.threads)
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
         recall = min(recall, task.base.recall) if task.base.recall == task.base.recall else recall
-    return _MeasuredShard(shard, vectors, live, recall)
+    return _MeasuredShard(shard, vectors, is_live, recall)
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
@@ -215,7 +215,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
     if task.how is not How.INSERTED and not task.is_delta and not knows_less:
         curve = measure_curve(
-            measured.shard, measured.vectors, measured.live, seed=task.params.seed, threads=task.threads
+            measured.shard, measured.vectors, measured.is_live, seed=task.params.seed, threads=task.threads
         )
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
@@ -233,7 +233,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         medoid=measured.shard.medoid,
         recall=measured.recall,
         curve=curve,
-        tombstones=np.flatnonzero(~measured.live).astype(np.int64),
+        tombstones=np.flatnonzero(~measured.is_live).astype(np.int64),
         inserted=inserted,
         remapped=task.base.moved if task.base is not None else 0,
         slots=np.unique(measured.shard.file_slots),

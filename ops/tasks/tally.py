@@ -110,9 +110,9 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     shard, tombstones = task.shards[place]
     reader = open_shard(shard, task.storage)
     slots, positions = reader.read_locations()
-    tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
+    tally, alive = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     addresses = addresses_of(slots, positions)
-    nodes = live[np.isin(addresses[live], task.addresses)]
+    nodes = alive[np.isin(addresses[alive], task.addresses)]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
     return NodesResult(tally, addresses[nodes], hashes, np.full(len(nodes), place, np.int64))
 
@@ -127,10 +127,10 @@ def tally_of(
     """(tally, live nodes int64[n]) of a shard. Raises BadBlobError where a node lies in no file."""
     if len(slots) and int(slots.max()) >= files:
         raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
-    live = np.flatnonzero(live_nodes(len(slots), tombstones))
+    alive = np.flatnonzero(live_nodes(len(slots), tombstones))
     tally = Tally.empty(files)
-    tally.add(slots[live], positions[live], None if hashes is None else hashes[live])
-    return tally, live
+    tally.add(slots[alive], positions[alive], None if hashes is None else hashes[alive])
+    return tally, alive
 
 
 def tally_rows(task: RowsTask) -> Tally:

@@ -60,11 +60,11 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     head = table.metadata.current_snapshot_id
     if head is None:
         raise BindingError(f"{table_name(table)} has no rows to delete")
-    live = {task.file.file_path: task.file for task in table.scan(snapshot_id=head).plan_files()}
-    if missing := set(positions) - set(live):
+    files = {task.file.file_path: task.file for task in table.scan(snapshot_id=head).plan_files()}
+    if missing := set(positions) - set(files):
         raise BindingError(f"{table_name(table)}: no live data file {min(missing)}")
-    files = [_write_delete_file(table, live[path], np.unique(rows)) for path, rows in sorted(positions.items())]
-    return commit_delete_files(table, files)
+    deletes = [_write_delete_file(table, files[path], np.unique(rows)) for path, rows in sorted(positions.items())]
+    return commit_delete_files(table, deletes)
 
 
 def commit_delete_files(table: Table, files: Sequence[DataFile]) -> SnapshotId:

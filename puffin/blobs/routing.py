@@ -49,7 +49,7 @@ class ShardEntry:
 
     count: int
     """Nodes, tombstones included."""
-    live: int
+    live_rows: int
     medoid: int
     recall: float
     """recall@10 of this shard alone, measured when it was last written; NaN where it has no live rows."""
@@ -149,7 +149,7 @@ def encode(routing: Routing) -> bytes:
 
 
 def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
-    return shard.count, shard.live, shard.medoid, shard.recall, shard.length
+    return shard.count, shard.live_rows, shard.medoid, shard.recall, shard.length
 
 
 def decode(data: bytes, *, file_size: int | None = None) -> Routing:
@@ -203,10 +203,10 @@ def _decode_shards(cursor: Cursor, count: int, max_tombstones: int, version: int
 
 def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int) -> ShardEntry:
     part = f"shard {number}"
-    count, live, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
+    count, live_rows, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
     tombstones = deletion_vector.decode(bytes(cursor.take(size, part)), max_positions=max_tombstones)
-    if len(tombstones) + live != count or (len(tombstones) and tombstones[-1] >= count):
-        raise BadBlobError(f"routing blob: {part} has {count} nodes, {live} live and {len(tombstones)} tombstones")
+    if len(tombstones) + live_rows != count or (len(tombstones) and tombstones[-1] >= count):
+        raise BadBlobError(f"routing blob: {part} has {count} nodes, {live_rows} live and {len(tombstones)} tombstones")
     if count and medoid >= count:
         raise BadBlobError(f"routing blob: {part} has medoid {medoid} of {count} nodes")
     pack, offset = cursor.unpack("IQ", part) if version > _WITHOUT_PACKS else (0, 0)
@@ -216,7 +216,7 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int
     if not moved.length and moved != _NO_ADDRESSES:
         raise BadBlobError(f"routing blob: {part} has a sha256 of no addresses")
     addresses = moved if moved.length else None
-    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones, pack, offset, addresses)
+    return ShardEntry(count, live_rows, medoid, recall, length, sha256, tombstones, pack, offset, addresses)
 
 
 def _decode_file(cursor: Cursor, number: int) -> CoveredFile:

@@ -127,10 +127,10 @@ def test_equal_vectors_are_all_found(vectors: np.ndarray) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_few_queries_are_compared_in_place_with_the_same_result(metric: Metric) -> None:
     vectors, queries = prepare(clustered(500, 70), metric), prepare(clustered(12, 70, seed=1), metric)
-    live = np.random.default_rng(0).random(500) < 0.5
-    ids, distances = exact_top_k(queries, vectors, 9, metric, live=live)
+    is_live = np.random.default_rng(0).random(500) < 0.5
+    ids, distances = exact_top_k(queries, vectors, 9, metric, is_live=is_live)
     for row in range(len(queries)):
-        alone = exact_top_k(queries[row : row + 1], vectors, 9, metric, live=live)
+        alone = exact_top_k(queries[row : row + 1], vectors, 9, metric, is_live=is_live)
         assert (alone[0][0] == ids[row]).all()
         assert (alone[1][0] == distances[row]).all()
 
@@ -138,11 +138,11 @@ def test_few_queries_are_compared_in_place_with_the_same_result(metric: Metric) 
 def test_a_beam_that_meets_too_few_live_nodes_compares_them_all() -> None:
     vectors = clustered(3000, 8)
     far = np.argsort(np.linalg.norm(vectors - vectors[0], axis=1))[-60:]
-    live = np.zeros(len(vectors), bool)
-    live[far] = True
-    searcher = Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2, live=live)
+    is_live = np.zeros(len(vectors), bool)
+    is_live[far] = True
+    searcher = Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2, is_live=is_live)
     found, distances, stats = searcher.search(vectors[:1], 10, search_list=32)
-    wanted = exact_top_k(vectors[:1], vectors, 10, Metric.L2, live=live)
+    wanted = exact_top_k(vectors[:1], vectors, 10, Metric.L2, is_live=is_live)
     assert (found == wanted[0]).all()
     assert (distances == wanted[1]).all()
     assert stats.expanded[0] < 100
@@ -150,11 +150,11 @@ def test_a_beam_that_meets_too_few_live_nodes_compares_them_all() -> None:
 
 def test_tombstones_are_walked_through_and_never_returned() -> None:
     vectors, queries = clustered(2000, 16), clustered(30, 16, seed=1)
-    live = np.random.default_rng(0).random(2000) < 0.1
+    is_live = np.random.default_rng(0).random(2000) < 0.1
     graph = vamana.build(vectors, Metric.L2, PARAMS)
-    found, _, _ = Searcher(graph, vectors, Metric.L2, live=live).search(queries, 10, search_list=32)
-    assert live[found].all()
-    assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2, live=live)[0]) >= 0.9
+    found, _, _ = Searcher(graph, vectors, Metric.L2, is_live=is_live).search(queries, 10, search_list=32)
+    assert is_live[found].all()
+    assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2, is_live=is_live)[0]) >= 0.9
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -169,11 +169,11 @@ def test_an_empty_graph_finds_nothing(metric: Metric) -> None:
 
 def test_all_live_nodes_are_returned_when_k_is_larger() -> None:
     vectors = clustered(300, 8)
-    live = np.zeros(300, bool)
-    live[::50] = True
+    is_live = np.zeros(300, bool)
+    is_live[::50] = True
     graph = vamana.build(vectors, Metric.L2, PARAMS)
-    found, distances, _ = Searcher(graph, vectors, Metric.L2, live=live).search(vectors[:1], 20, search_list=20)
-    assert sorted(found[0][:6].tolist()) == np.flatnonzero(live).tolist()
+    found, distances, _ = Searcher(graph, vectors, Metric.L2, is_live=is_live).search(vectors[:1], 20, search_list=20)
+    assert sorted(found[0][:6].tolist()) == np.flatnonzero(is_live).tolist()
     assert (found[0][6:] == -1).all()
     assert np.isinf(distances[0][6:]).all()
 

@@ -268,7 +268,7 @@ def test_routing_refuses_numbers_that_do_not_agree() -> None:
     for wrong in (
         replace(value, partition_to_shard=np.array([0, 2, 0, 0], np.uint32)),
         replace(value, codebook=value.codebook * np.float32("nan")),
-        replace(value, shards=(replace(value.shards[0], live=98), value.shards[1])),
+        replace(value, shards=(replace(value.shards[0], live_rows=98), value.shards[1])),
         replace(value, shards=(replace(value.shards[0], medoid=100), value.shards[1])),
         replace(value, shards=(replace(value.shards[0], tombstones=np.array([1, 50, 100])), value.shards[1])),
         replace(value, files=(replace(value.files[0], live_rows=61),)),

@@ -73,7 +73,7 @@ def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) 
     assert hows(report) == ["copied"] * 3 + ["built"]
     assert (after.routing.routed_shards, len(after.routing.shards)) == (3, 4)
     assert [blob(after, number) for number in range(3)] == [blob(before, number) for number in range(3)]
-    assert after.routing.shards[3].live == 50
+    assert after.routing.shards[3].live_rows == 50
 
 
 def test_deltas_are_few_and_what_comes_then_goes_into_the_smallest(table: Table) -> None:

@@ -159,7 +159,7 @@ def test_a_routing_blob_whose_sums_differ_is_not_believed(table: Table, monkeypa
 
     def one_row_less(version: OpenVersion, paths: frozenset[str]) -> OpenVersion:
         shards = list(version.routing.shards)
-        shards[0] = replace(shards[0], live=shards[0].live - 1)
+        shards[0] = replace(shards[0], live_rows=shards[0].live_rows - 1)
         return real(replace(version, routing=replace(version.routing, shards=tuple(shards))), paths)
 
     monkeypatch.setattr(opening, "without_files", one_row_less)

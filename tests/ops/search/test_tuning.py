@@ -58,7 +58,7 @@ def test_a_refresh_carries_the_curve_on(table: Table) -> None:
     index_head(table, SHARDED)
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     assert all(
-        widths(text) for text, entry in zip(opened.curves, opened.routing.shards, strict=True) if entry.live > 50
+        widths(text) for text, entry in zip(opened.curves, opened.routing.shards, strict=True) if entry.live_rows > 50
     )
     assert reaches(opened.routing_curve)
 
