@@ -225,7 +225,7 @@ class _ScratchMemory:
                 self._changed.notify_all()
 
 
-class _Process:
+class _ProcessCache:
     """The cache of this process, with the process and settings that it was made for."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class _Process:
         self.lock = threading.Lock()
 
 
-_process = _Process()
+_process = _ProcessCache()
 os.register_at_fork(after_in_child=_process.forked)
 
 

@@ -41,7 +41,7 @@ from icepuffin.puffin.blobs.routing import ShardEntry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shard:
+class _EarlierShard:
     """A shard of the base version, as it is in the new snapshot."""
 
     shard_id: ShardId
@@ -124,7 +124,7 @@ def refresh_shards(
     return ShardSet(layout, files, results, read, merged=sum(shard.live_rows for shard in dissolved))
 
 
-def _routes(layout: Layout, placement: Placement, kept: Sequence[_Shard]) -> npt.NDArray[np.uint32]:
+def _routes(layout: Layout, placement: Placement, kept: Sequence[_EarlierShard]) -> npt.NDArray[np.uint32]:
     """u32[k], the new version's shard that takes the new rows of each partition."""
     if placement.target is None:
         return layout.partition_to_shard
@@ -141,10 +141,10 @@ def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.fl
     return open_shard(base.shards[0], storage).read_pq()[0]
 
 
-def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _Shard:
+def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _EarlierShard:
     nodes = dead.nodes[shard_id]
     moved = [deletion_vector.decode(move.nodes) for move in moves]
-    return _Shard(
+    return _EarlierShard(
         shard_id=shard_id,
         entry=base.routing.shards[shard_id],
         stored=base.shards[shard_id],
@@ -169,7 +169,7 @@ def _referenced(results: Sequence[ShardResult]) -> frozenset[FileSlot] | None:
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def _scatter_deltas(context: BuildContext, deltas: Sequence[_Shard]) -> list[tuple[StagedBlock, ...]]:
+def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> list[tuple[StagedBlock, ...]]:
     """Stage the rows of delta shards that are dissolved, by the shards that their partitions belong to."""
     runner = context.runner_for(sum(shard.entry.count for shard in deltas))
     tasks = [
@@ -189,7 +189,7 @@ def _scatter_deltas(context: BuildContext, deltas: Sequence[_Shard]) -> list[tup
 
 def _make(
     context: BuildContext,
-    kept: Sequence[_Shard],
+    kept: Sequence[_EarlierShard],
     blocks: Mapping[int, tuple[Block, ...]],
     placement: Placement,
     on_kept: Callable[[Mapping[ShardId, ShardResult]], None],
@@ -238,7 +238,7 @@ def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]
     return list(chain(*results))
 
 
-def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
+def _base_shard(context: BuildContext, shard: _EarlierShard) -> BaseShard:
     return BaseShard(
         stored=shard.stored,
         recall=shard.entry.recall,
@@ -253,7 +253,7 @@ def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
     )
 
 
-def _kept_result(shard_id: ShardId, how: How, shard: _Shard) -> ShardResult:
+def _kept_result(shard_id: ShardId, how: How, shard: _EarlierShard) -> ShardResult:
     """The result for a shard whose blob stays as it is, with the base version's addresses."""
     return ShardResult(
         shard_id=shard_id,

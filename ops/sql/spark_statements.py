@@ -60,7 +60,7 @@ def _travelling_in_utc(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Time:
+class _ConstantTime:
     """A time in a text."""
 
     moment: datetime
@@ -69,16 +69,16 @@ class _Time:
     typed: bool
     """Whether it has a type, such as DATE '2026-01-01'"""
 
-    def of_type(self, sql_type: str, last: int) -> "_Time":
+    def of_type(self, sql_type: str, last: int) -> "_ConstantTime":
         moment = (
             self.moment.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
             if sql_type == "DATE"
             else self.moment
         )
-        return _Time(moment, last, typed=True)
+        return _ConstantTime(moment, last, typed=True)
 
 
-def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time | None:
+def _constant_time(tokens: list[Token], words: list[str], first: int) -> _ConstantTime | None:
     """The time that token `first` begins; None for other expressions, which Spark evaluates.
 
     Raises SqlError for a text that only Spark may read as a time without a zone.
@@ -86,7 +86,7 @@ def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time |
     if first >= len(tokens):
         return None
     word, follows = words[first], words[first + 1 : first + 2]
-    time: _Time | None = None
+    time: _ConstantTime | None = None
     if tokens[first].token_type in (TokenType.STRING, TokenType.RAW_STRING):
         time = _time_of(tokens[first].text, first)
     elif word == "(" or follows == ["("]:
@@ -109,9 +109,9 @@ def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time |
     return time
 
 
-def _time_of(text: str, place: int) -> _Time | None:
+def _time_of(text: str, place: int) -> _ConstantTime | None:
     try:
-        return _Time(datetime.fromisoformat(text), place, typed=False)
+        return _ConstantTime(datetime.fromisoformat(text), place, typed=False)
     except ValueError:
         if _WITHOUT_ZONE.fullmatch(text) is None:
             return None  # no time, or one with a zone

@@ -40,7 +40,7 @@ async def current(lease: Lease, prefix: str) -> Grant | None:
     return lease.grant(prefix) if lease.fresh else await asyncio.to_thread(lease.grant, prefix)
 
 
-class _Session(AioSession):  # type: ignore[misc]
+class _S3Session(AioSession):  # type: ignore[misc]
     def __init__(self, keys: _Keys) -> None:
         super().__init__()
         self._keys = keys
@@ -53,7 +53,7 @@ class RenewedFileSystem(LiteralFileSystem):
     """Signs each request with the current keys of the lease."""
 
     def __init__(self, lease: Lease, prefix: str, **options: Any) -> None:
-        super().__init__(session=_Session(_Keys(lease, prefix)), **options)
+        super().__init__(session=_S3Session(_Keys(lease, prefix)), **options)
         self._lease = lease
         self._prefix = prefix
 

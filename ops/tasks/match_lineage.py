@@ -98,8 +98,8 @@ class LineageMatchResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _DeadNodes:
-    """Nodes without rows, ordered by shard and node."""
+class _DeadNodeVersions:
+    """Nodes without rows, with the versions and hashes of their rows, ordered by shard and node."""
 
     shard_ids: npt.NDArray[np.int64]
     """Shard ids"""
@@ -171,7 +171,7 @@ def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[n
     return np.asarray(pc.coalesce(column, pa.array(otherwise)).to_numpy(zero_copy_only=False)).view(np.uint64)
 
 
-def _dead_nodes(task: LineageMatchTask) -> _DeadNodes:
+def _dead_nodes(task: LineageMatchTask) -> _DeadNodeVersions:
     """The range's nodes whose rows lay in a file that can be read."""
     storage = task.match.storage
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
@@ -193,7 +193,7 @@ def _dead_nodes(task: LineageMatchTask) -> _DeadNodes:
         nodes = nodes[inside]
         shard_ids = np.full(len(nodes), shard_id)
         parts.append((shard_ids, nodes, slots[nodes], node_versions[inside], reader.read_content_hashes()[nodes]))
-    return _DeadNodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return _DeadNodeVersions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:

@@ -113,7 +113,9 @@ def materialize_theta_sketches(
 
 
 @dataclass(frozen=True, slots=True)
-class _SketchResult:
+class _SnapshotSketches:
+    """Sketches of the live rows of a snapshot, and the work that they took."""
+
     united: Mapping[int, ThetaSketch]
     per_file: tuple[FileSketches, ...]
     """Sketches per live file, where there are any"""
@@ -124,7 +126,7 @@ class _SketchResult:
 
 def _sketch(
     plan: SketchPlan, store: Storage, config: StorageConfig, runner: TaskRunner, progress: Progress | None
-) -> _SketchResult:
+) -> _SnapshotSketches:
     """Read the columns of files that no file sketch covers, and unite all sketches."""
     earlier = plan.earlier.read(plan.keys.values(), plan.columns)
     sketches_by_path = {path: earlier[key] for path, key in plan.keys.items()}
@@ -142,7 +144,7 @@ def _sketch(
         for path, sketches in sorted(sketches_by_path.items())
         if sketches
     )
-    return _SketchResult(united, per_file, missing, expected)
+    return _SnapshotSketches(united, per_file, missing, expected)
 
 
 def _united(

@@ -18,7 +18,7 @@ _OPERATIONS = ("append", "overwrite", "delete", "replace")
 """Operations of snapshots, by Iceberg's specification"""
 
 
-class _Time(click.DateTime):
+class _TimeType(click.DateTime):
     """A time, of which an error shows an example and no format."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -31,7 +31,7 @@ class _Time(click.DateTime):
 @click.command("snapshots")
 @metadata_command
 @click.option("--operation", type=click.Choice(_OPERATIONS), help="Only snapshots of this operation.")
-@click.option("--since", type=_Time(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
+@click.option("--since", type=_TimeType(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots to list, the newest first."
 )
