@@ -17,8 +17,8 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
-from icepuffin.ops.index.report import Action, IndexReport
-from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.overview import overview
 

@@ -15,8 +15,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
-from icepuffin.ops.index.report import Action
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
@@ -146,7 +145,7 @@ def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[s
         [str(version.base_snapshot_id) for version in last],
         [version.recall for version in last],
         floor=target,
-        marked=[place for place, version in enumerate(last) if version.action == Action.BUILT],
+        marked=[place for place, version in enumerate(last) if version.action is Action.BUILT],
     )
     return {"recall so far": chart}
 

@@ -100,6 +100,19 @@ class LiveFiles:
         return sum(file.record_count for file in self.files)
 
 
+class Action(enum.StrEnum):
+    """What a run on an index does for a snapshot. Reports and summaries of snapshots hold the values."""
+
+    BUILT = "built"
+    REFRESHED = "refreshed"
+    REUSED = "reused"
+    """No new version: one of this snapshot and definition exists."""
+    RETAGGED = "retagged"
+    """A move of the tag alone, to a version that exists, as after a rollback."""
+    EMPTY = "empty"
+    """No version, as the snapshot has no rows to index: a search of it returns nothing."""
+
+
 class How(enum.StrEnum):
     """How a shard of a version comes about. Reports and markers hold the values."""
 

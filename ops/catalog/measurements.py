@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.model import Action
 
 EARLIER_VERSIONS = 5
 """Number of measured versions, the newest ones, that an estimate learns from"""
@@ -21,13 +22,14 @@ class Measurement:
     seconds: float
     amounts: Mapping[str, int]
     """Amounts of work that the seconds depend on, by name"""
-    action: str = ""
+    action: Action | None = None
+    """Action on an index; None for theta sketches, and for one that this release does not know"""
     recall: float | None = None
 
     def text(self) -> str:
         """JSON, for the summary."""
         record = {
-            "action": self.action,
+            "action": self.action or "",
             "runner": self.runner,
             "threads": self.threads,
             "seconds": round(self.seconds, 3),
@@ -45,7 +47,7 @@ class Measurement:
                 threads=max(1, int(record["threads"])),
                 seconds=float(record["seconds"]),
                 amounts={name: int(value) for name, value in record.items() if name not in _OWN_KEYS},
-                action=str(record.get("action", "")),
+                action=Action(record["action"]) if record.get("action") in tuple(Action) else None,
                 recall=float(record["recall"]) if "recall" in record else None,
             )
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from icepuffin.ops.index.gc import collect_garbage
     from icepuffin.ops.index.materialize import materialize_index, rebuild_tombstoned_shards
     from icepuffin.ops.index.plan import plan_version
-    from icepuffin.ops.index.report import Action, GcReport, IndexReport, ShardReport
+    from icepuffin.ops.index.report import GcReport, IndexReport, ShardReport
+    from icepuffin.ops.model import Action
 else:
     __getattr__ = lazy_exports(
         __name__,

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.stages import SMALL_WORK
 from icepuffin.ops.index.version_reader import read_attribute_blob
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner

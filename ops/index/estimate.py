@@ -18,10 +18,10 @@ from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
-from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
+from icepuffin.ops.index.report import Estimate, ShardEstimate
 from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
-from icepuffin.ops.model import How, LiveFile, ShardId, StorageConfig
+from icepuffin.ops.model import Action, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing import ShardEntry

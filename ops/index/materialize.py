@@ -32,9 +32,9 @@ from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
-from icepuffin.ops.index.report import Action, IndexReport, mean_recall
+from icepuffin.ops.index.report import IndexReport, mean_recall
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner

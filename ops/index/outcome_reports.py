@@ -5,9 +5,9 @@ from dataclasses import replace
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import Action, IndexReport, ShardReport, mean_recall
+from icepuffin.ops.index.report import IndexReport, ShardReport, mean_recall
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.model import Action, How, ShardId
 from icepuffin.ops.timing import StageClock
 
 

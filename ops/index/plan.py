@@ -18,9 +18,8 @@ from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
 from icepuffin.ops.index.definition import IndexDefinition, has_plain_values, resolve_field, resolve_filters
-from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
-from icepuffin.ops.model import LiveFile, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs import routing as routing_blob

@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import mean_recall
-from icepuffin.ops.model import How
+from icepuffin.ops.model import Action, How
 from icepuffin.ops.tasks.runner import TaskRunner
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         threads=runner.task_threads,
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
         amounts=asdict(amounts),
-        action=str(plan.action),
+        action=plan.action,
         recall=mean_recall(shard_set.shards),
     )
     return measurement.text()
@@ -120,7 +120,7 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     return expected * statistics.median(chosen), source
 
 
-def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:
+def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[Action | None, float]]:
     """(action, correction factor: seconds divided by those of the default rates), oldest first, for
     one kind of runner.
     """

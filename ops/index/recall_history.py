@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.measurements import measured_versions
-from icepuffin.ops.index.report import Action
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +14,8 @@ class RecallMeasurement:
 
     base_snapshot_id: SnapshotId
     index_snapshot_id: SnapshotId
-    action: str
-    """Action that made the version: built or refreshed"""
+    action: Action | None
+    """Action that made the version: built or refreshed; None for one that this release does not know"""
     recall: float
 
 
@@ -34,5 +33,5 @@ def recall_drift(history: Sequence[RecallMeasurement]) -> float:
     """Recall of the last version minus that of the last one that was built from nothing, or else of the oldest one."""
     if not history:
         return 0.0
-    built = [item.recall for item in history if item.action == Action.BUILT]
+    built = [item.recall for item in history if item.action is Action.BUILT]
     return history[-1].recall - (built[-1] if built else history[0].recall)

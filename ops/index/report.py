@@ -2,26 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from icepuffin.ops.index.retention_plan import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
-from icepuffin.ops.model import How, ShardId, SnapshotId
+from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.recall_curve import GATE_QUERIES
-
-
-class Action(StrEnum):
-    """What a run does for a snapshot."""
-
-    BUILT = "built"
-    REFRESHED = "refreshed"
-    REUSED = "reused"
-    """No new version: one of this snapshot and definition exists."""
-    RETAGGED = "retagged"
-    """A move of the tag alone, to a version that exists, as after a rollback."""
-    EMPTY = "empty"
-    """No version, as the snapshot has no rows to index: a search of it returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)

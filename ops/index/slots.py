@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.stages import SlottedFile
-from icepuffin.ops.model import FileSlot
+from icepuffin.ops.model import Action, FileSlot
 from icepuffin.ops.storage import relative_to
 from icepuffin.puffin.blobs.routing import FREE_SLOT, CoveredFile
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.orchestration.cli.output import MIB, print_fields, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
@@ -22,11 +22,11 @@ _SKETCHES_KEPT = {
 }
 """Reasons why nothing is done, by the outcome that the report will have."""
 _ACTIONS = {
-    "built": "build",
-    "refreshed": "refresh",
-    "reused": "nothing to do",
-    "retagged": "move the tag",
-    "empty": "nothing to publish",
+    Action.BUILT: "build",
+    Action.REFRESHED: "refresh",
+    Action.REUSED: "nothing to do",
+    Action.RETAGGED: "move the tag",
+    Action.EMPTY: "nothing to publish",
 }
 """Actions before the work, by the action that the report will have."""
 _SHARD_LINE = "{:>6} {:>12} {:>10} {:>10} {:>10} {:>9} {:>9}  {}"
@@ -117,7 +117,7 @@ def _index_fields(context: TableContext, estimate: "Estimate") -> dict[str, str]
         "rows": f"{estimate.inserted:,} to insert, {estimate.remapped:,} moved, {estimate.tombstoned:,} gone"
         + (f"; {estimate.merged:,} to merge from deltas" if estimate.merged else ""),
         "shards": f"{len(estimate.shards)}: all to build"
-        if estimate.action == "built"
+        if estimate.action is Action.BUILT
         else f"{len(estimate.shards)}: {estimate.shards_rebuilt} to rebuild, {estimate.shards_copied} kept",
         **_total_fields(context, estimate),
     }

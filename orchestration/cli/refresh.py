@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.orchestration.cli.output import (
     MIB,
     plural,
@@ -122,7 +122,7 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
 
 
 def _shard_counts(report: "IndexReport") -> str:
-    if report.action == "built":
+    if report.action is Action.BUILT:
         return f"{report.shards}: all built"
     return (
         f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "

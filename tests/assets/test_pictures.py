@@ -11,6 +11,7 @@ from icepuffin.assets.ann_index import version_drawings
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_drift
+from icepuffin.ops.model import Action
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.orchestration.discovery import table_spec
@@ -56,7 +57,7 @@ def test_recall_since_the_last_build_is_a_number_that_plots(shown: dict[str, obj
 
 
 def test_recall_is_drawn_over_the_versions() -> None:
-    history = [RecallMeasurement(1, 1, "built", 0.99), RecallMeasurement(2, 2, "refreshed", 0.97)]
+    history = [RecallMeasurement(1, 1, Action.BUILT, 0.99), RecallMeasurement(2, 2, Action.REFRESHED, 0.97)]
     drawing = recall_so_far(history, 0.9)["recall so far"].value
     assert str(drawing).startswith("![recall@10 of the last 2 versions")
     assert len(png(drawing)) < 5_000
@@ -72,7 +73,7 @@ def test_a_run_stores_little(tmp_path: Path) -> None:
 
 
 def test_drift_is_counted_from_the_last_build() -> None:
-    versions = [("built", 0.99), ("refreshed", 0.97), ("built", 0.98), ("refreshed", 0.975)]
+    versions = [(Action.BUILT, 0.99), (Action.REFRESHED, 0.97), (Action.BUILT, 0.98), (Action.REFRESHED, 0.975)]
     history = [RecallMeasurement(number, number, action, recall) for number, (action, recall) in enumerate(versions)]
     assert recall_drift(history) == pytest.approx(-0.005)
     assert recall_drift(history[1:2]) == 0.0

@@ -12,7 +12,7 @@ from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index import refresh
 from icepuffin.ops.index.changes import Changes, find_changes
 from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.report import Action
+from icepuffin.ops.model import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

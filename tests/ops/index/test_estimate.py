@@ -12,7 +12,8 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import IndexReport, plan_version
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.rates import Amounts, default_seconds
-from icepuffin.ops.index.report import Action, Estimate
+from icepuffin.ops.index.report import Estimate
+from icepuffin.ops.model import Action
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows

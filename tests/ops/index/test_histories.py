@@ -52,7 +52,7 @@ from icepuffin.ops.index import (
     refresh,
 )
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.report import Action
+from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

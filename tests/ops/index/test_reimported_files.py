@@ -21,7 +21,7 @@ from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.report import Action
+from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, open_index, opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

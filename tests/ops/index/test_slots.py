@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from icepuffin.ops.catalog.row_deletes import fingerprint
-from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.slots import assign_slots, file_table
-from icepuffin.ops.model import DeleteFile, DeleteKind, FileSlot, LiveFile
+from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile
 from icepuffin.puffin.blobs.routing import FREE_SLOT, NO_DELETES, CoveredFile
 
 LOCATION = "s3://lake/t"

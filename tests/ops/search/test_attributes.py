@@ -29,9 +29,8 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.definition import resolve_filters
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
