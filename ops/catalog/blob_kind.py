@@ -26,6 +26,9 @@ SKETCHES_TAG = "theta_sketches"
 LASTING_MS = 2**63 - 1
 """`max-ref-age-ms` of tags that are to last. A tag without it has the table's `history.expire.max-ref-age-ms`, and the
 expiry of any engine drops it at that age."""
+SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
+"""`max-ref-age-ms` of the tag of a version whose snapshot is not the head, such as one of a backfill: Iceberg's default
+age for snapshots. Until then other snapshots share what it has."""
 
 
 def index_tag(name: str) -> str:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import Binding
@@ -41,8 +41,6 @@ from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.ops.timing import StageClock
 from icepuffin.puffin.errors import PuffinError
 
-SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
-"""Age at which the tag of a version expires whose snapshot is not the head: Iceberg's default for snapshots."""
 _RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'). Else ",
     "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",

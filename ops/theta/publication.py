@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import Binding
@@ -33,8 +33,6 @@ from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
-SIDE_TAG_AGE_MS = 7 * 24 * 3600 * 1000
-"""Milliseconds for which the file sketches of an older snapshot (backfill) are kept for its neighbours"""
 
 
 def publish_statistics(

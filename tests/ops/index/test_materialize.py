@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from icepuffin.ops.catalog.blob_kind import LASTING_MS
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import VectorColumnError
@@ -26,7 +26,6 @@ from icepuffin.ops.index import (
     materialize_index,
     rebuild_tombstoned_shards,
 )
-from icepuffin.ops.index.materialize import SIDE_TAG_AGE_MS
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index import maintain_index
