@@ -111,7 +111,7 @@ class Assembly:
     def begin(self, kept: Mapping[ShardId, ShardResult]) -> None:
         """Start copying shards that keep the base version's bytes: those that lie in no pack that can be shared."""
         if self._plan.base is not None:
-            self._shared = packs_to_share(self._plan.base.version, kept.values())
+            self._shared = packs_to_share(self._plan.base.bound, kept.values())
         copied = [shard for shard in kept.values() if not pack_number(shard, self._shared)]
         self._shared_bytes = sum(shard.length for shard in kept.values()) - sum(shard.length for shard in copied)
         if is_pack(copied, self._shared_bytes):
@@ -156,7 +156,7 @@ class Assembly:
         )
 
     def _base_files(self) -> frozenset[str]:
-        version = self._plan.base.version if self._plan.base else None
+        version = self._plan.base.bound if self._plan.base else None
         return frozenset({version.puffin_path, *(pack.path for pack in version.packs)}) if version else frozenset()
 
     def _pack_layout(self, shards: Sequence[ShardResult]) -> PuffinLayout:

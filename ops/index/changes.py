@@ -114,7 +114,7 @@ def _names_then(table: Table, base: OpenVersion, live: LiveFiles, field_id: int)
     """
     if base.column_names is not None:
         return base.column_names
-    index_snapshot = table.metadata.snapshot_by_id(base.version.index_snapshot_id)
+    index_snapshot = table.metadata.snapshot_by_id(base.bound.index_snapshot_id)
     if index_snapshot is None or index_snapshot.schema_id is None or column_names(live, field_id) is None:
         return frozenset()
     name = table.schemas()[index_snapshot.schema_id].find_column_name(field_id)
@@ -132,7 +132,7 @@ def _lineage_files(
     """Files whose rows have ids, as the index snapshot has them: the data snapshot may have expired."""
     if not emptied:
         return ()
-    before = live_files(table, base.version.index_snapshot_id)
+    before = live_files(table, base.bound.index_snapshot_id)
     slotted = ((emptied.get(relative_to(file.path, before.location)), file) for file in before.files)
     return tuple((slot, file) for slot, file in slotted if slot is not None and file.first_row_id is not None)
 
@@ -160,7 +160,7 @@ def _with_undeleted_rows(
     """
     if not files:
         return frozenset()
-    before = live_files(table, base.version.index_snapshot_id).by_path()
+    before = live_files(table, base.bound.index_snapshot_id).by_path()
 
     def opened(path: str) -> Storage:
         return open_storage(path, storage)

@@ -64,7 +64,7 @@ def new_version_report(
     return replace(
         empty_report(plan, clock),
         index_snapshot_id=version.index_snapshot_id,
-        base_snapshot_id=plan.base.version.base_snapshot_id if plan.base else None,
+        base_snapshot_id=plan.base.bound.base_snapshot_id if plan.base else None,
         action=plan.action,
         puffin_path=version.puffin_path,
         rows=live_rows,

@@ -131,7 +131,7 @@ def plan_version(
 
     opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
-    existing = next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None)
+    existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     complete = existing and existing.attributes.keys() >= set(plan.filter_ids)
     if existing and complete and not files_mapped_since(table, existing, live, storage):
         return _reuse(plan, existing)
@@ -140,7 +140,7 @@ def plan_version(
     # after a rewrite no version shares a file; then the last one of the snapshot's own ancestors is the most similar
     base = max(
         candidates,
-        key=lambda item: (shared_rows(item, live), item.version.base_snapshot_id in ancestors),
+        key=lambda item: (shared_rows(item, live), item.bound.base_snapshot_id in ancestors),
         default=None,
     )
     if base is not None:
@@ -234,7 +234,7 @@ def _open_nearest(
 
 
 def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
-    version = existing.version
+    version = existing.bound
     if plan.is_head and plan.tag not in version.tags:
         action, reason = Action.RETAGGED, "a version of this snapshot exists; the tag pointed elsewhere"
     else:
@@ -266,7 +266,7 @@ def _refresh_or_build(
     return replace(
         plan,
         action=Action.REFRESHED,
-        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
+        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}",
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
@@ -301,9 +301,9 @@ def _identity(base: OpenVersion) -> tuple[str, str, int | None, *tuple[bool, ...
     but for versions of older releases.
     """
     of_shards = (shard.sha256 for shard in base.routing.shards)
-    unknown = base.version.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
-    kept = (pack.is_kept for pack in base.version.packs)
-    return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown, *kept
+    unknown = base.bound.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
+    kept = (pack.is_kept for pack in base.bound.packs)
+    return base.bound.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown, *kept
 
 
 def _decided(changes: Changes) -> dict[str, object]:

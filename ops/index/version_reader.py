@@ -52,7 +52,8 @@ _log = logging.getLogger(__name__)
 class OpenVersion:
     """An index version whose routing has been read."""
 
-    version: DerivedVersion
+    bound: DerivedVersion
+    """The version as the table's metadata names it"""
     routing: Routing
     definition: IndexDefinition
     shards: tuple[StoredShard, ...]
@@ -168,14 +169,14 @@ def _in_pack(path: str, number: int, entry: ShardEntry, pack: BoundPack | NewPac
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:
     """Read the balls around the version's files. Raises StorageError, PuffinError."""
-    path = version.version.puffin_path
+    path = version.bound.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     return centroid_blob.decode(reader.read_blob(version.centroid))
 
 
 def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> AttributeBlob:
     """Read the values of one column for conditions. Raises StorageError, PuffinError."""
-    path = version.version.puffin_path
+    path = version.bound.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     blob = attribute_blob.decode(reader.read_blob(version.attributes[field_id]))
     files = version.routing.files
@@ -265,9 +266,9 @@ def with_origins(table: Table, version: OpenVersion) -> OpenVersion:
     if version.sequence_number:
         return version
     try:
-        then = live_files(table, version.version.index_snapshot_id)
+        then = live_files(table, version.bound.index_snapshot_id)
     except ManifestError as error:
         raise NotAnIndexError(
-            f"{version.version.puffin_path}: the manifests of its index snapshot cannot be read: {error.__cause__}"
+            f"{version.bound.puffin_path}: the manifests of its index snapshot cannot be read: {error.__cause__}"
         ) from error
     return replace(version, added_by={relative_to(file.path, then.location): file.added_by for file in then.files})

@@ -59,7 +59,7 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
     size = f"the index of {opened.bytes_total / MIB:,.1f} MiB"
     if opened.bytes_total <= in_process_mb * MIB:
         return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
-    version = opened.version.index_snapshot_id
+    version = opened.bound.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)
     keys = (ShardKey(stored, entry.sha256, version) for stored, entry in shards)
     if all(process_cache().holds(key, job.storage) for key in keys):

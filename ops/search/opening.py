@@ -362,7 +362,7 @@ def _load_first(
             opened = without_files(version, files_mapped_since(target.table, version, target.live, target.storage))
             loaded, tier_why = _load(opened, target, resources, complete=stale is not StalePolicy.NEAREST_ONLY)
         except (PuffinError, StorageError) as error:
-            warnings = (*warnings, f"{version.version.puffin_path} cannot be read: {error}")
+            warnings = (*warnings, f"{version.bound.puffin_path} cannot be read: {error}")
             continue
         return VersionChoice(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"
@@ -391,7 +391,7 @@ def _load(
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:
-    if is_own(opened.version, live.snapshot_id):
+    if is_own(opened.bound, live.snapshot_id):
         return "the snapshot has a version of its own"
-    base = opened.version.base_snapshot_id
+    base = opened.bound.base_snapshot_id
     return f"the snapshot has no readable version of its own; that of {base} shares most rows with it"

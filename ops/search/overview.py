@@ -110,8 +110,8 @@ def overview(
     return Overview(
         table=table_name(table),
         index=definition.name,
-        base_snapshot_id=opened.version.base_snapshot_id,
-        index_snapshot_id=opened.version.index_snapshot_id,
+        base_snapshot_id=opened.bound.base_snapshot_id,
+        index_snapshot_id=opened.bound.index_snapshot_id,
         head_snapshot_id=head,
         rows=live.record_count,
         rows_covered=shared_rows(opened, live),
@@ -137,13 +137,13 @@ def overview(
 
 
 def _packs(table: Table, opened: OpenVersion) -> tuple[PackState, ...]:
-    names = Counter(pack.holder_id for version in index_versions(table, opened.version.name) for pack in version.packs)
+    names = Counter(pack.holder_id for version in index_versions(table, opened.bound.name) for pack in version.packs)
     used_bytes = Counter[int]()
     for entry in opened.routing.shards:
         used_bytes[entry.pack] += entry.length
     return tuple(
         PackState(pack.path, pack.size, used_bytes[number], names[pack.holder_id])
-        for number, pack in enumerate(opened.version.packs, 1)
+        for number, pack in enumerate(opened.bound.packs, 1)
     )
 
 

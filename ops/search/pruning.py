@@ -132,7 +132,7 @@ class FilePruner:
             try:
                 self._balls = file_balls(read_centroids(opened, self._target.storage), live, loaded), ()
             except (PuffinError, StorageError) as error:
-                warning = f"{opened.version.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+                warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
                 self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
         return self._balls
 

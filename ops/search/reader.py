@@ -140,7 +140,7 @@ class IndexReader:
     @property
     def version(self) -> DerivedVersion | None:
         """The index version that answers."""
-        return self._choice.opened.version if self._choice.opened else None
+        return self._choice.opened.bound if self._choice.opened else None
 
     @property
     def has_unreadable_versions(self) -> bool:

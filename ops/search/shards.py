@@ -102,7 +102,7 @@ class ShardMasker:
     def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
         """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
         entry = self._opened.routing.shards[shard_id]
-        key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.version.index_snapshot_id)
+        key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.bound.index_snapshot_id)
         shard = process_cache().shard(key, self._storage, threads=threads)
         metric = self._opened.definition.metric
         if shard.count != entry.count or shard.searcher.metric is not metric:

@@ -72,7 +72,7 @@ class SnapshotCoverage:
         uncovered = tuple(FileNumber(number) for number in range(len(live.files)) if number not in choice.covered)
         if choice.opened is None:
             return cls(Coverage.EXACT_SCAN, uncovered, choice.warnings)
-        if is_own(choice.opened.version, live.snapshot_id) and not uncovered:
+        if is_own(choice.opened.bound, live.snapshot_id) and not uncovered:
             return cls(Coverage.EXACT_VERSION, (), choice.warnings)
         if stale is not StalePolicy.NEAREST_ONLY:
             return cls(Coverage.NEAREST_VERSION_AND_TAIL, uncovered, choice.warnings)

@@ -231,7 +231,7 @@ class SearchWorker:
         try:
             return self.masker.read(shard_id, threads=self.job.threads)
         except (PuffinError, StorageError) as error:
-            path = self._version.version.puffin_path
+            path = self._version.bound.puffin_path
             raise IndexUnavailableError(
                 f"{path}, which was opened, cannot be read any more: {error}; open the index again, or refresh it"
             ) from error

@@ -63,7 +63,7 @@ def newest(table: Table) -> OpenVersion:
 
 
 def blob_types(version: OpenVersion) -> Counter[str]:
-    path = version.version.puffin_path
+    path = version.bound.puffin_path
     return Counter(blob.type for blob in PuffinReader(open_storage(path, STORAGE).source(path)).footer.blobs)
 
 
@@ -75,7 +75,7 @@ def assert_right(table: Table) -> None:
     _, recall = answer_with_recall(table)
     assert recall >= 0.95
     version = newest(table)
-    assert check_integrity(table, version.version, STORAGE).faults == ()
+    assert check_integrity(table, version.bound, STORAGE).faults == ()
     assert_every_row_is_at_its_address(table, open_index(table, DEFINITION, storage=STORAGE))
 
 
@@ -97,7 +97,7 @@ def test_a_version_whose_rows_have_moved_writes_addresses_only(table: Table, pac
     assert {shard.how for shard in report.shard_reports} == {How.REMAPPED}
     own_shards = {} if packed else {BlobType.SHARD: 3}
     assert blob_types(version) == {BlobType.ADDRESSES: 3, BlobType.ROUTING: 1, BlobType.CENTROID: 1, **own_shards}
-    assert version.version.packs == base.version.packs
+    assert version.bound.packs == base.bound.packs
     assert [entry.sha256 for entry in version.routing.shards] == [entry.sha256 for entry in base.routing.shards]
     for shard, entry, old in zip(version.shards, version.routing.shards, base.shards, strict=True):
         assert (shard.blob == old.blob) is packed
@@ -148,7 +148,7 @@ def test_addresses_are_replaced_copied_and_folded_back(table: Table) -> None:
 
 
 def test_equal_compactions_are_equal_to_the_byte(table: Table) -> None:
-    parent = newest(table).version
+    parent = newest(table).bound
     report = compact(table)
     first = content(report)
     assert report.index_snapshot_id is not None
@@ -188,7 +188,7 @@ def test_damaged_addresses_are_noticed_and_never_answered_by(table: Table) -> No
     version = newest(table)
     assert version.shards[1].addresses is not None
     flip_a_bit(version.shards[1].addresses.blob)
-    assert "shard 1" in check_integrity(table, version.version, STORAGE).faults[0]
+    assert "shard 1" in check_integrity(table, version.bound, STORAGE).faults[0]
     result = open_index(table, DEFINITION, storage=STORAGE).search(make_rows(0, 1)["embedding"][0].as_py(), 1)
     assert result.rows["id"][0].as_py() == 0
     append_position_deletes(table, {next(iter(table.scan().plan_files())).file.file_path: np.array([5])})

@@ -70,7 +70,7 @@ def test_what_is_to_be_read_does_not_depend_on_snapshots_that_may_expire(table: 
     expire_the_indexed_snapshot(table)
     after = plan_version(table, DEFINITION, head(table), storage=STORAGE)
     assert before.base is not None
-    assert table.snapshot_by_id(before.base.version.base_snapshot_id) is None
+    assert table.snapshot_by_id(before.base.bound.base_snapshot_id) is None
     assert (len(after.added), after.build_id) == (NEW, before.build_id)
 
 
@@ -114,7 +114,7 @@ def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> N
     of_old = [
         replace(base, routing=replace(base.routing, shards=(replace(shards[0], sha256=UNKNOWN_SHA256), *shards[1:]))),
     ]
-    of_old.append(replace(of_old[0], version=replace(base.version, index_snapshot_id=7)))
+    of_old.append(replace(of_old[0], bound=replace(base.bound, index_snapshot_id=7)))
     mappings = [f'[{{"field-id": 4, "names": ["{name}"]}}]' for name in ("embedding", "vector")]
     mapped = [tuple(replace(file, name_mapping=mapping) for file in live.files) for mapping in mappings]
     plans = [
@@ -129,7 +129,7 @@ def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> N
             replace(plan, definition=replace(plan.definition, **{name: value}))
             for name, value in {"max_degree": 7, "rebuild_ratio": 0.7, "max_deltas": 7, "delta_share": 0.7}.items()
         ),
-        replace(plan, base=replace(base, version=replace(base.version, build_id="another"))),
+        replace(plan, base=replace(base, bound=replace(base.bound, build_id="another"))),
         replace(plan, base=replace(base, routing=replace(base.routing, base_snapshot_id=7))),
         *(replace(plan, base=old) for old in of_old),
         *(
@@ -144,5 +144,5 @@ def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> N
         ),
     ]
     assert len({plan_module._build_id(it) for it in plans}) == len(plans)
-    tagged = replace(plan, base=replace(base, version=replace(base.version, tags=("release",), index_snapshot_id=7)))
+    tagged = replace(plan, base=replace(base, bound=replace(base.bound, tags=("release",), index_snapshot_id=7)))
     assert plan_module._build_id(tagged) == plan_module._build_id(plan), "equal work is found again"

@@ -182,7 +182,7 @@ def test_a_footer_of_another_snapshot_is_not_read(table: Table, key: str) -> Non
         with pytest.raises(NotAnIndexError, match="its blobs name several snapshots"):
             open_version(version, STORAGE)
     file.write_bytes(data)
-    assert open_version(version, STORAGE).version == version
+    assert open_version(version, STORAGE).bound == version
 
 
 def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:

@@ -204,8 +204,8 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
         report = index_head(table, threads=threads)
         assert report.action is Action.REFRESHED
         version = newest(table)
-        store = open_storage(version.version.puffin_path, STORAGE)
-        contents.append(store.read_range(version.version.puffin_path, 0, version.file_size))
+        store = open_storage(version.bound.puffin_path, STORAGE)
+        contents.append(store.read_range(version.bound.puffin_path, 0, version.file_size))
         drop_index(table, "e")
         table.refresh()
         ours = {item.index_snapshot_id for item in index_versions(table, "e")} - {

@@ -113,8 +113,8 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
 def test_row_ids_are_taken_of_files_that_are_gone_as_the_index_snapshot_has_them(table: Table) -> None:
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     live = plan.live_files(table, table.metadata.current_snapshot_id or 0)
-    before = changes.live_files(table, opened.version.index_snapshot_id).files
-    opened = replace(opened, version=replace(opened.version, base_snapshot_id=1))  # as where it has expired
+    before = changes.live_files(table, opened.bound.index_snapshot_id).files
+    opened = replace(opened, bound=replace(opened.bound, base_snapshot_id=1))  # as where it has expired
     result = changes.find_changes(table, opened, live, STORAGE)
     assert {file.path for _, file in result.lineage_files} == {file.path for file in before}
     later = live.files[0].file_sequence_number

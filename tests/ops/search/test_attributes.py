@@ -338,14 +338,14 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     index(table, SECTIONS)
     version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
     blob = version.attributes[1]
-    path = to_path(version.version.puffin_path)
+    path = to_path(version.bound.puffin_path)
     data = bytearray(path.read_bytes())
     data[blob.offset + blob.length - 3] ^= 1
     path.write_bytes(data)
     own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
     assert own == scanned
     assert "they cannot be read" in how
-    assert "CRC-32" in check_integrity(table, version.version, STORAGE).faults[0]
+    assert "CRC-32" in check_integrity(table, version.bound, STORAGE).faults[0]
     table.append(make_rows(900, 950))
     index(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
