@@ -17,6 +17,7 @@ FileSlot = NewType("FileSlot", int)
 """Number of a data file within an index version: its place in the routing blob's file table"""
 FileNumber = NewType("FileNumber", int)
 """Number of a live data file within a snapshot: its place in `LiveFiles.files`"""
+MIB = 1 << 20
 IN_PROCESS_MB = 100
 """Size of an index file up to which it is searched in this process, where Spark could search it"""
 

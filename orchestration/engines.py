@@ -1,6 +1,7 @@
 """From settings to catalogs and engines. Imports no Dagster, so that the command line starts fast."""
 
 from icepuffin.ops.costs import CostModel
+from icepuffin.ops.model import MIB
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.orchestration.settings import Settings, SparkSettings
 
@@ -14,7 +15,6 @@ def use_shard_cache(settings: Settings) -> None:
     if settings.cache is None:  # the environment variables apply then
         return
     from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
-    from icepuffin.ops.cache.settings import MIB  # noqa: PLC0415
 
     cache = settings.cache
     use_settings(CacheSettings(cache.directory, cache.disk_mb * MIB, cache.memory_mb * MIB))

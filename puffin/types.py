@@ -10,6 +10,9 @@ FOOTER_TAIL = 12
 
 FLAG_FOOTER_COMPRESSED = 1
 
+MAX_DIMS = 65_536
+"""Dimensions of the longest vectors in a blob."""
+
 
 class BlobType(enum.StrEnum):
     """The types of the blobs that this project reads or writes. Files of others have blobs of other types, too."""

@@ -32,12 +32,13 @@ def tracked() -> Iterator[Path]:
 
 
 def modules() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
+    """Python files that are installed."""
+    return [path for package in (*PACKAGES, "icepuffin") for path in sorted((REPOSITORY / package).rglob("*.py"))]
 
 
 def scripts() -> list[Path]:
     """Python files outside of the packages."""
-    folders = ("benchmarks", "deploy", "docs", "examples", "icepuffin", "tests")
+    folders = ("benchmarks", "deploy", "docs", "examples", "tests")
     return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
 
 

@@ -1,5 +1,6 @@
 """Layers, packages and what is committed: the rules of the house that no tool checks by itself."""
 
+import ast
 import importlib
 import re
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository import PACKAGES, REPOSITORY, run, tracked
+from tests.repository import PACKAGES, REPOSITORY, modules, run, tracked
 
 SUBJECT_WIDTH = 72
 FIRST_CHECKED_AFTER = "8b2cc263f334"
@@ -111,6 +112,30 @@ def test_nobody_imports_a_folder_by_its_bare_name() -> None:
         if bare.search(line)
     ]
     assert named == []
+
+
+def test_a_constant_has_one_home() -> None:
+    """No two modules give one name the same value: the second imports it. The leaves do not import each other."""
+    own_to_each = re.compile(r"_?(?:log|VERSION|ONE|ZERO)|__all__")  # 1 and 0 as kernels need them
+    places: dict[tuple[str, str], list[Path]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if value is None or ast.unparse(value).startswith("TypeVar("):
+                continue
+            for target in targets:
+                if isinstance(target, ast.Name) and not own_to_each.fullmatch(target.id):
+                    places.setdefault((target.id.lstrip("_"), ast.unparse(value)), []).append(
+                        path.relative_to(REPOSITORY)
+                    )
+    leaves = {"puffin", "ann_kernels"}
+    repeated = {
+        f"{name} = {value}": [str(path) for path in paths]
+        for (name, value), paths in places.items()
+        if len(paths) > 1 and (len(paths) > 2 or {path.parts[0] for path in paths} != leaves)
+    }
+    assert repeated == {}
 
 
 def test_every_benchmark_is_imported() -> None:

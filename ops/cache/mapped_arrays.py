@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
+
 _MAGIC = b"IPSHARD1"
 _LEAD = struct.Struct("<8sII")
-_ALIGNMENT = 64
 _HEAD_BYTES = 4_096
 """Room of the head, so that arrays have their places before it is written"""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -37,7 +38,7 @@ class DamagedError(ValueError):
 
 def room_for(lengths: Iterable[int]) -> int:
     """Bytes that a file of arrays of so many bytes takes at most."""
-    return _HEAD_BYTES + sum(length + -length % _ALIGNMENT for length in lengths)
+    return _HEAD_BYTES + sum(length + -length % ALIGNMENT for length in lengths)
 
 
 class Draft:
@@ -60,7 +61,7 @@ class Draft:
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=self._mapped, offset=self._end)
         self.arrays[key] = array
         self._places[key] = (array.dtype.str, array.shape, self._end)
-        self._end += array.nbytes + -array.nbytes % _ALIGNMENT
+        self._end += array.nbytes + -array.nbytes % ALIGNMENT
         return array
 
     def private(self) -> dict[str, npt.NDArray[Any]]:

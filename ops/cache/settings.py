@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-MIB = 1 << 20
+from icepuffin.ops.model import MIB
+
 _OFF = "off"
 DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
 """Environment variable of the folder, or `off`"""

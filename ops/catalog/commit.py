@@ -22,6 +22,8 @@ from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
 from icepuffin.ops.errors import IcepuffinError
 
 _log = logging.getLogger(__name__)
+COMMIT_ATTEMPTS = 12
+"""Commits that are sent, each against a newer state, before a run gives up"""
 _PATIENCE_SECONDS = 60.0
 
 

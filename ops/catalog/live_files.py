@@ -30,7 +30,8 @@ from icepuffin.ops.storage.locations import normalize
 
 ROW_ID = 2147483540
 """Field id of the column `_row_id`"""
-_PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
+PATH_FIELD = 2147483546
+"""Field id of `file_path` in position delete files; its bounds name the data files that the deletes are for"""
 
 
 class EqualityDeletesError(IcepuffinError):
@@ -180,7 +181,7 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
         kind = DeleteKind.DELETION_VECTOR
     else:
         kind = DeleteKind.POSITION
-    lower, upper = (file.lower_bounds or {}).get(_PATH_FIELD), (file.upper_bounds or {}).get(_PATH_FIELD)
+    lower, upper = (file.lower_bounds or {}).get(PATH_FIELD), (file.upper_bounds or {}).get(PATH_FIELD)
     return _Delete(
         file=DeleteFile(
             path=file.file_path,

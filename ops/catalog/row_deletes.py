@@ -14,8 +14,8 @@ from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
+from icepuffin.puffin.blobs.routing import NO_DELETES
 
-NO_DELETES = bytes(32)
 _COLUMNS = ["file_path", "pos"]
 
 

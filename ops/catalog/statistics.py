@@ -4,12 +4,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
+from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
-
-_ATTEMPTS = 12
 
 
 class StatisticsError(IcepuffinError):
@@ -45,7 +43,7 @@ def register_statistics(
         blob_metadata=blobs,
     )
     unanswered = False
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         path_now = _registered_path(table, snapshot_id)
         if path_now == path:
@@ -67,7 +65,7 @@ def register_statistics(
             if not unanswered:
                 return False
     raise StatisticsError(
-        f"{table_name(table)}: statistics of {snapshot_id} not set in {_ATTEMPTS} attempts; try again"
+        f"{table_name(table)}: statistics of {snapshot_id} not set in {COMMIT_ATTEMPTS} attempts; try again"
     )
 
 

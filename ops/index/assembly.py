@@ -44,10 +44,10 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 from icepuffin.puffin.codec import encode
 from icepuffin.puffin.types import BlobType
 
-_ALIGNMENT = 64
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
 """Largest centroid blob, in bytes, that readers take. A version without one can be neither pruned nor refreshed"""
@@ -255,7 +255,7 @@ def _planned(
         length=length,
         codec=codec,
         properties={"algorithm": "vamana", "base_snapshot_id": str(plan.live.snapshot_id), **properties},
-        align=_ALIGNMENT,
+        align=ALIGNMENT,
     )
 
 

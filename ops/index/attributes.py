@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
 from icepuffin.ops.index.stages import SMALL_WORK
 from icepuffin.ops.index.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
@@ -20,8 +21,6 @@ from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
 from icepuffin.puffin.blobs.routing import CoveredFile
 from icepuffin.puffin.errors import PuffinError
 
-MAX_BLOB_BYTES = 2**31 - 1
-"""Bytes of the largest blob that readers take"""
 _BLOB_FULL = "the values of all files are more than a blob may hold (2 GiB)"
 _VALUE_BYTES = 8
 """Bytes that reading one value takes, about"""

@@ -12,6 +12,7 @@ from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import read_live
+from icepuffin.ops.index import sizes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import choose_shard_count, sample_size
@@ -23,8 +24,6 @@ from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
-MAX_BLOB_BYTES = 2**31 - 1
-"""Bytes of one shard's blob, at most: no Java reader takes more"""
 _IMBALANCE = 1.5
 """Rows of the largest shard, as a multiple of the mean"""
 _FIXED_BYTES = 4096
@@ -121,12 +120,12 @@ def measure_routing(
 
 
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
-    """Rows that one shard can have at most, so that its blob is no larger than MAX_BLOB_BYTES."""
+    """Rows that one shard can have at most, so that its blob is no larger than readers take."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
     of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = 256 * 4 * dims if m else 0
-    return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
+    return max(1, (sizes.MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from icepuffin.ops.index.dead_nodes import Nodes
 from icepuffin.ops.index.stages import BuildContext, ReadSummary, SlottedFile
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
 from icepuffin.ops.model import FileSlot, ShardId
@@ -27,8 +27,6 @@ from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
-
-Nodes = npt.NDArray[np.int64]
 
 HASHES_AT_ONCE = 1 << 25
 """Hashes that one task matches: about 1 GiB"""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.assembly import VersionFile
+from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
 from icepuffin.ops.index.plan import VersionPlan
@@ -25,8 +26,6 @@ from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.puffin.blobs import deletion_vector
 
-NODES_AT_ONCE = 1 << 24
-"""Nodes up to which the driver counts addresses itself: sooner than Spark starts a job"""
 _ONE_BYTE_IN = 10
 """Bytes of written shards per byte that is read again to be searched"""
 

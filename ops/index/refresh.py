@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index import dead_nodes
+from icepuffin.ops.index import dead_nodes, sizes
 from icepuffin.ops.index import layout as index_layout
 from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
@@ -65,7 +65,7 @@ class _EarlierShard:
         """What becomes of the shard if `arriving` rows come to it and it may have at most `max_rows` nodes."""
         if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
             return How.REBUILT
-        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > index_layout.MAX_BLOB_BYTES:
+        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > sizes.MAX_BLOB_BYTES:
             return How.REBUILT
         if arriving:
             return How.INSERTED

@@ -6,7 +6,9 @@ SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
 LARGEST_SAMPLE = 200_000
 SHARD_BYTES = 512 * 1024**2
-"""Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB per blob."""
+"""Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
+MAX_BLOB_BYTES = 2**31 - 1
+"""Bytes of a blob, at most: no Java reader takes more"""
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:

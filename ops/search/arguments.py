@@ -3,24 +3,20 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.distance import prepare_exact
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import VectorColumnError, exact_vectors
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
-
-F32: TypeAlias = npt.NDArray[np.float32]
-F64: TypeAlias = npt.NDArray[np.float64]
-I64: TypeAlias = npt.NDArray[np.int64]
-Bool: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

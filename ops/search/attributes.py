@@ -17,11 +17,11 @@ from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_name, merged, reading_of, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
-from icepuffin.ops.search.arguments import I64, Bool
 from icepuffin.ops.search.matches import Matches, scan_matches
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.shards import MaskedShard

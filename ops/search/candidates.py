@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
@@ -17,7 +18,6 @@ from icepuffin.ann_kernels.top_k import merge_top_k
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.row_reader import Meter, RowReader
 
 _ANSWER_SCHEMA = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float64())])

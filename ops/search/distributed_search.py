@@ -12,12 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.cache.settings import MIB
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import FileNumber, ShardId
-from icepuffin.ops.search.arguments import F64
+from icepuffin.ops.model import MIB, FileNumber, ShardId
 from icepuffin.ops.search.candidates import Candidates, merge_sorted
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import SkippedRows

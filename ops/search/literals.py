@@ -9,6 +9,7 @@ even of nulls.) NaN is larger than every number, as in SQL engines.
 import datetime as dt
 import math
 import re
+import sys
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
@@ -75,7 +76,6 @@ _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _EXACT_IN_DOUBLE = 2**53
-_DIGITS_IN_DOUBLE = 15
 _EXACTLY = Context(prec=2_000)
 _UPWARDS = (GreaterThan, GreaterThanOrEqual)
 _DOWNWARDS = (LessThan, LessThanOrEqual)
@@ -189,7 +189,7 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
             raise ValueError(f"{value!r} is no {own_type}, as {field.name} is" + _about_nan(value, field))
         digits = own_type.precision if isinstance(own_type, DecimalType) else 0
         # Spark compares a text with a decimal as doubles; more digits than a double holds need decimals
-        value = float(value) if floating or 0 < digits <= _DIGITS_IN_DOUBLE else Decimal(value)
+        value = float(value) if floating or 0 < digits <= sys.float_info.dig else Decimal(value)
     elif isinstance(literal, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
         value, int | float | Decimal
     ):

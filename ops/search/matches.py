@@ -16,13 +16,13 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
 
+from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.manifests import read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
-from icepuffin.ops.search.arguments import I64, Bool
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import normalize, open_storage

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.search.arguments import F32, F64, I64, Bool, RangeThresholds
+from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Pruning

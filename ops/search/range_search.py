@@ -12,12 +12,13 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search.arguments import F64, I64, Bool, RangeThresholds
+from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.candidates import DistanceReader, Hits
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import ShardWork

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.arrays import F32, F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.search.arguments import F32, F64, I64
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches

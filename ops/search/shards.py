@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ops.addresses import addresses_of, rows_at
@@ -12,7 +13,6 @@ from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
-from icepuffin.ops.search.arguments import F32, F64, I64, Bool
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.rows import by_file

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import ShardId
-from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates, merge
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches

@@ -15,12 +15,12 @@ from functools import cached_property
 import numpy as np
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.datafile import exact_vectors, holds_doubles
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
-from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.candidates import Candidates, table_distances
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.loaded_version import version_of

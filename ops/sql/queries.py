@@ -26,15 +26,15 @@ from icepuffin.ops.sql.clauses import (
     snapshot_of,
 )
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import DISTANCE, evaluate, shown
+from icepuffin.ops.sql.expressions import evaluate, shown
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
 from icepuffin.ops.sql.supported_nodes import require_understood
+from icepuffin.ops.sql.typed_expressions import ONE_ROW
 from icepuffin.ops.sql.values import Node, Values
 
-_ONE_ROW = pa.table({DISTANCE: [0.0]})
 _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
 
@@ -185,7 +185,7 @@ def _constant_truth(node: Node, values: Values) -> bool | None:
     if any(isinstance(part, exp.Column | exp.Subquery | exp.Select) for part in node.walk()):
         return None
     try:
-        truth = evaluate(computed(node, values), _ONE_ROW)
+        truth = evaluate(computed(node, values), ONE_ROW)
     except SqlError:  # a later step refuses it, or raises it where there are rows
         return None
     return bool(truth[0].as_py()) if truth.type == pa.bool_() else None
@@ -207,7 +207,7 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
         return None
     if right.find(exp.Column):
         raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
-    limit = evaluate(computed(right, values), _ONE_ROW)[0].as_py()
+    limit = evaluate(computed(right, values), ONE_ROW)[0].as_py()
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise SqlError(f"{shown(node)}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[comparison]

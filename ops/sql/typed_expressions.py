@@ -44,7 +44,7 @@ class TypedExpression:
 
 
 Rule = Callable[[Any, pa.Schema], TypedExpression]
-_ONE_ROW = pa.table({DISTANCE: [0.0]})
+ONE_ROW = pa.table({DISTANCE: [0.0]})
 _IN_BRANCH: ContextVar[bool] = ContextVar("_IN_BRANCH", default=False)
 RULES: dict[type, Rule] = {}
 """The rule of each kind of node; filled by the modules of rules"""
@@ -82,7 +82,7 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
 def _folded(expression: TypedExpression, node: Node) -> TypedExpression:
     """The constant's value. A constant that fails is refused, whatever the rows are, unless it is in a branch."""
     try:
-        return constant_of(value_of(expression, node, _ONE_ROW)[0], expression.sql_type)
+        return constant_of(value_of(expression, node, ONE_ROW)[0], expression.sql_type)
     except SqlError as error:
         part_of_a_constant = node.parent is not None and node.parent.find(exp.Column) is None  # as in `false AND ...`
         if not part_of_a_constant and not _IN_BRANCH.get():

@@ -4,6 +4,7 @@ Types are Arrow's: int32, int64, float, double, decimal128, string, binary, bool
 (with UTC: an instant; without: a time on a clock) and null.
 """
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,6 @@ from icepuffin.ops.sql.errors import NotIndexableError
 SqlType = Any
 """A type of Arrow, whose classes are not typed"""
 MAX_DIGITS = 38
-DIGITS_IN_DOUBLE = 15
 _LEAST_SCALE = 6
 _INTEGER_DIGITS = {pa.int32(): 10, pa.int64(): 20}
 CLOCK = pa.timestamp("us")
@@ -105,7 +105,7 @@ def common_of(sql_types: Iterable[SqlType]) -> SqlType:
 def _common_number(left: SqlType, right: SqlType) -> SqlType:
     if is_floating(left) or is_floating(right):
         wide = [
-            sql_type for sql_type in (left, right) if is_decimal(sql_type) and sql_type.precision > DIGITS_IN_DOUBLE
+            sql_type for sql_type in (left, right) if is_decimal(sql_type) and sql_type.precision > sys.float_info.dig
         ]
         if wide:
             raise NotIndexableError(f"{wide[0]} has more digits than a double: it is not compared with one here")

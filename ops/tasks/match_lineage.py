@@ -44,7 +44,7 @@ _IDS = [field.field_id for field in _COLUMNS.fields]
 _BATCH_ROWS = 1 << 18
 _FILES_AT_ONCE = 8
 """Files that a task reads a little of at once: mostly it waits for the store"""
-_ROWS_PER_FILE = 64
+_ROWS_CHECKED = 64
 """Rows per file that are compared with their nodes: the first of a row group, so that little is decoded"""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 by the golden ratio: no two pairs give one number as long as rows x commits of a table are under 2^62"""
@@ -241,7 +241,7 @@ def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.
     """(row positions, vectors) of the first rows with a vector in the row group in the middle."""
     opened = DataFile(open_storage(file.path, task.match.storage), file, task.schema, [task.field_id])
     group = opened.groups // 2
-    rows = opened.first(_ROWS_PER_FILE, group)
+    rows = opened.first(_ROWS_CHECKED, group)
     if rows is None:
         return np.empty(0, np.int64), np.empty((0, task.dims), np.float32)
     start = opened.start(group)

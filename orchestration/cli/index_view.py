@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from icepuffin.orchestration.cli.output import MIB, new_table
+from icepuffin.ops.model import MIB
+from icepuffin.orchestration.cli.output import new_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-MIB = 1 << 20
 _PIPE_WIDTH = 160
 _TITLE_WIDTH = 200
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.model import Action, SnapshotId
-from icepuffin.orchestration.cli.output import MIB, print_fields, print_json, print_lines
+from icepuffin.ops.model import MIB, Action, SnapshotId
+from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:

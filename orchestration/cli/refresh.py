@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.model import MIB, Action, SnapshotId
 from icepuffin.orchestration.cli.output import (
-    MIB,
     plural,
     print_fields,
     print_json,

@@ -26,6 +26,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSn
 
 from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.commit import attempt_commit, reload_table
+from icepuffin.ops.catalog.live_files import PATH_FIELD
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.model import NO_SNAPSHOT, SnapshotId
@@ -36,7 +37,6 @@ _SCHEMA = pa.schema(
         pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
     ]
 )
-_PATH_FIELD = 2147483546
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
@@ -111,8 +111,8 @@ def _write_delete_file(table: Table, data: DataFile, rows: npt.NDArray[np.int64]
         partition=data.partition,
         record_count=len(rows),
         file_size_in_bytes=buffer.tell(),
-        lower_bounds={_PATH_FIELD: bound},  # both bounds the same, not cut off: the file is about one data file
-        upper_bounds={_PATH_FIELD: bound},
+        lower_bounds={PATH_FIELD: bound},  # both bounds the same, not cut off: the file is about one data file
+        upper_bounds={PATH_FIELD: bound},
     )
     file.spec_id = data.spec_id
     return file

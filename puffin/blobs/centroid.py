@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.puffin.errors import BadBlobError, LaterFormatError
+from icepuffin.puffin.types import MAX_DIMS
 
 MAGIC = b"ANNI"
 VERSION = 1
 _HEADER = struct.Struct("<4s7I")
-MAX_DIMS = 65_536
 _PATH_BYTES = 96
 """Bytes that a short path takes in memory"""
 _ALWAYS_ALLOWED = 32 << 20

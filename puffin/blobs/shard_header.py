@@ -11,6 +11,7 @@ import numpy as np
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 from icepuffin.puffin.sources import RangeSource
+from icepuffin.puffin.types import MAX_DIMS
 
 MAGIC = b"DANN"
 VERSION = 1
@@ -18,7 +19,6 @@ ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
 _MAX_METRIC = 2
-_MAX_DIMS = 65_536
 _MAX_DEGREE = 4_096
 _ALWAYS_ALLOWED = 60 << 20
 _DECODED_PER_BYTE = 7
@@ -96,7 +96,7 @@ def read_header(source: RangeSource) -> ShardHeader:
     unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
     if zlib.crc32(unsealed + table) != crc or any(raw[_CHECKSUM_AT + 4 :]):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
-    if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
+    if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
         )

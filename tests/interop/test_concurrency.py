@@ -203,7 +203,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bindings, "_ATTEMPTS", 2)
+    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
         new_binding, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])

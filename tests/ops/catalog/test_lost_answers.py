@@ -73,7 +73,7 @@ def table(table_factory: TableFactory) -> Table:
 
 @pytest.fixture
 def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
-    monkeypatch.setattr(bindings, "_ATTEMPTS", 4)
+    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 4)
     return BadLine(table.catalog, monkeypatch)
 
 

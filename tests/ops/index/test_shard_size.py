@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, layout
+from icepuffin.ops.index import Action, sizes
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.layout import max_shard_rows
 from icepuffin.ops.index.version_reader import open_version
@@ -24,7 +24,7 @@ MOST = 300
 
 @pytest.fixture
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr(layout, "MAX_BLOB_BYTES", 4096 + MOST * (4 * DIMS + 33 + 4 * (DEFINITION.max_degree + 1)))
+    monkeypatch.setattr(sizes, "MAX_BLOB_BYTES", 4096 + MOST * (4 * DIMS + 33 + 4 * (DEFINITION.max_degree + 1)))
     assert max_shard_rows(ONE, DIMS) == MOST
     return table_factory()
 
@@ -34,7 +34,7 @@ def lengths(table: Table) -> list[int]:
 
 
 def assert_small(table: Table) -> None:
-    assert max(lengths(table)) <= layout.MAX_BLOB_BYTES
+    assert max(lengths(table)) <= sizes.MAX_BLOB_BYTES
     assert answer_with_recall(table, definition=ONE)[1] >= 0.95
 
 
