@@ -112,7 +112,7 @@ fill_venv() {
     say "compiling kernels"
     # Kernels of other sources are of no use any more
     find ann_kernels puffin -name '*.nb[ic]' -delete
-    "$python" -m icepuffin.ops.warm
+    "$python" -m icepuffin.ops.kernel_cache
     printf '%s' "$stamp" >"$venv/.stamp"
     rm "$venv/.unfinished"
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.index.definition import IndexDefinition
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.runs.snapshot import refresh
-    from icepuffin.ops.search.following import FollowingReader
+    from icepuffin.ops.search.following_reader import FollowingReader
     from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import SearchResult
@@ -40,7 +40,7 @@ _HOMES = {
     "open_index": "icepuffin.ops.search.opening",
     "open_exact": "icepuffin.ops.search.opening",
     "IndexReader": "icepuffin.ops.search.reader",
-    "FollowingReader": "icepuffin.ops.search.following",
+    "FollowingReader": "icepuffin.ops.search.following_reader",
     "SearchResult": "icepuffin.ops.search.result",
     "IndexDefinition": "icepuffin.ops.index.definition",
     "create_index": "icepuffin.ops.index.ddl",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,39 @@ def test_nobody_imports_a_folder_by_its_bare_name() -> None:
         if bare.search(line)
     ]
     assert named == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not by way of others, either, nor within functions, nor for types alone."""
+    TopologicalSorter(import_graph()).prepare()  # CycleError names the modules of a circle
+
+
+def test_a_circle_of_imports_is_seen() -> None:
+    graph = import_graph()
+    assert "icepuffin.ops.search.reader" in graph["icepuffin.ops.search.overview"], "an import for types"
+    graph["icepuffin.ops.search.reader"].add("icepuffin.ops.search.overview")
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Modules of the packages that each of them imports, anywhere in it."""
+    names = {}
+    for path in modules():
+        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+        parts = parts[: -1 if path.stem == "__init__" else None]
+        names[".".join(parts if parts[0] == "icepuffin" else ("icepuffin", *parts))] = path
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        imports = graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imports |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                within = [f"{node.module}.{alias.name}" for alias in node.names]
+                imports |= {module if module in names else str(node.module) for module in within}
+        imports &= names.keys() - {name}
+    return graph
 
 
 def test_a_constant_has_one_home() -> None:

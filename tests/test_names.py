@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.repository import PACKAGES, REPOSITORY, modules, scripts, tracked
-from tests.vocabulary import BRIEF_NAMES, IDIOMS, SPEAKING_WITH_ANOTHER, VAGUE_NAMES
+from tests.vocabulary import ACTIVITIES, BRIEF_NAMES, IDIOMS, SPEAKING_WITH_ANOTHER, VAGUE_NAMES
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -25,6 +25,13 @@ def test_every_module_says_what_it_is() -> None:
 def test_no_module_is_named_for_nothing() -> None:
     empty_names = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils"}
     assert [path for path in modules() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+def test_a_module_is_named_by_a_noun() -> None:
+    """The last word of its name is no participle, no verb and no preposition; `ACTIVITIES` are nouns of the field."""
+    others = re.compile(r".*(?:ed|ing|ize)|warm|evaluate|create|drop|load|open|find|make|by|of|at|on|in|to|for|with")
+    words = {path: path.stem.strip("_").rsplit("_", 1)[-1] for path in modules()}
+    assert [path for path, word in words.items() if others.fullmatch(word) and word not in ACTIVITIES] == []
 
 
 def test_a_class_name_stands_for_one_class() -> None:

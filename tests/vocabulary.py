@@ -34,6 +34,20 @@ SPEAKING_WITH_ANOTHER = frozenset({"at", "far", "held", "left", "lost", "near", 
 """Those of `VAGUE_NAMES` that may be a part of a name: `rows_at`, `held_out`, `left_side`, `used_bytes`."""
 BRIEF_NAMES = ("at", "item", "left")
 """Those of `VAGUE_NAMES` that a variable of the packages may have for three lines; `left` longer, beside `right`."""
+ACTIVITIES = (
+    "carving",
+    "fetching",
+    "hashing",
+    "matching",
+    "opening",
+    "postprocessing",
+    "prefetching",
+    "pruning",
+    "roaring",
+    "routing",
+    "tuning",
+)
+"""Nouns in -ing that modules are named by, as the field has them: Roaring is a bitmap"""
 IDIOMS = {
     "'per'": r"\b(?:runs?|bits?|bytes|lines?|edges?|nodes|distances|queries|candidates|(?:milli)?seconds|[num]s|"
     r"calls?|one|two|requests?|looks?|pieces? of work) an? "

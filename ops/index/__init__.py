@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
     from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError
     from icepuffin.ops.index.gc import collect_garbage
-    from icepuffin.ops.index.materialize import materialize_index, rebuild_tombstoned_shards
+    from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
     from icepuffin.ops.index.plan import plan_version
     from icepuffin.ops.index.report import GcReport, IndexReport, ShardReport
     from icepuffin.ops.model import Action
@@ -21,7 +21,7 @@ else:
             "definition": "DefinitionError IndexDefinition",
             "errors": "CoverageError GateFailedError NotAnIndexError",
             "gc": "collect_garbage",
-            "materialize": "materialize_index rebuild_tombstoned_shards",
+            "materialization": "materialize_index rebuild_tombstoned_shards",
             "plan": "plan_version",
             "report": "Action GcReport IndexReport ShardReport",
         },

@@ -15,9 +15,9 @@ from types import TracebackType
 
 import numpy as np
 
+from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.bound_versions import BoundPack
 from icepuffin.ops.catalog.derived_snapshots import NewPack
-from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share

@@ -8,7 +8,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import IndexReport, ShardReport, mean_recall
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import Action, How, ShardId
-from icepuffin.ops.timing import StageClock
+from icepuffin.ops.stage_clock import StageClock
 
 
 def empty_report(plan: VersionPlan, clock: StageClock) -> IndexReport:

@@ -34,7 +34,7 @@ def refresh_index(
     `verify`: a version is reused or taken as base only after its whole file has been read and found intact.
     Raises what `materialize_index` and `create_index` raise.
     """
-    from icepuffin.ops.index.materialize import materialize_index  # noqa: PLC0415  numba, which estimates do not need
+    from icepuffin.ops.index.materialization import materialize_index  # noqa: PLC0415  numba, which estimates do not need
 
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
@@ -64,7 +64,7 @@ def maintain_index(
 
     Returns None where no shard is. Raises what `materialize_index` raises.
     """
-    from icepuffin.ops.index.materialize import rebuild_tombstoned_shards  # noqa: PLC0415  numba
+    from icepuffin.ops.index.materialization import rebuild_tombstoned_shards  # noqa: PLC0415  numba
 
     definition = ensure_defined(table, definition)
     head = head_of(table, watched_ref)

@@ -27,7 +27,7 @@ from icepuffin.ops.search.result import Certificate, Profile, Pruning
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
-from icepuffin.ops.timing import StageClock
+from icepuffin.ops.stage_clock import StageClock
 
 _SLACK = 1 + 1e-9
 """Ratio of a bound to the distance that it is made from, for sums in another order"""

@@ -27,7 +27,7 @@ from icepuffin.ops.search.attributes import Attributes, find_matches_by_attribut
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
-from icepuffin.ops.search.following import FollowingReader
+from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.range_search import CertifiedHits, RangeSearch, resolve_rounding
@@ -39,7 +39,7 @@ from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
-from icepuffin.ops.timing import StageClock
+from icepuffin.ops.stage_clock import StageClock
 
 _CUT_IN_DOUBT = (
     "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
     from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
     from icepuffin.ops.theta.estimate import estimate_theta_sketches
-    from icepuffin.ops.theta.materialize import materialize_theta_sketches
+    from icepuffin.ops.theta.materialization import materialize_theta_sketches
     from icepuffin.ops.theta.ndv import read_ndv
     from icepuffin.ops.theta.report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
 else:
@@ -18,7 +18,7 @@ else:
             "columns": "SketchedColumn choose_columns is_enabled",
             "errors": "ThetaError UnsketchableColumnError",
             "estimate": "estimate_theta_sketches",
-            "materialize": "materialize_theta_sketches",
+            "materialization": "materialize_theta_sketches",
             "ndv": "read_ndv",
             "report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
         },

@@ -19,8 +19,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.row_deletes import fingerprint
-from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.model import NO_SNAPSHOT, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
 from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter

@@ -16,7 +16,7 @@ from pyiceberg.table.statistics import BlobMetadata as ListedBlob
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ann_kernels.theta_estimates import estimate
-from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.build_id import PROPERTY, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter

@@ -8,7 +8,7 @@ import dagster as dg
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.orchestration.jobs import AssetJob
-from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
+from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 

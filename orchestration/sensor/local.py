@@ -22,7 +22,7 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION
 from icepuffin.orchestration.processes import lost_runs, process_tags
-from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
+from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
 from icepuffin.orchestration.sensor.plan import RunPlan, SensorCursor, plan_runs
 from icepuffin.orchestration.settings import Settings

@@ -19,7 +19,7 @@ POOL = "table_demo_demo_packages"
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr("icepuffin.orchestration.sensor.evaluate.WRITING_SECONDS", 60.0)
+    monkeypatch.setattr("icepuffin.orchestration.sensor.evaluation.WRITING_SECONDS", 60.0)
     return make_lake(tmp_path / "lake", snapshots=2)
 
 

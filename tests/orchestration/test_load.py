@@ -18,7 +18,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.evaluate import WRITING_SECONDS
+from icepuffin.orchestration.sensor.evaluation import WRITING_SECONDS
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog

@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.orchestration.sensor.evaluate import evaluate
+from icepuffin.orchestration.sensor.evaluation import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake

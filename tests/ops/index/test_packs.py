@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagg
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, UnknownSnapshotError, data_snapshots, resolve_snapshot
-from icepuffin.ops.index import Action, CoverageError, collect_garbage, create_index, drop_index, materialize, packs
+from icepuffin.ops.index import Action, CoverageError, collect_garbage, create_index, drop_index, materialization, packs
 from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.packs import pack_number, packs_to_share
@@ -240,7 +240,7 @@ def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, mon
     table.append(make_rows(600, 620))
     before = packs_of(table)
     with monkeypatch.context() as patch:
-        patch.setattr(materialize.bindings, "publish", late)
+        patch.setattr(materialization.bindings, "publish", late)
         with pytest.raises(bindings.LostRaceError, match="dropped meanwhile"):
             index_head(table)
     assert packs_of(table) == before
@@ -320,7 +320,7 @@ def test_a_failure_leaves_neither_file_nor_pack(table: Table, monkeypatch: pytes
     table.overwrite(make_rows(5000, 5600))
     before = packs_of(table)
     with monkeypatch.context() as patch:
-        patch.setattr(materialize, "require_rows", failing)
+        patch.setattr(materialization, "require_rows", failing)
         with pytest.raises(CoverageError):
             index_head(table)
     assert packs_of(table) == before
@@ -333,11 +333,11 @@ def test_the_loser_of_two_equal_builds_leaves_no_pack(table: Table, monkeypatch:
     real = bindings.publish
 
     def late(*args: object) -> object:
-        monkeypatch.setattr(materialize.bindings, "publish", real)
+        monkeypatch.setattr(materialization.bindings, "publish", real)
         index_head(table.catalog.load_table(table.name()))
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(materialize.bindings, "publish", late)
+    monkeypatch.setattr(materialization.bindings, "publish", late)
     index_head(table)
     assert packs_of(table) == {pack.path for version in index_versions(table, "e") for pack in version.packs}
     assert_right(table)
@@ -471,7 +471,7 @@ def test_a_pack_that_expires_between_read_and_commit_is_not_named(
 def index_second(table: Table) -> None:
     """Make a version of the second of three snapshots: under a tag of its own, which expires."""
     second = data_snapshots(table)[1].snapshot_id
-    materialize.materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
+    materialization.materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
 
 
 def test_a_sweep_notices_a_version_of_an_older_snapshot(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What `icepuffin.ops.warm` compiles is all that a build and searches use: runs on a new image compile nothing."""
+"""`icepuffin.ops.kernel_cache` compiles all that a build and searches use: runs on a new image compile nothing."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from icepuffin.ann_kernels.compilation import JIT
 
 @pytest.mark.skipif(not JIT, reason="nothing is compiled")
 def test_after_the_warm_up_builds_and_searches_compile_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.ops.warm_use", str(tmp_path / "lake")]
+    command = [sys.executable, "-m", "tests.ops.kernel_cache_use", str(tmp_path / "lake")]
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

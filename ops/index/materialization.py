@@ -35,10 +35,10 @@ from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import IndexReport, mean_recall
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import Action, SnapshotId, StorageConfig
+from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
-from icepuffin.ops.timing import StageClock
 from icepuffin.puffin.errors import PuffinError
 
 _RECALL_ADVICE = {

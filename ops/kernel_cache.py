@@ -1,4 +1,4 @@
-"""Compilation of all kernels into numba's cache, before processes share it: `python -m icepuffin.ops.warm`."""
+"""Compilation of all kernels into numba's cache, before processes share it: `python -m icepuffin.ops.kernel_cache`."""
 
 import time
 

@@ -1,6 +1,6 @@
-"""A process that warms the kernels, then builds and searches: `python -m tests.ops.warm_use FOLDER`.
+"""A process that warms the kernels, then builds and searches: `python -m tests.ops.kernel_cache_use FOLDER`.
 
-Prints JSON: the kernels that met types of arguments for which `icepuffin.ops.warm` had not compiled them.
+Prints JSON: the kernels that met types of arguments for which `icepuffin.ops.kernel_cache` had not compiled them.
 """
 
 import gc
@@ -13,7 +13,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 import icepuffin
-from icepuffin.ops import warm
+from icepuffin.ops import kernel_cache
 from icepuffin.ops.index.definition import IndexDefinition
 from tests.orchestration.lake import DIMS, make_lake
 
@@ -26,7 +26,7 @@ def main() -> None:
     table = lake.table.refresh()
     for metric in METRICS:
         icepuffin.create_index(table, IndexDefinition(name=metric, column="embedding", metric=metric))
-    warm.main()
+    kernel_cache.main()
     before = signatures()
     icepuffin.refresh(table)
     lake.append()
