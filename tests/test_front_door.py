@@ -105,7 +105,15 @@ def test_an_example_on_spark_gives_what_it_says(packages: Table, spark: "SparkSe
 
 FUNCTIONS = [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))]
 CONSTRUCTED_BY_USERS = ("IndexDefinition", "StorageConfig", "SparkRunner")
-METHODS = ("IndexReader.search", "IndexReader.within", "IndexReader.follow", "SqlSession.on", "SqlSession.sql")
+METHODS = (
+    "IndexReader.search",
+    "IndexReader.within",
+    "IndexReader.follow",
+    "FollowingReader.search",
+    "FollowingReader.within",
+    "SqlSession.on",
+    "SqlSession.sql",
+)
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *CONSTRUCTED_BY_USERS, *METHODS])
@@ -115,6 +123,14 @@ def test_each_parameter_is_documented(name: str) -> None:
         part.strip() for line in section.splitlines() if line[:1].strip() for part in line.partition(" :")[0].split(",")
     }
     assert documented == set(inspect.signature(resolve(name)).parameters) - {"self"}
+
+
+@pytest.mark.parametrize("method", ["search", "within"])
+def test_a_following_reader_is_searched_like_the_reader_that_it_has(method: str) -> None:
+    of_reader, of_following = (
+        inspect.signature(resolve(f"{kind}.{method}")) for kind in ("IndexReader", "FollowingReader")
+    )
+    assert of_following == of_reader
 
 
 def test_a_definition_documents_its_parameters_as_the_command_line_does() -> None:
@@ -360,8 +376,14 @@ def test_a_moment_cannot_be_followed(table: Table) -> None:
     snapshot = icepuffin.open_index(table).snapshot_id
     with pytest.raises(icepuffin.errors.QueryError, match="stays what it is"):
         icepuffin.open_index(table, snapshot=snapshot).follow()
-    with pytest.raises(icepuffin.errors.QueryError, match="above 0"):
-        icepuffin.open_index(table).follow(interval=0)
+
+
+@pytest.mark.parametrize("interval", [0, -1.0, float("nan"), "often", None])
+def test_an_interval_is_a_number_of_seconds(table: Table, interval: Any) -> None:
+    with pytest.raises(
+        icepuffin.errors.QueryError, match=f"interval is {interval!r}; it is a number of seconds above 0"
+    ):
+        icepuffin.open_exact(table, "embedding", "l2").follow(interval=interval)
 
 
 def test_a_reader_says_what_it_reads(table: Table) -> None:

@@ -3,9 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
+
+import numpy.typing as npt
+from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import SearchResult
@@ -46,11 +49,15 @@ class FollowingReader(Generic[R]):
     """
 
     def __init__(self, reader: R, reopen: Callable[[R], R], *, interval: float) -> None:
-        if not interval > 0:
-            raise QueryError(f"interval is {interval}; it is a number of seconds above 0")
+        try:
+            seconds = float(interval)
+        except (TypeError, ValueError):
+            seconds = 0.0
+        if not seconds > 0:
+            raise QueryError(f"interval is {interval!r}; it is a number of seconds above 0")
         self._reader = reader
         self._reopen = reopen
-        self._interval = interval
+        self._interval = seconds
         self._checked = time.time()
         self._error: Exception | None = None
         self._updating = threading.Lock()
@@ -68,13 +75,106 @@ class FollowingReader(Generic[R]):
         """Why the last check failed; None where it did not."""
         return self._error
 
-    def search(self, queries: Any, k: int = 10, **options: Any) -> SearchResult:
-        """`IndexReader.search` on the reader that answers now."""
-        return self._with_warning(self._reader.search(queries, k, **options))
+    def search(
+        self,
+        queries: npt.ArrayLike,
+        k: int = 10,
+        *,
+        search_list: int | None = None,
+        shards: int | None = None,
+        oversample: int | None = None,
+        target_recall: float | None = None,
+        rerank: bool | None = None,
+        certified: bool = False,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> SearchResult:
+        """`IndexReader.search` on the reader that answers now.
 
-    def within(self, queries: Any, distance: float, **options: Any) -> SearchResult:
-        """`IndexReader.within` on the reader that answers now."""
-        return self._with_warning(self._reader.within(queries, distance, **options))
+        Parameters
+        ----------
+        queries : array_like
+            As for `IndexReader.search`, as are all others.
+        k : int
+            Rows per query.
+        search_list, shards, oversample : int, optional
+            Search parameters.
+        target_recall : float, optional
+            Recall to choose search parameters by.
+        rerank : bool, optional
+            Whether candidates are ranked by the table's own vectors.
+        certified : bool
+            Whether to prove that no row is nearer.
+        columns, where : optional
+            Columns to return, and a row filter.
+
+        Returns
+        -------
+        SearchResult
+            Rows by query, then rank; a warning where the table was not checked for newer snapshots lately.
+
+        Raises
+        ------
+        QueryError, UnknownColumnError, FilterError, DataFileError, IndexUnavailableError
+            As for `IndexReader.search`.
+
+        Examples
+        --------
+        >>> with reader.follow() as following:
+        ...     following.search(query, k=1, columns=["name"]).rows["name"].to_pylist()
+        ['postgresql']
+        """
+        result = self._reader.search(
+            queries,
+            k,
+            search_list=search_list,
+            shards=shards,
+            oversample=oversample,
+            target_recall=target_recall,
+            rerank=rerank,
+            certified=certified,
+            columns=columns,
+            where=where,
+        )
+        return self._with_warning(result)
+
+    def within(
+        self,
+        queries: npt.ArrayLike,
+        distance: float,
+        *,
+        inclusive: bool = False,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> SearchResult:
+        """`IndexReader.within` on the reader that answers now.
+
+        Parameters
+        ----------
+        queries : array_like
+            As for `IndexReader.within`, as are all others.
+        distance : float
+            Limit, as the metric reports distances.
+        inclusive : bool
+            Whether rows at that very distance are taken, too.
+        limit : int, optional
+            Most rows per query.
+        columns, where : optional
+            Columns to return, and a row filter.
+
+        Returns
+        -------
+        SearchResult
+            As of `search`.
+
+        Raises
+        ------
+        QueryError, UnknownColumnError, FilterError, DataFileError
+            As for `IndexReader.within`.
+        """
+        result = self._reader.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
+        return self._with_warning(result)
 
     def update(self) -> bool:
         """Check now, and return whether a newer reader took over. Raises what opening it raises; the old one stays."""
