@@ -157,7 +157,7 @@ class ShardRecall(Protocol):
 def mean_recall(shards: Iterable[ShardRecall]) -> float:
     """Recall of a version: the shards' mean, weighted by live rows; 1.0 where there are none.
 
-    A search probes every shard, so the true neighbours are among the shards' own.
+    It holds for searches that probe every shard, as they do by default: the true neighbours are among the shards' own.
     """
     measured = list(shards)
     live_rows = sum(shard.live_rows for shard in measured)
