@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import (
@@ -157,14 +157,23 @@ def _unreadable(text: str, error: SqlglotError) -> SqlError:
     first = text.split(maxsplit=1)[0]
     if first.isidentifier() and first.upper() not in Spark.Tokenizer.KEYWORDS:
         return SqlError(f"the statement cannot be read: no statement begins with {first!r}. {_STATEMENTS}")
-    return SqlError(f"the statement cannot be read: {_plain(str(error).splitlines()[0]).rstrip('.')}")
+    fault = _missing(error) or _plain(str(error).splitlines()[0]).rstrip(".")
+    return SqlError(f"the statement cannot be read: {fault}")
+
+
+def _missing(error: SqlglotError) -> str:
+    """Where an expression is missing; empty for other errors. sqlglot names its class for the operator there."""
+    fault = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+    if not str(fault.get("description")).startswith("Required keyword"):
+        return ""
+    side = "before" if fault["end_context"].strip() else "after"
+    return f"an expression is missing {side} {fault['highlight']!r}. Line {fault['line']}, Col: {fault['col']}"
 
 
 def _plain(text: str) -> str:
     """The message without colours and without the names of sqlglot's classes."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = re.sub(r"<Token .*?text: (.*?), line:.*?>", r"\1", text).replace("SENTINEL", "its end")
-    return re.sub(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>", r"\1 is incomplete", text)
+    return re.sub(r"<Token .*?text: (.*?), line:.*?>", r"\1", text).replace("SENTINEL", "its end")
 
 
 def _options(text: str) -> dict[str, str]:

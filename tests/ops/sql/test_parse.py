@@ -158,7 +158,9 @@ def test_statements_on_indexes() -> None:
     ("text", "message"),
     [
         ("SELECT FROM", "cannot be read: Expected table name but got its end. Line 1, Col: 11"),
-        ("SELECT id FROM t WHERE id = ", "cannot be read: EQ is incomplete"),
+        ("SELECT id FROM t WHERE id = ", "cannot be read: an expression is missing after '='. Line 1, Col: 27"),
+        ("SELECT id FROM t WHERE id = ORDER BY id", "an expression is missing before 'ORDER BY'. Line 1, Col: 36"),
+        ("SELECT id FROM t WHERE id BETWEEN 1", "an expression is missing after '1'"),
         ("SELECT id FROM t TIMESTAMP AS OF 17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "AS OF 17: it is a time"),
         ("SELECT id FROM t TIMESTAMP AS OF 'main' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it is a time, such as"),
         ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
