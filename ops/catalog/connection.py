@@ -48,6 +48,11 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     except NotInstalledError as error:
         raise CatalogUnavailableError(f"catalog {name!r} cannot be opened: {error}") from None
     except Exception as error:
+        if type(error).__name__ == "NoRegionError":  # botocore's, which is imported for catalogs of AWS alone
+            raise CatalogUnavailableError(
+                f"catalog {name!r} cannot be opened: no AWS region is set; set client.region in [catalogs.{name}], "
+                "or AWS_DEFAULT_REGION"
+            ) from None
         cause = failure(name, properties, error)
         raise CatalogUnavailableError(
             f"catalog {name!r} cannot be opened: {cause}; check its settings, and that it is up"

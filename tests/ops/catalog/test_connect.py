@@ -1,6 +1,7 @@
 """Catalogs that do not answer: said soon, by name, and without what is secret."""
 
 import base64
+import os
 import re
 import socket
 import time
@@ -147,3 +148,12 @@ def test_an_address_without_a_driver_gets_the_installed_one(scheme: str) -> None
     uri = connection._bounded_postgres(f"{scheme}://user:secret@host:5432/lake")
     assert uri.startswith("postgresql+psycopg2://user:secret@host:5432/lake?")
     assert f"connect_timeout={time_limits.CONNECT_SECONDS}" in uri
+
+
+@pytest.mark.parametrize("kind", ["glue", "dynamodb"])
+def test_a_catalog_of_aws_without_a_region_names_the_setting(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with pytest.raises(CatalogUnavailableError, match=r"no AWS region is set; set client.region in \[catalogs.lake\]"):
+        open_catalog("lake", {"type": kind})
