@@ -312,6 +312,9 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
     missing = [name for name, items in by_name.items() if "column" not in items]
     if missing:
         raise DefinitionError(f"index {missing[0]}: table property {PREFIX}{missing[0]}.column is missing")
+    for name, items in by_name.items():
+        if len(items.get("filter_ids", ())) != len(checked_filters(items.get("filters", ()), name)):
+            items.pop("filter_ids", None)  # somebody set the names alone
     return tuple(IndexDefinition(name=name, **items) for name, items in sorted(by_name.items()))
 
 

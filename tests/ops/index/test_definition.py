@@ -45,6 +45,15 @@ def test_filters_are_names_in_any_form(filters: object) -> None:
         assert made.filters == ("a", "b")
 
 
+@pytest.mark.parametrize("filters", ["a", "a, b, c", "", None])
+def test_ids_that_are_of_other_filters_do_not_count(filters: str | None) -> None:
+    """Of filters that were set in the table's properties without their ids, or were taken out there."""
+    properties = replace(INDEX, filters=("a", "b"), filter_ids=(3, 1)).to_properties()
+    del properties["ann.index.e.filters"]
+    (definition,) = from_properties(properties | ({} if filters is None else {"ann.index.e.filters": filters}))
+    assert definition == replace(INDEX, filters=filters or ())
+
+
 @pytest.mark.parametrize("filters", ["a, a", "[a", [1], 7, [""]])
 def test_filters_that_are_no_names_are_refused(filters: object) -> None:
     with pytest.raises(DefinitionError, match="index e: filters"):
