@@ -138,7 +138,7 @@ def peak_mib() -> float:
 
 
 def restart_peak_mib() -> float:
-    """Start the high-water mark anew; -> MiB resident now."""
+    """Start the high-water mark anew. Returns MiB resident now."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_mib()
 

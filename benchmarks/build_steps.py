@@ -56,7 +56,7 @@ def _timed(function: Callable[..., Any], step: str, seconds: Counter[str]) -> Ca
 
 
 def build(vectors: npt.NDArray[np.float32], degree: int, threads: int) -> int:
-    """Move the rows of `vectors` into the order of nodes and build; -> bytes of vectors and adjacency."""
+    """Move the rows of `vectors` into the order of nodes and build. Returns bytes of vectors and adjacency."""
     locality.reorder(vectors, locality.locality_order(vectors, threads=threads))
     graph = vamana.build(vectors, Metric.L2, vamana.VamanaParams(degree), threads=threads)
     return vectors.nbytes + graph.neighbors.nbytes

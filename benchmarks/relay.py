@@ -24,7 +24,7 @@ class Request:
     method: str
     path: str
     bytes: int = 0
-    """Of the answer, headers included"""
+    """Bytes of the answer, headers included"""
 
     @property
     def kind(self) -> str:

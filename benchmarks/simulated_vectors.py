@@ -21,7 +21,7 @@ _TRAINED_ON = 20_000
 _NOISE = 0.5
 """Noise relative to the distance of the two vectors that a row lies between"""
 _LEAST_NOISE = 0.02
-"""The same, relative to the spread of all vectors: so that equal vectors do not give equal rows"""
+"""Noise relative to the spread of all vectors, at least: so that equal vectors do not give equal rows"""
 _SIMULATED_ROWS, _CLUSTERS, _LATENT_DIMS = 20_000, 200, 24
 
 

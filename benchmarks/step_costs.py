@@ -25,7 +25,7 @@ class StepCosts:
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of all threads and of all processes that the step started and waited for"""
+    """CPU seconds of all threads, and of all processes that the step started and waited for"""
     peak_bytes: int = 0
     """Highest resident memory of all processes together; what they share counts once"""
     anonymous_bytes: int = 0
@@ -106,7 +106,7 @@ def _run(parent: Connection, step: Callable[..., Any], arguments: tuple[Any, ...
 
 
 def _sample_memory(root: int | None, sampled: StepCosts) -> float:
-    """Measure the memory of a process and its descendants; -> seconds to wait before the next measurement."""
+    """Measure the memory of a process and its descendants. Returns seconds to wait before the next measurement."""
     begun = time.perf_counter()
     total = dict.fromkeys(("Rss", "Pss", "Anonymous"), 0)
     for process in _descendants(str(root)):

@@ -147,7 +147,7 @@ def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
         instance.report_run_failed(
             run,
             f"The process of this run, {process.pid} on {process.host}, is gone: it was killed, or the machine was "
-            "restarted. What it had finished is there, and another run finds it",
+            "restarted. What it had finished is kept, and another run uses it",
         )
         run_ids.append(run.run_id)
     return tuple(run_ids)

@@ -166,7 +166,7 @@ def load_decoders() -> None:
 
 @kernel
 def _put(out: U8, position: int, value: Any) -> int:
-    """Write a varint; -> the next position."""
+    """Write a varint. Returns the next position."""
     while value >= np.uint64(128):
         out[position] = np.uint8(value & np.uint64(127)) | np.uint8(128)
         value >>= np.uint64(7)
@@ -177,7 +177,7 @@ def _put(out: U8, position: int, value: Any) -> int:
 
 @kernel
 def _encode_lists(neighbors: I32, degrees: I64, out: U8, offsets: U64) -> int:
-    """-> number of bytes written."""
+    """Return the number of bytes written."""
     position = 0
     scratch = np.empty(neighbors.shape[1], np.int32)
     for node in range(neighbors.shape[0]):
@@ -217,7 +217,7 @@ def _get(data: U8, position: Any, end: Any) -> tuple[Any, Any]:
 
 @kernel
 def _decode_degrees(data: U8, offsets: I64, limit: int, degrees: I32) -> int:
-    """Fill the degrees; -> -1, or the first node whose list is too long, or longer than its bytes allow."""
+    """Fill the degrees. Returns -1, or the first node whose list is too long, or longer than its bytes allow."""
     for node in range(degrees.size):
         degree, position = _get(data, offsets[node], offsets[node + 1])
         if position < 0 or degree > min(limit, offsets[node + 1] - position):
@@ -228,7 +228,7 @@ def _decode_degrees(data: U8, offsets: I64, limit: int, degrees: I32) -> int:
 
 @kernel
 def _decode_lists(data: U8, offsets: I64, neighbors: I32) -> int:
-    """Fill the neighbours; -> -1, or the first node whose list is malformed."""
+    """Fill the neighbours. Returns -1, or the first node whose list is malformed."""
     count, width = neighbors.shape
     for node in range(count):
         end = offsets[node + 1]
@@ -252,7 +252,7 @@ def _decode_lists(data: U8, offsets: I64, neighbors: I32) -> int:
 
 @kernel
 def _encode_deltas(values: I64, out: U8) -> int:
-    """-> number of bytes written."""
+    """Return the number of bytes written."""
     position = 0
     last = np.int64(0)
     for i in range(values.size):
@@ -264,7 +264,7 @@ def _encode_deltas(values: I64, out: U8) -> int:
 
 @kernel
 def _decode_deltas(data: U8, out: I64) -> int:
-    """Fill `out`; -> bytes used, or -1 where a varint is cut off or too long."""
+    """Fill `out`. Returns bytes used, or -1 where a varint is cut off or too long."""
     position = 0
     last = np.int64(0)
     for i in range(out.size):

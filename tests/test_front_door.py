@@ -69,7 +69,7 @@ def resolve(name: str) -> Any:
 
 
 def run_examples(name: str, context: dict[str, Any]) -> int:
-    """Run the examples of one docstring. -> how many there were"""
+    """Run the examples of one docstring. Returns the number of examples."""
     example = doctest.DocTestParser().get_doctest(inspect.getdoc(resolve(name)) or "", context, name, None, 0)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     message: list[str] = []

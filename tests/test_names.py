@@ -56,7 +56,7 @@ def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
     )
     fragments = [
         f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
-        for path in modules()
+        for path in (*modules(), *scripts())
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for before, text in pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ())
         if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
@@ -230,6 +230,18 @@ def test_the_comments_of_configuration_have_no_private_idiom() -> None:
         if re.search(idiom, re.sub(r"`[^`]*`", "", comment[0]))
     ]
     assert idioms == []
+
+
+def test_a_description_has_no_arrow() -> None:
+    """An arrow is the notation of types. A description says what a function returns."""
+    arrows = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
+        for path in (*modules(), *scripts())
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if re.search(r"(?:^|[;.]\s+)-> ", ast.get_docstring(node) or "")
+    ]
+    assert arrows == []
 
 
 def test_a_module_is_named_from_the_root() -> None:

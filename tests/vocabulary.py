@@ -31,9 +31,9 @@ VAGUE_NAMES = (
 )
 """Names that do not say what they stand for. None outlives three lines, and none is of a function, class or field."""
 SPEAKING_WITH_ANOTHER = frozenset({"at", "far", "held", "left", "lost", "near", "taken", "used"})
-"""Those of `VAGUE_NAMES` that may be a part of a name: `rows_at`, `held_out`, `left_side`, `used_bytes`."""
+"""Vague names that may be a part of a name: `rows_at`, `held_out`, `left_side`, `used_bytes`."""
 BRIEF_NAMES = ("at", "item", "left")
-"""Those of `VAGUE_NAMES` that a variable of the packages may have for three lines; `left` longer, beside `right`."""
+"""Vague names that a variable of the packages may have for three lines; `left` longer, beside `right`."""
 ACTIVITIES = (
     "carving",
     "fetching",

@@ -1,6 +1,6 @@
 """Ready shards as files in a folder, shared by all processes of one user on one machine.
 
-Files appear by renaming and go by unlinking: an open file stays readable, and no file is visible before it is whole.
+Files are published by rename and removed by unlink: an open file stays readable, and none is visible unfinished.
 `.lock` serialises the processes that make room. locks/NN let one process fetch a shard while others wait for it.
 """
 
@@ -42,7 +42,7 @@ class DiskCache:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 _log.warning("%s is not a folder of this user: shards are not kept on disk", folder)
                 return None
-            folder.chmod(0o700)  # before anybody looks whether it is empty
+            folder.chmod(0o700)  # before the check that it is empty, so that nobody writes to it in between
             if status.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
                 folder.chmod(stat.S_IMODE(status.st_mode))
                 _log.warning(
@@ -62,7 +62,7 @@ class DiskCache:
         return cls(folder, budget)
 
     def get(self, owner: str, name: str, make: Callable[[Arrays, dict[str, Any]], T]) -> T | None:
-        """What `make` makes of the arrays and values that `owner` put under `name`; None where there are none.
+        """`make(arrays, values)` of what `owner` put under `name`; None where there is nothing.
 
         A damaged file is removed.
         """
@@ -107,7 +107,7 @@ class DiskCache:
             if stream is None:
                 return None
             try:
-                # without its blocks a full disk would end the process: it is written to as memory
+                # the file is mapped: writing to it on a full disk would kill the process (SIGBUS), so claim its blocks
                 os.posix_fallocate(stream.fileno(), 0, size)
                 return DraftFile(stream, mapped_arrays.Draft(stream, f"{owner}/{name}"), aside, path, self._folder)
             except BaseException:
@@ -171,7 +171,7 @@ class DiskCache:
 
 @dataclass(frozen=True, slots=True)
 class DraftFile:
-    """A file that is being filled, and that nobody finds before it is published. It ends with either of its methods."""
+    """A file that is being filled, invisible to readers until it is published. It ends with `publish` or `discard`."""
 
     stream: BinaryIO
     arrays: mapped_arrays.Draft
@@ -193,7 +193,7 @@ class DraftFile:
             self.aside.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Give up the file."""
+        """Delete the file."""
         self.stream.close()
         self.aside.unlink(missing_ok=True)
 

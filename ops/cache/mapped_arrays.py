@@ -94,7 +94,7 @@ def touch(handle: int, head: bytes) -> None:
 
 
 def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Map the file of `name`; -> (arrays over it, values). Raises DamagedError.
+    """Map the file of `name`. Returns (arrays over it, values). Raises DamagedError.
 
     Arrays may be written to, which changes this process's copy only. They stay good when the file is removed.
     """

@@ -55,14 +55,14 @@ class BindingError(IcepuffinError):
 class LostRaceError(BindingError):
     """Raised when somebody else moved the tag first: look at what they published, then decide again.
 
-    No snapshot refers to the file that was to be bound, and none can come to: it may be deleted.
+    No snapshot names the file that was to be bound, now or later: it may be deleted.
     """
 
 
 class UnknownOutcomeError(BindingError):
     """Raised when the catalog's answer to a commit was lost and its metadata does not show the commit (yet).
 
-    It may still happen: delete nothing. Doing the work again later finds it done, or does it.
+    It may still happen: delete nothing. A later run finds the commit, or repeats the work.
     """
 
 
@@ -73,7 +73,7 @@ class UnsupportedCatalogError(BindingError):
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
-    """Bind, retrying on the table's newest state as long as the tag is where it was expected.
+    """Bind a version. Retries on the table's newest state as long as the tag is where it was expected.
 
     Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
     where somebody has moved the tag on since. No file that a commit refers to is deleted here, even if the commit was
@@ -128,7 +128,7 @@ def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
 
 
 def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
-    """Refresh the table; -> snapshots of the unanswered commits that have happened or may still happen."""
+    """Refresh the table. Returns snapshots of the unanswered commits that have happened or may still happen."""
     try:
         reload_table(table, patient=bool(unanswered))
     except CatalogUnavailableError as error:
@@ -197,7 +197,7 @@ def make_lasting(table: Table, tag: str) -> None:
 
 
 def drop(table: Table, *tags: str) -> tuple[str, ...]:
-    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. -> the removed tags.
+    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. Returns the removed tags.
 
     Raises TagTakenError where one is somebody else's; then none is removed.
     """

@@ -22,7 +22,7 @@ from icepuffin.ops.model import SnapshotId
 def expire_derived(
     table: Table, snapshot_ids: Collection[SnapshotId], own_tags: Collection[str]
 ) -> tuple[SnapshotId, ...]:
-    """Remove derived snapshots, and the tags among `own_tags` that point at them; -> the snapshots that are gone.
+    """Remove derived snapshots, and the tags among `own_tags` that point at them. Returns the snapshots that are gone.
 
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
     and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
@@ -67,7 +67,7 @@ def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[
 
 
 def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
-    """Remove the holder snapshots of packs that no version names, with their tags; -> the snapshots that are gone.
+    """Remove the holder snapshots of packs that no version names, with their tags. Returns the snapshots that are gone.
 
     Raises BindingError, PartialMetadataError where a version may be hidden, and the errors of `reload_table`.
     """
@@ -85,7 +85,7 @@ def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
 def _remove_snapshots(
     table: Table, choose: Callable[[], tuple[list[SnapshotId], Iterable[TableRequirement]]], what: str
 ) -> tuple[SnapshotId, ...]:
-    """Remove snapshots and the refs on them in one commit; -> the snapshots, none where there are none to remove.
+    """Remove snapshots and the refs on them in one commit. Returns the snapshots, none where there are none to remove.
 
     choose: gives the snapshots, and what the commit requires, for the state that `table` shows. Raises BindingError.
     """

@@ -1,6 +1,6 @@
 """Rows of new files that the base version has already: their nodes get new addresses, and nothing is inserted.
 
-In format v3 rows are matched by their lineage first, which needs no vector. Rows that are left, and all rows of older
+In format v3 rows are matched by their lineage first, which needs no vector. The other rows, and all rows of older
 formats, are matched by the content hashes of their vectors.
 """
 
@@ -217,7 +217,7 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
 def _read_summary(
     matching: _Matching, after: Sequence[SlottedFile], results: Sequence[LineageMatchResult]
 ) -> ReadSummary:
-    """The new files, as far as lineage tells what they hold, though no vector was read.
+    """Summary of the new files by lineage alone; no vector was read.
 
     Balls that hold all rows of a file hold any of them, so a new file gets the balls of the files that its rows came
     from. It gets none where one of those has none.

@@ -17,11 +17,11 @@ WORTH_SHARE = 1 / 32
 MAX_PACKS = 32
 """Packs of one version. The ones with the fewest bytes in use are written into a new one."""
 _LEAST_USE = 0.5
-"""Share of a pack's bytes that a version must use; else its shards are written anew, to another pack or to the file"""
+"""Share of a pack's bytes that a version must use; else the pack's shards are written to a new pack or to the file"""
 
 
 def is_pack(shards: Iterable[ShardResult], shared_bytes: int = 0) -> bool:
-    """Whether the shards are worth a pack of their own, in a version that shares so many bytes."""
+    """Whether the shards are worth a pack of their own, in a version that shares `shared_bytes`."""
     threshold = min(PACK_BYTES, WORTH_SHARE * shared_bytes) if shared_bytes else PACK_BYTES
     return sum(shard.length for shard in shards) >= threshold
 

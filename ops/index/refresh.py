@@ -1,4 +1,4 @@
-"""A version derived from a base version, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
+"""A version derived from a base version, at the cost of rows that are gone, moved or new. See docs/concepts.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

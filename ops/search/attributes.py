@@ -39,7 +39,7 @@ class _Part:
 
     field_id: int
     true: Bool
-    """bool[codes]: whether it is true for the value of each code; the last code is that of rows that do not count"""
+    """bool[codes]: whether it is true for the value of each code; the last code is of rows without a value here"""
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
@@ -64,7 +64,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Combination:
-    """Parts of a condition that are all true, or of which one is."""
+    """A conjunction of parts of a condition (`every`), or a disjunction."""
 
     every: bool
     parts: "tuple[_Tree, ...]"
@@ -100,7 +100,7 @@ class AttributeColumn:
         """Distinct values, in order where they have one, and null"""
         self.codes = codes
         """u8, u16 or u32 [rows]: place of each row's value, by file number and position. Rows that are deleted, or lie
-        in a file whose values are missing, have the number of the values"""
+        in a file whose values are missing, have the code `len(values)`"""
         self.missing = missing
         """Live files whose values the version lacks, with the reason"""
         self.nodes: dict[ShardId, Codes] = {}
@@ -199,7 +199,7 @@ class Attributes:
             return self._joined({}, kind, {FileNumber(number): reason for number in range(self.files)})
 
     def _unlike(self, entry: AttributeEntry, number: FileNumber, field_id: int) -> str:
-        """Why an entry does not serve; empty where it does."""
+        """Reason why an entry cannot be used; empty where it can."""
         file = self._live.files[number]
         if entry.left_out:
             return entry.left_out

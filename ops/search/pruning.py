@@ -72,7 +72,7 @@ class FileBalls:
     def _gaps(self, queries: F64, metric: Metric, *, rounded: bool) -> Iterator[tuple[int, I64, F64]]:
         """(query, file number of each ball, Euclidean distance of each ball's surface from the query) of some balls.
 
-        Negative for a query inside. Queries in turn for a block of balls, then the next block.
+        Negative for a query inside a ball. For each block of balls all queries come in turn.
         """
         reach = self.radii * (1 + queries.shape[1] * _ROUNDING)
         if rounded or metric is Metric.COSINE:
@@ -105,9 +105,9 @@ class FilePruner:
         unreadable: tuple[str, ...] = ()
         opened, loaded = self._choice.opened, self._choice.loaded
         if opened is None or loaded is None:
-            why = "no index, no centroids: every file is looked at"
+            why = "no index, no centroids: every file is read"
         elif thresholds.metric is Metric.INNER_PRODUCT:
-            why = "inner product obeys no triangle inequality: every file is looked at"
+            why = "inner product obeys no triangle inequality: every file is read"
         else:
             balls, unreadable = self._read(opened, loaded)
             reachable = balls.reachable(queries, thresholds, rounded=loaded.column_is_double)
@@ -127,7 +127,7 @@ class FilePruner:
     def _read(
         self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion
     ) -> tuple[FileBalls, tuple[str, ...]]:
-        """The balls, and a warning where they cannot be read: then nothing is pruned, and answers are as right."""
+        """The balls, and a warning where they cannot be read: then nothing is pruned, and answers stay right."""
         if self._balls is None:
             live = self._target.live
             try:

@@ -203,7 +203,7 @@ def resolve_rounding(hits: Hits, thresholds: RangeThresholds, limit: int | None,
 def _hits_within(
     queries: F64, thresholds: RangeThresholds, batches: Iterable[RowVectors], limit: int | None
 ) -> tuple[Hits, int]:
-    """The rows that meet the thresholds, by query, nearest first; -> (hits, rows compared).
+    """(rows that meet the thresholds, by query, nearest first; number of rows compared).
 
     `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query.
     """

@@ -132,7 +132,7 @@ def scan(
     matches: Matches | None = None,
     skipped: SkippedRows | None = None,
 ) -> tuple[Candidates, int]:
-    """The k nearest live rows (that match) of some live files; -> (candidates, rows compared).
+    """(the k nearest live rows (that match) of some live files, number of rows compared).
 
     `queries` f64[Q, D] prepared. `skipped` as in `VectorSource.rows`. Raises VectorColumnError, QueryError.
     """

@@ -24,7 +24,7 @@ class Tier(Protocol):
     def scan(
         self, queries: F64, k: int, files: Sequence[FileNumber], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
-        """Among the rows (that match) of some live files, by comparing each; -> (candidates, rows compared).
+        """(candidates among the rows (that match) of some live files, by comparing each; number of rows compared).
 
         Rows without a distance are counted in `skipped`.
         """

@@ -48,7 +48,7 @@ class RecallModel:
     routing: tuple[Reach, ...]
     """Recall curve of the codebook"""
     routed_k: int = MEASURED_K
-    """Largest k that `routing` holds for: the 10 nearest of a sample are more of the table's own nearest"""
+    """Largest k that `routing` holds for: more than 10, since it was measured by the 10 nearest rows of a sample"""
 
     @classmethod
     def of(cls, opened: OpenVersion) -> "RecallModel":
@@ -158,7 +158,7 @@ class ParameterChooser:
             return remembered
         chosen = choose_parameters(self._version, k, options, filtered=filtered)
         if len(self._chosen) >= _MAX_REMEMBERED:
-            self._chosen.clear()  # other threads may be in here: each returns what it has in hand
+            self._chosen.clear()  # other threads return values of their own, not what this dict holds
         self._chosen[key] = chosen
         return chosen
 

@@ -2,7 +2,7 @@
 
 This is what happens between the shuffles of `icepuffin.ops.spark.knn_join`.
 
-Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
+Left rows are sent in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.
 
     split    left rows -> a row for each (block, share): its queries; the left rows themselves with the first share
@@ -104,7 +104,7 @@ def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iter
     """Cut the left side into blocks. Rows without a vector have no neighbours and are dropped."""
     for number, rows in enumerate(_blocks(join, batches)):
         queries = _queries(join, rows)
-        # named by its content: if Spark computes the left side again and it differs, that is noticed, not mixed
+        # the name has a checksum: if Spark computes the left side again and it differs, blocks do not mix
         block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
         lane = (partition * 31 + number) % join.lanes
         for share in range(len(join.shares)):
@@ -154,7 +154,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     for block, block_rows in groupby(rows, lambda row: row.block):
         parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
-            raise QueryError("the left side does not come out the same twice: write it down first, then join")
+            raise QueryError("the left side is not the same when it is computed again: checkpoint it, then join")
         _, queries, left_rows = parts[0].payload
         chosen = _selected([row.payload[0] for row in parts], join.request.k, left_rows)
         if not join.reads:
@@ -221,7 +221,7 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
-    """Distances as the files' rows brought them, in the order in which `_file_rows` listed them."""
+    """Candidates with the distances that were computed from data files, in the order of `_file_rows`."""
     distances = np.full(candidates.files.shape, np.inf)
     for row in files:
         if row.payload.distances is not None:

@@ -56,7 +56,7 @@ class DirectSink:
             done += step
 
     def append_range(self, source: int, offset: int, length: int) -> int:
-        """Append bytes of another open file; -> their number, less than `length` where the file ends."""
+        """Append bytes of another open file. Returns their number, less than `length` where the file ends."""
         done = 0
         while done < length:
             room = self._view[self._filled : self._filled + length - done]
@@ -94,7 +94,7 @@ class DirectSink:
 
 
 def _switch(handle: int, *, on: bool) -> bool:
-    """Let writes of the file go past the cache, or through it; -> whether they go past it now."""
+    """Let writes bypass the page cache (O_DIRECT), or use it. Returns whether they bypass it now."""
     flags = fcntl.fcntl(handle, fcntl.F_GETFL)
     try:
         fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)

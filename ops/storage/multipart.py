@@ -103,7 +103,7 @@ class _Plan:
         return ready
 
     def fill(self, piece: bytes | ObjectRange, size: int) -> bytes | ObjectRange | None:
-        """Let as much of `piece` wait as makes a part of `size`; -> the rest, None where there is none."""
+        """Buffer as much of `piece` as makes a part of `size`. Returns the rest, None where there is none."""
         room = max(0, size - self._size)
         head, tail = _split(piece, room)
         if _length(head):

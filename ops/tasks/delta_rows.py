@@ -28,7 +28,7 @@ class DeltaRowsTask:
 
 
 def scatter_delta(task: DeltaRowsTask) -> tuple[StagedBlock, ...]:
-    """Stage the live rows of a delta shard by the shards that they go to; -> the blocks.
+    """Stage the live rows of a delta shard by the shards that they go to. Returns the blocks.
 
     Memory: the shard's vectors.
     """

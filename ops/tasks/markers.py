@@ -42,7 +42,7 @@ def find(storage: Storage, path: str) -> dict[str, Any] | None:
 
 
 def record(storage: Storage, path: str, result: Any) -> dict[str, Any]:
-    """Record a frozen dataclass as the result; -> the result of whichever attempt was first."""
+    """Record a frozen dataclass as the result. Returns the result of whichever attempt was first."""
     data = json.dumps(dataclasses.asdict(result), default=_to_json).encode()
     reached(RunStep.TASK_WRITTEN)
     try:

@@ -111,7 +111,7 @@ class _DeadNodeVersions:
 
 
 def read_lineage(task: LineageTask) -> tuple[StagedBlock, ...]:
-    """Stage the versions of all live rows by range; -> the blocks. Memory: a batch of rows."""
+    """Stage the versions of all live rows by range. Returns the blocks. Memory: a batch of rows."""
     deleted = deleted_by_file(lambda path: open_storage(path, task.storage), (file for _, file in task.files))
     with contextlib.ExitStack() as stack:
         storage = open_storage(task.staging, task.storage)

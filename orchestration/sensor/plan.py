@@ -180,7 +180,7 @@ def expired_partitions(facts: TableFacts) -> tuple[str, ...]:
 
 def _processed(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> set[str]:
     """Snapshots that need no run. Under `newest` another ref may have moved to a snapshot that was skipped: as a head
-    it needs a run after all. (`plan_runs` itself looks after the head of the first ref.)
+    it needs a run after all. (`plan_runs` itself handles the head of the first ref.)
     """
     processed = cursor.processed(facts.parents)
     if policy == "newest":

@@ -19,7 +19,7 @@ def call_keys(distances, nodes):  # type: ignore[no-untyped-def]
 
 @njit
 def fill(keys, width):  # type: ignore[no-untyped-def]
-    """Offer keys to a candidate list; -> (candidates, their number, the place of each; -1 where it was too far)."""
+    """Offer keys to a candidate list. Returns (candidates, their number, place of each or -1 where it was too far)."""
     candidates = new_candidates(width)
     places = np.full(keys.size, -1)
     size = 0

@@ -47,7 +47,7 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
 
 
 def indexed(lake: Lake, spec: TableSpec) -> Path:
-    """Index the head; -> the file of the version."""
+    """Index the head. Returns the file of the version."""
     refresh_index(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
     return Path(index_versions(lake.table, "embedding")[-1].puffin_path.removeprefix("file://"))
 

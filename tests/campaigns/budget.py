@@ -20,7 +20,7 @@ class Budget:
     first: int = 0
     """Number of the first trial, to repeat a late one"""
     counts: Counter[str] = field(default_factory=Counter)
-    """Trials by what came of them"""
+    """Number of trials by outcome"""
     notes: Counter[str] = field(default_factory=Counter)
     """Events that are no trials"""
 

@@ -81,7 +81,7 @@ PARSERS: tuple[Callable[[bytes], Any], ...] = (
     deletion_vector.decode,
     deletion_vector.decode_roaring64,
 )
-"""By the first byte of an input"""
+"""Decoders, chosen by the first byte of an input"""
 
 
 def parse(data: bytes) -> None:

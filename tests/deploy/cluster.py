@@ -71,7 +71,7 @@ def _folder_of(package: str) -> Path:
 
 
 def environment_without_the_project(folder: Path) -> Path:
-    """An interpreter that has every package but this project; -> its path.
+    """Path of an interpreter that has every package but this project.
 
     A `.pth` file adds the packages' folder, and does not read that folder's own `.pth` files, one of which would lead
     to the checkout.

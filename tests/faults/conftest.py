@@ -7,7 +7,7 @@ import pytest
 from tests.faults.stages import SCENARIOS, Outcome, Stage, make_stage
 
 SURVIVED: Counter[str] = Counter()
-"""By kind of fault."""
+"""Number of faults survived, by kind."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

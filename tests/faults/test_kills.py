@@ -21,7 +21,7 @@ Kill = Callable[[Stage, str], int]
 
 @pytest.fixture(scope="module")
 def kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kill]:
-    """Run a driver on a stage until it dies at `<step>#<n>`; -> the signal that ended it."""
+    """Run a driver on a stage until it dies at `<step>#<n>`. Returns the signal that ended it."""
     folder = tmp_path_factory.mktemp("notes")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.faults.victim"]

@@ -20,9 +20,9 @@ from tests.services.s3proxy import BUCKET, s3proxy
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 STRIDE = 1 if FULL else 11
-"""Every so many-th call fails, else all would take a minute."""
+"""Calls per fault: that every call fails once would take a minute"""
 S3_STRIDE = 1 if FULL else 31
-"""The same of calls to an S3 server. The first is drawn anew in each run"""
+"""Calls to an S3 server per fault. The first is drawn anew in each run"""
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
 _S3_CALLS = (*_CALLS, "read_range", "concat", "now_ms")
 

@@ -36,7 +36,7 @@ class Lake:
     name: str
     catalog: Catalog
     root: str
-    """Where tables lie"""
+    """Folder or prefix of the tables"""
     storage: StorageConfig
     spark: Any = None
 

@@ -49,7 +49,7 @@ class Both:
     spark: Any
     catalog: SqlCatalog
     name: str
-    """Of the catalog in Spark and in PyIceberg."""
+    """Name of the catalog in Spark and in PyIceberg."""
 
     def create(self, schema: Schema) -> Table:
         return self.catalog.create_table("db.t", schema, properties={"format-version": "2"})

@@ -55,7 +55,7 @@ class Backlog:
         return load(file)
 
     def grow(self, name: str, count: int) -> list[str]:
-        """Commit that many snapshots to main at once; -> their ids."""
+        """Commit that many snapshots to main at once. Returns their ids."""
         table = self.catalog.load_table(f"demo.{name}")
         metadata = with_snapshots(table.metadata, count)
         location = f"{table.location()}/metadata/{next(_SERIAL):05d}-synthetic.metadata.json"
@@ -140,7 +140,7 @@ class Tick:
     skipped: str
     cursor_bytes: int
     evaluation_seconds: float
-    """Of the sensor: what Dagster limits to 60 s."""
+    """Seconds of the sensor's evaluation, which Dagster limits to 60."""
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Daemon:
     settings: Settings
     calls: int = 0
     launched: dict[str, list[str]] = field(default_factory=dict)
-    """By sensor: snapshots whose run was started, in order."""
+    """Snapshots whose run was started, in order, by sensor."""
     checks: list[dg.AssetCheckEvaluation] = field(default_factory=list)
     _cursors: dict[str, str | None] = field(default_factory=dict)
     _run_keys: set[tuple[str, str | None]] = field(default_factory=set)

@@ -35,7 +35,7 @@ class Lake:
         return self.directory / "icepuffin.toml"
 
     def append(self, rows: int = 60) -> int:
-        """Write a snapshot; -> its id."""
+        """Write a snapshot. Returns its id."""
         self.table.refresh()
         start = sum(len(batch) for batch in self.table.scan(selected_fields=("id",)).to_arrow().to_batches())
         self.table.append(make_rows(start, rows))

@@ -33,7 +33,7 @@ def lake(tmp_path: Path) -> Lake:
 def interrupt_at(
     step: RunStep, instance: dg.DagsterInstance, report: Report, patch: pytest.MonkeyPatch
 ) -> Counter[RunStep]:
-    """Interrupt the run each time that it comes to the step, as Dagster's signal handler does; -> the steps reached."""
+    """Interrupt the run at the step each time, as Dagster's signal handler does. Returns the steps reached."""
     counts: Counter[RunStep] = Counter()
 
     def observer(reached: RunStep) -> None:

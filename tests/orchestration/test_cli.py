@@ -34,7 +34,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture
 def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command inside the folder, as a user there would; -> stdout."""
+    """Run a command inside the folder, as a user there would. Returns stdout."""
     monkeypatch.chdir(lake.directory)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.delenv("ICEPUFFIN_SETTINGS", raising=False)
@@ -48,7 +48,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def refused(run: Run, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command that fails; -> its one line on stderr."""
+    """Run a command that fails. Returns its one line on stderr."""
 
     def command(*arguments: str) -> str:
         with pytest.raises(SystemExit) as exited:

@@ -26,7 +26,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture
 def run(lake: Lake, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command on the lake; -> stdout."""
+    """Run a command on the lake. Returns stdout."""
 
     def command(*arguments: str) -> str:
         main([*arguments, "--dir", str(lake.directory)])

@@ -89,7 +89,7 @@ def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_evaluation
 
 
 def slow_writes(instance: dg.DagsterInstance, clock: Clock, seconds: float, patch: pytest.MonkeyPatch) -> list[str]:
-    """Every write into Dagster takes so long by the clock; -> what was written."""
+    """Let every write into Dagster take so long by the clock. Returns the list of writes."""
     written: list[str] = []
     for name in ("report_runless_asset_event", "delete_dynamic_partition"):
         through = getattr(instance, name)

@@ -48,7 +48,7 @@ def forward(upstream: str, request: Request) -> Answer:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
-    """Serve while the block lasts; -> the address. No answer: the connection is closed."""
+    """Serve while the block lasts. Returns the address. No answer: the connection is closed."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -25,7 +25,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64v8"}
 
 @contextlib.contextmanager
 def postgres() -> Iterator[int]:
-    """Run the server; -> its port. User `postgres`, `PASSWORD`, database `postgres`.
+    """Run the server. Returns its port. User `postgres`, `PASSWORD`, database `postgres`.
 
     PostgreSQL refuses to run as root: there it runs as `nobody`, in a folder that this user can reach.
     """

@@ -27,7 +27,7 @@ _FROM_SPARK = (
 
 @contextlib.contextmanager
 def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
-    """Run the server; -> its URI. Tables without a location of their own lie under `folder`/warehouse; s3:// works."""
+    """Run the server. Returns its URI. Tables without a location lie under `folder`/warehouse; s3:// works."""
     port = free_port()
     properties = {
         "uri": f"jdbc:sqlite:{folder}/catalog.db?synchronous=OFF",

@@ -16,7 +16,7 @@ _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextlib.contextmanager
 def spark_connect(folder: Path) -> Iterator[str]:
-    """Run the server; -> its address for clients. Tasks run in its own process's Python workers, this environment's."""
+    """Run the server. Returns its address for clients. Tasks run in Python workers of this environment."""
     port = free_port()
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",

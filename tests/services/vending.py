@@ -45,9 +45,9 @@ class Vending:
     """How the catalog vends from now on, and what has happened so far."""
 
     catalog: str = ""
-    """Its address"""
+    """Address of the catalog"""
     store: str = ""
-    """Likewise"""
+    """Address of the S3 server"""
     how: How = "storage-credentials"
     seconds: float = 3600.0
     """Keys' lifetime"""

@@ -41,7 +41,7 @@ def lean(shard: Shard) -> Shard:
 
 
 def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool = True, version: int = 1) -> ShardKey:
-    """Write a shard; -> its key, by its sha256 where that is to be known."""
+    """Write a shard. Returns its key, by its sha256 where that is to be known."""
     blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
     path = folder / name
     path.write_bytes(blob)

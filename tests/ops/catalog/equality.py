@@ -13,7 +13,7 @@ from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
 
 def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:
-    """A file that deletes rows by their `id` (field 1), not yet committed; -> (location, bytes)."""
+    """(location, bytes) of a file that deletes rows by their `id` (field 1), not yet committed."""
     buffer = io.BytesIO()
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     pq.write_table(pa.table([ids], schema=pa.schema([field])), buffer)
@@ -24,7 +24,7 @@ def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:
 
 
 def delete_where_id_is(table: Table, *ids: int) -> int:
-    """Commit a snapshot on main that deletes rows by their `id`; -> its id.
+    """Commit a snapshot on main that deletes rows by their `id`. Returns its id.
 
     For PyIceberg's eyes only: it writes the field ids of equality deletes as longs, which Java cannot read.
     """

@@ -21,7 +21,7 @@ from tests.ops.index.comparison import index_head
 TableFactory = Callable[..., Table]
 ROWS, DIMS, QUERIES = 1_500, 12, 100
 SAMPLING_ERROR = 0.05
-"""Of recall@10 by 64 rows that the gate searches for and 100 that are searched for here"""
+"""Largest error of recall@10 by 64 rows, which the gate searches for, and by 100, which are searched for here"""
 
 
 def _normal(scale: float, offset: float = 0.0) -> np.ndarray:

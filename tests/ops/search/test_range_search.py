@@ -70,7 +70,7 @@ def check(
     metric: str,
     where: str = "id >= 0",
 ) -> int:
-    """Every row that brute force is sure of, and none that it is sure to be farther; -> how many."""
+    """Assert that all rows are there that must be, and none that must not. Returns the number of rows."""
     ids, vectors = held(table, where)
     rows = result.rows.to_pylist()
     for number, query in enumerate(query_vectors):

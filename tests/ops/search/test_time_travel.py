@@ -99,7 +99,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 def check(result: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
-    """No wrong row, no wrong distance; -> recall@K."""
+    """Assert that no row and no distance is wrong. Returns recall@K."""
     assert result.snapshot_id == snapshot.snapshot_id
     place = {int(row): at for at, row in enumerate(truth.ids)}
     hits = []

@@ -68,7 +68,7 @@ class Fault(NamedTuple):
     times: int
     """Attempts that fail"""
     attempts: int
-    """That are made"""
+    """Attempts that are made"""
 
 
 FAULTS = {

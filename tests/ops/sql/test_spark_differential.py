@@ -95,7 +95,7 @@ def answered(session: SqlSession, text: str, parameters: dict[str, Any]) -> pa.T
 
 
 Answers = dict[str, pa.Table]
-"""By the place where a text stood; without those where it is refused"""
+"""Answers by the clause that a text stood in; none for a clause that refuses it"""
 
 
 class Beside:

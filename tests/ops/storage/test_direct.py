@@ -26,7 +26,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def joined(path: Path, source: Path) -> bytes:
-    """Ranges of a file and bytes in turn; -> what should be written."""
+    """Write ranges of a file and bytes in turn. Returns the expected bytes."""
     whole = source.read_bytes()
     with source.open("rb") as original, path.open("xb") as copy, DirectSink(copy.fileno()) as sink:
         for number, length in enumerate(LENGTHS):

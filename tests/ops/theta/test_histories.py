@@ -59,7 +59,7 @@ class History:
         self.table = table
         self.random = Random(seed)
         self.kinds = dict(enumerate(TYPES, 1))
-        """By field id: what is in it"""
+        """Kinds of the columns, by field id"""
         self.append()
 
     def change(self) -> None:
