@@ -54,7 +54,7 @@ done
 dir=$(absolute "$dir")
 settings=$(absolute "$settings")
 
-# A process is known by its id and the time when it began: an id alone may be another's by now.
+# A process is identified by its id and start time: an id alone may be another process's by now.
 began() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 
 running() {

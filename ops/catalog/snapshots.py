@@ -129,7 +129,7 @@ def hides_snapshots(table: Table) -> bool:
 
 def _stored_snapshot_ids(table: Table) -> tuple[SnapshotId, ...]:
     """Snapshots in the metadata file that a catalog serves. Empty where the file is missing or cannot be read, as the
-    catalog is believed then, and for a metastore, which shows the file itself.
+    catalog is trusted then, and for a metastore, which shows the file itself.
     """
     if isinstance(table.catalog, MetastoreCatalog) or not table.metadata_location:
         return ()

@@ -16,7 +16,7 @@ from icepuffin.puffin.errors import BadBlobError, PuffinError
 
 
 class ShardsOnDemand(Sequence[MaskedShard]):
-    """All shards of a version. Each is loaded once, and checked against the routing blob, which was believed till then.
+    """All shards of a version. Each is loaded once, and checked against the routing blob, which was trusted till then.
 
     Thread-safe. Its methods raise IndexUnavailableError for a shard that cannot be read, or is not what the routing
     blob says: then what was covered by it is not known.

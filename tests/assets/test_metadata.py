@@ -58,7 +58,7 @@ def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
     assert report_metadata(Report())["bytes_total"] == dg.MetadataValue.float(5e9)
 
 
-def test_a_mapping_becomes_an_entry_a_key() -> None:
+def test_a_mapping_becomes_an_entry_per_key() -> None:
     found = report_metadata(Report())
     assert (found["ndv/id"].value, found["ndv/name"].value) == (7, 3)
 

@@ -175,7 +175,7 @@ def test_a_port_that_is_taken_is_named(local: Local, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "example.org", "::", "10.0.0.7"])
-def test_a_host_that_others_reach_needs_a_word_more(local: Local, tmp_path: Path, host: str) -> None:
+def test_a_host_that_others_reach_needs_the_insecure_option(local: Local, tmp_path: Path, host: str) -> None:
     other = Local(tmp_path / "other", local.settings, (*local.ports, "--host", host))
     refused = other.run("start")
     assert (refused.returncode, refused.stdout.count("\n")) == (1, 1)
@@ -184,7 +184,7 @@ def test_a_host_that_others_reach_needs_a_word_more(local: Local, tmp_path: Path
     assert not other.directory.exists()
 
 
-def test_a_host_that_others_reach_is_taken_with_that_word(local: Local, tmp_path: Path) -> None:
+def test_a_host_that_others_reach_is_allowed_with_the_insecure_option(local: Local, tmp_path: Path) -> None:
     broken = tmp_path / "icepuffin.toml"
     broken.write_text("[catalogs]\n")
     went_on = Local(tmp_path / "other", broken, ("--host", "192.0.2.1", "--insecure")).run("start")

@@ -96,7 +96,7 @@ def test_a_compaction_is_followed_without_its_vectors(lake: Lake, hashed: list[i
     assert report.remapped == len(rows)
 
 
-def test_rows_that_changed_since_are_known_by_their_vectors(
+def test_rows_that_changed_since_are_recognised_by_their_vectors(
     lake: Lake, hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moved_rows, "HASHES_AT_ONCE", ROWS // 3)
@@ -112,7 +112,7 @@ def test_rows_that_changed_since_are_known_by_their_vectors(
     lake.check_within(rows)
 
 
-def test_rows_whose_old_file_is_gone_are_known_by_their_vectors(lake: Lake, hashed: list[int]) -> None:
+def test_rows_whose_old_file_is_gone_are_recognised_by_their_vectors(lake: Lake, hashed: list[int]) -> None:
     by.compact(lake)
     (old,) = files_of(lake)
     lake.index()
@@ -126,7 +126,7 @@ def test_rows_whose_old_file_is_gone_are_known_by_their_vectors(lake: Lake, hash
     lake.check(rows)
 
 
-def test_a_lineage_that_lies_is_not_believed(lake: Lake, hashed: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_lineage_is_not_trusted(lake: Lake, hashed: list[int], caplog: pytest.LogCaptureFixture) -> None:
     by.compact(lake)
     rows = lake.rows()
     (file,) = files_of(lake)

@@ -67,7 +67,7 @@ class Both:
         return current(table)
 
     def planner_ndv(self) -> dict[str, int]:
-        """What Spark's cost-based optimiser believes of the columns."""
+        """Column statistics that Spark's cost-based optimiser uses."""
         plan = self.spark.table(self.sql_name)._jdf.queryExecution().optimizedPlan()
         result, entries = {}, plan.stats().attributeStats().iterator()
         while entries.hasNext():

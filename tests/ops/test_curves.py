@@ -18,7 +18,7 @@ def test_a_curve_survives_being_written() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[[1]]", "[1, 2]", "[[0, 1, 0.5, 3]]", "[[10, 1, 7.0, 3]]", "[[10, 1, NaN, 3]]", "x"]
 )
-def test_a_curve_that_cannot_be_is_none(text: str) -> None:
+def test_an_invalid_curve_is_ignored(text: str) -> None:
     assert widths(text) == ()
 
 
@@ -33,7 +33,7 @@ def test_the_narrowest_list_that_reaches_the_target_is_chosen(target: float, low
     assert chosen.probe_slack == math.inf
 
 
-def test_out_of_reach_is_the_best_there_is_and_says_what_it_expects() -> None:
+def test_a_target_over_the_curve_takes_its_best_point_with_the_recall_expected() -> None:
     chosen = choose(0.999, 10, CURVE, (), 1)
     assert chosen is not None
     assert (chosen.search_list, chosen.recall) == (160, 0.99)

@@ -102,7 +102,7 @@ def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake
     assert report.output_for_node("report") == "theirs"
 
 
-def test_two_of_them_and_the_projects_own_merge(lake: Lake) -> None:
+def test_two_tables_and_the_projects_own_definitions_merge(lake: Lake) -> None:
     lake.catalog.create_table("demo.other", lake.table.schema())
     merged = dg.Definitions.merge(
         foreign(), definitions_of(lake), definitions_of(lake, "demo.other", threads=1, sensor_running=True)

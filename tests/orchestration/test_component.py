@@ -145,7 +145,7 @@ def test_the_function_makes_the_first_version(table: Any, instance: dg.DagsterIn
     assert icepuffin.open_index(table.refresh()).coverage == "exact-version"
 
 
-def test_the_page_has_ten_lines_of_each() -> None:
+def test_the_page_has_at_most_ten_lines_of_yaml_and_of_python() -> None:
     assert len(block("yaml").splitlines()) <= 10
     call = block("python").partition("icepuffin.build_defs(")[2]
     assert len(call.splitlines()) <= 10
@@ -160,7 +160,7 @@ def test_the_component_of_the_readme_is_valid(monkeypatch: pytest.MonkeyPatch) -
     assert component.table_settings.catalogs["lake"].properties["uri"] == "https://catalog.example.com"
 
 
-def test_what_an_attribute_of_the_yaml_sets_is_set(project: Path) -> None:
+def test_attributes_of_the_yaml_reach_the_settings(project: Path) -> None:
     file = project / "src" / "search_project" / "defs" / "docs" / "defs.yaml"
     lines = (
         "  upstream: warehouse/docs\n  group: search\n  owners: ['team:search']\n  tags: {tier: '1'}\n"

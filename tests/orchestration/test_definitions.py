@@ -80,7 +80,7 @@ def test_definitions_load_without_a_jvm(lake: Lake) -> None:
     assert run.stdout.split() == ["False", "False"], run.stderr
 
 
-def test_dg_check_defs_is_content(lake: Lake) -> None:
+def test_dg_check_defs_passes(lake: Lake) -> None:
     run = subprocess.run(
         [str(Path(sys.executable).with_name("dg")), "check", "defs"],
         env={**environment(lake), "DG_CLI_DISABLE_TELEMETRY": "1"},

@@ -263,7 +263,7 @@ def test_the_lag_goes_red_with_the_evaluation_that_sees_it_and_green_with_the_ve
     assert observed() == [(True, 0)]
 
 
-def test_an_evaluation_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_an_evaluation_that_is_cut_off_is_repeated_by_the_next(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=6)
     daemon = Daemon(instance, backlog.settings(runs_ahead=2))
     daemon.tick(WATCH)

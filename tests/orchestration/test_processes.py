@@ -130,7 +130,7 @@ def test_a_note_that_came_with_the_tags_of_another_run_means_nothing(
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "3", '{"run": "x"}', '{"pid": []}'])
-def test_a_tag_that_is_no_note_is_somebody_elses(instance: dg.DagsterInstance, note: str) -> None:
+def test_a_process_tag_of_another_form_is_ignored(instance: dg.DagsterInstance, note: str) -> None:
     run = create_run_for_test(instance, job_name="x", status=DagsterRunStatus.STARTED, tags={PROCESS_TAG: note})
     assert process_of(run) is None
     assert end_lost_runs(instance) == ()

@@ -238,7 +238,7 @@ def test_a_rollback_to_a_snapshot_whose_run_failed_has_a_run_key_of_its_own(
     assert request.run_key not in {item.run_key for item in first.run_requests or ()}
 
 
-def test_a_cursor_that_is_none_starts_the_sensor_anew(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_an_invalid_cursor_starts_the_sensor_anew(lake: Lake, instance: dg.DagsterInstance) -> None:
     found = evaluated(load(lake.settings_file), instance, "somebody's hand")
     assert len(found.run_requests or ()) == 3
     assert SensorCursor.parse(found.cursor).head == str(lake.head())

@@ -201,7 +201,7 @@ def test_overlapping_blobs_are_refused() -> None:
         read_all(with_footer(json.dumps({"blobs": [one, two]}).encode()))
 
 
-def test_declared_sizes_are_believed_only_up_to_the_limit() -> None:
+def test_declared_sizes_are_trusted_only_up_to_the_limit() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
     for codec, data in (("zstd", bomb), ("lz4", lz4.frame.compress(bytes(1 << 24), store_size=True))):
         body = b"PFA1" + data

@@ -138,7 +138,7 @@ def test_mutilated_images_give_a_valid_sketch_or_the_typed_error(at: int, octet:
         assert decode(encode(sketch)) == sketch
 
 
-def test_a_sketch_cannot_be_made_of_hashes_that_are_none() -> None:
+def test_a_sketch_cannot_be_made_of_invalid_hashes() -> None:
     with pytest.raises(ThetaImageError, match=r"u64\[N\]"):
         ThetaSketch(MAX_THETA, np.array([1.0]))
     with pytest.raises(TypeError, match="unhashable"):

@@ -155,7 +155,7 @@ def test_a_shard_that_a_refresh_copied_is_recognised(tmp_path: Path) -> None:
     assert kept_by(cache_in(tmp_path), copied).count == SHARD.count
 
 
-def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies_and_its_version(tmp_path: Path) -> None:
+def test_a_shard_without_a_hash_is_identified_by_its_place_and_version(tmp_path: Path) -> None:
     keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}", with_hash=False) for seed in range(2)]
     for _ in range(2):
         found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
@@ -327,7 +327,7 @@ def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_what_lies_in_a_folder_that_others_could_write_to_is_not_believed(
+def test_files_in_a_folder_that_others_could_write_to_are_not_trusted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     key = stored(tmp_path, SHARD)

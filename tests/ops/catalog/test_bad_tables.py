@@ -161,7 +161,7 @@ def test_an_index_run_whose_catalog_does_not_answer_reports_that(table: Table, t
 
 
 @pytest.mark.parametrize("error", [AccessError("the store refuses"), OSError("it refuses"), EOFError("it refuses")])
-def test_a_catalog_is_believed_whose_metadata_file_cannot_be_read(
+def test_a_catalog_is_trusted_whose_metadata_file_cannot_be_read(
     table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """The keys that a catalog vends may be for data alone."""

@@ -31,7 +31,7 @@ def test_a_data_snapshot_stays_even_where_it_is_named(table: Table) -> None:
     assert set(table.metadata.refs) == {"main"}
 
 
-def test_a_version_that_another_ref_points_at_stays_and_is_not_said_to_be_gone(table: Table) -> None:
+def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expired(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     bindings.drop(table, "ann_e")
     table.manage_snapshots().create_tag(version.index_snapshot_id, "mine").commit()

@@ -26,5 +26,5 @@ def test_seconds_of_an_action_that_a_later_release_has_are_read() -> None:
      '{"runner": "LocalRunner", "threads": 2, "seconds": "long"}',
      '{"runner": "LocalRunner", "threads": 2, "seconds": 1, "read": {}}'],
 )  # fmt: skip
-def test_a_text_by_hand_or_of_another_release_is_none(text: str) -> None:
+def test_text_of_another_form_is_no_measurement(text: str) -> None:
     assert Measurement.parse(text) is None

@@ -94,7 +94,7 @@ def test_a_clock_ahead_of_all_keys_fetches_no_new_keys_at_each_request(
     assert len(lake.vended_paths) == requests_before
     lake.expire()
     assert reader.search(queries(1), 5, columns=["name", "section"]).rows.num_rows == 5
-    assert len(lake.vended_paths) > requests_before, "a store that refuses the keys is believed at once"
+    assert len(lake.vended_paths) > requests_before, "a store's refusal of the keys is trusted at once"
 
 
 @pytest.mark.parametrize("sends_expiry", [True, False])

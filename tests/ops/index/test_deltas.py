@@ -106,7 +106,7 @@ def test_lean_and_half_precision_deltas_are_distributed_too(table_factory: Table
         assert answer_with_recall(table, definition=definition)[1] >= 0.9
 
 
-def test_a_delta_whose_rows_are_all_gone_is_no_more(table: Table) -> None:
+def test_a_delta_whose_rows_are_all_gone_is_dropped(table: Table) -> None:
     append(table, 900, 950)
     table.delete("id >= 900")
     assert index_head(table).shards == 3

@@ -85,7 +85,7 @@ def test_a_vector_that_comes_later_is_inserted(table: Table) -> None:
     assert_right(table, report, 400)
 
 
-def test_files_without_any(table: Table) -> None:
+def test_files_without_vectors(table: Table) -> None:
     index_head(table)
     table.append(rows_with_gaps(400, 410, range(400, 410)))
     assert_right(table, index_head(table), 300)
@@ -105,7 +105,7 @@ def test_snapshots_from_before_the_column_have_no_version(table_factory: TableFa
     assert (report.action, report.reason) == (Action.EMPTY, "the snapshot has no column 'late' yet")
 
 
-def test_a_table_without_any_has_no_version_until_one_comes(table_factory: TableFactory) -> None:
+def test_a_table_without_vectors_has_no_version_until_one_comes(table_factory: TableFactory) -> None:
     table = table_factory()
     table.append(rows_with_gaps(0, 10, range(10)))
     report = index_head(table)

@@ -505,7 +505,7 @@ def test_a_shard_that_does_not_lie_within_its_pack_is_refused(table: Table) -> N
         open_version(short, STORAGE)
 
 
-def test_work_is_other_work_where_a_pack_cannot_be_shared(table: Table) -> None:
+def test_the_build_id_differs_where_a_pack_cannot_be_shared(table: Table) -> None:
     table.append(make_rows(600, 620))
     head = data_snapshots(table)[-1].snapshot_id
     before = plan_version(table, DEFINITION, head, storage=STORAGE).build_id

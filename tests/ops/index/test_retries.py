@@ -150,7 +150,7 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     assert shard_ids == list(range(healthy, 3))
 
 
-def test_a_marker_whose_object_was_swept_is_not_believed(table: Table, expected: bytes) -> None:
+def test_a_marker_whose_object_was_swept_is_not_trusted(table: Table, expected: bytes) -> None:
     with pytest.raises(DriverLostError):
         build(table, DyingRunner(2))
     root = f"{table.location()}/metadata/_icepuffin"

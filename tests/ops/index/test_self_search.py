@@ -11,7 +11,7 @@ def report(rows: int = 100, misplaced: int = 0, returned: int = 100, queries: in
     return SelfSearch.of(SelfSearchResult(rows, misplaced, returned, queries, 0.9), shards=shards)
 
 
-def test_it_counts_what_was_searched() -> None:
+def test_a_self_search_counts_rows_shards_and_queries() -> None:
     low, high = confidence_interval(0.9, 64)
     assert report(100, 3, 90) == SelfSearch(100, 3, 90, 2, 64, 0.9, low, high)
 

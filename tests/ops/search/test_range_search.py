@@ -250,7 +250,7 @@ def test_distances_at_the_ends(table: Table, t: float, count: int) -> None:
 
 
 @pytest.mark.parametrize("t", [float("nan"), "near", None])
-def test_a_distance_that_is_none_is_refused(table: Table, t: float) -> None:
+def test_an_invalid_distance_is_refused(table: Table, t: float) -> None:
     with pytest.raises(QueryError, match="distance"):
         open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t)
 

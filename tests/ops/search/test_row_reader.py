@@ -29,7 +29,7 @@ def reader(table: Table, budget: int) -> RowReader:
 
 
 @pytest.mark.parametrize("budget", [0, 20_000, 1 << 20])
-def test_rows_are_the_same_whatever_is_held(table: Table, budget: int) -> None:
+def test_rows_are_the_same_for_any_budget(table: Table, budget: int) -> None:
     rows = reader(table, budget)
     live = live_files(table, table.metadata.current_snapshot_id or 0)
     rng = np.random.default_rng(0)

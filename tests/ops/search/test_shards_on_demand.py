@@ -153,7 +153,7 @@ def test_vectors_of_doubles_are_no_more_exact_on_demand(table: Table, monkeypatc
     assert reader.within(queries(2), 20.0).rows.equals(other.within(queries(2), 20.0).rows)
 
 
-def test_a_routing_blob_whose_sums_differ_is_not_believed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_routing_blob_whose_sums_differ_is_not_trusted(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     index_head(table, SHARDED)
     real = opening.without_files
 

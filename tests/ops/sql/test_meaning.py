@@ -346,7 +346,7 @@ def test_order(session: SqlSession, text: str, wanted: list[int]) -> None:
     assert found["id"].to_pylist() == wanted
 
 
-def test_names_that_with_gives_are_one_in_small_and_capital_letters(session: SqlSession) -> None:
+def test_names_of_a_with_clause_ignore_case(session: SqlSession) -> None:
     inner = "WITH K AS (SELECT id, v FROM db.t WHERE id > 1) SELECT * FROM k"
     text = f"WITH k AS (SELECT id, v FROM db.t) SELECT id FROM ({inner}) ORDER BY {NEAR} LIMIT 9"
     assert sorted(session.sql(text).rows["id"].to_pylist()) == [2, 3]
@@ -378,7 +378,7 @@ def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
         assert sorted(found.rows["id"].to_pylist()) == expected, where
 
 
-def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
+def test_a_statement_for_spark_is_passed_on_unchanged() -> None:
     given: dict[str, Any] = {"a": "it's \\ me", "b": -1, "c": 0.1, "d": [1.5, -2.0]}
     text = "SELECT to_date(s, 'yyyy'), 'O''Brien', :a, 2 -:b, :c FROM t WHERE l2_distance(v, :d) > 1 AND s = 'x:a'"
     result = parse(text, given)
@@ -402,7 +402,7 @@ def test_a_parameter_is_no_variable_of_spark() -> None:
         "DROP INDEX i ON `db.t`",
     ],
 )
-def test_statements_on_indexes_that_say_two_things(text: str) -> None:
+def test_contradictory_statements_on_indexes_are_refused(text: str) -> None:
     with pytest.raises(SqlError, match=r"given twice|a name with a dot"):
         parse(text)
 

@@ -24,7 +24,7 @@ def rotating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> 
 
 
 @pytest.mark.usefixtures("rotating")
-def test_keys_that_rotate_are_known_by_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_rotate_are_identified_by_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     matches = {}
     for name in ("ann", "bob"):
         monkeypatch.setenv("AWS_PROFILE", name)

@@ -107,7 +107,7 @@ def test_all_nulls_and_no_rows_are_the_empty_sketch(
 
 
 @pytest.mark.parametrize("values", [["a", None, "b", "a", "unused"], [b"a", None, b"b", b"a", b"unused"]])
-def test_of_a_dictionary_only_what_the_rows_use_counts(values: list[object]) -> None:
+def test_only_values_of_a_dictionary_that_rows_use_count(values: list[object]) -> None:
     array = pa.array(values).dictionary_encode().slice(0, 4)
     iceberg = StringType() if isinstance(values[0], str) else BinaryType()
     assert sketch_of(array, iceberg) == naive.sketch([b"a", b"b"])

@@ -64,7 +64,7 @@ def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
         reader_of(sink.getvalue()).read(FileKey("p", ""))
 
 
-def test_a_file_is_known_by_its_path_and_the_deletes_that_apply_to_it() -> None:
+def test_a_file_is_identified_by_its_path_and_the_deletes_that_apply_to_it() -> None:
     base = file_key(live("file:/wh/t/data/a.parquet"), "file:///wh/t")
     assert base == FileKey("data/a.parquet", "")
     assert file_key(live("file:///wh/t/data/a.parquet"), "file:/wh/t/") == base
