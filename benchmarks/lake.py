@@ -88,7 +88,7 @@ class Lake:
         return head
 
     def append(self, count: int) -> None:
-        """The next rows, as one file."""
+        """Append the next rows, as one file."""
         ids = np.arange(self._next, self._next + count)
         self._write(self.rows_of(ids, self._vectors[self._next : self._next + count]))
         self._next += count
@@ -101,7 +101,7 @@ class Lake:
         self.table.append(rows)
 
     def rewrite(self, files: int) -> None:
-        """The same rows in so many other files."""
+        """Rewrite the same rows into so many other files."""
         rows = self.table.refresh().scan().to_arrow().cast(self.table.schema().as_arrow())
         size = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
         self.table.transaction().set_properties({size: str(int(1.01 * rows.nbytes / files))}).commit_transaction()

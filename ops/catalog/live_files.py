@@ -142,16 +142,17 @@ def require_positional_deletes(live: LiveFiles) -> None:
 
 
 def require_distinct_files(live: LiveFiles) -> None:
-    """Raises RepeatedFileError, naming a file that the snapshot lists twice: as engines read it each of its rows is
-    there twice, and an index gives a row one address.
+    """Raises RepeatedFileError, naming a file that the snapshot lists twice: engines read each of its rows twice,
+    and an index has one address for both.
     """
     for file, following in pairwise(live.files):
         if file.path == following.path:
             raise RepeatedFileError(
-                f"{live.table}, snapshot {live.snapshot_id}: data file {file.path} is listed twice, so each of its "
-                "rows is there twice, with one address. Searches answer so, by scanning; to index it, write the rows "
-                f"anew, for example with Spark: CALL system.rewrite_data_files(table => '{live.table}', options => "
-                "map('rewrite-all', 'true')), or remove the second entry (it came by add_files without a check)"
+                f"{live.table}, snapshot {live.snapshot_id}: data file {file.path} is listed twice. Engines read each "
+                "of its rows twice, and so do searches, by scanning; an index has one address for both. To index it, "
+                "rewrite the files, for example with Spark: CALL system.rewrite_data_files("
+                f"table => '{live.table}', options => map('rewrite-all', 'true')), or remove "
+                "the second entry (it came by add_files without a check)"
             )
 
 

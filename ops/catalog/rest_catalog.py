@@ -99,9 +99,9 @@ class Renewal:
                     return client.grants(self.identifier)
                 return _grants_of(client.load_table(self.identifier), client)
         except Exception as error:
-            # the client's own error may quote what is secret; what it says otherwise is kept
+            # the client's own error may quote a secret: that is cut out, the rest is kept
             message = str(without_values(error, self.properties)).splitlines()[0]
-            raise AccessError(f"a second request gave: {message}") from None
+            raise AccessError(f"the request for new ones failed: {message}") from None
 
 
 @lru_cache(maxsize=_CLIENTS)

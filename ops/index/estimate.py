@@ -97,10 +97,10 @@ def _of_refresh(
 ) -> tuple[tuple[ShardEstimate, ...], int]:
     """(shards, rows that move out of deltas): what `icepuffin.ops.index.refresh` would decide, from counts."""
     entries = base.routing.shards
-    died = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
+    newly_dead = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    moved = round(arriving * _shared_fraction(plan, base, storage)) if sum(died) else 0
-    remaps = _spread(min(moved, sum(died)), np.array(died, np.float64))
+    moved = round(arriving * _shared_fraction(plan, base, storage)) if sum(newly_dead) else 0
+    remaps = _spread(min(moved, sum(newly_dead)), np.array(newly_dead, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
     live_rows = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
     routed_shards = base.routing.routed_shards
@@ -120,7 +120,7 @@ def _of_refresh(
         )
     kept = [i for i in range(len(entries)) if i not in (*placement.dissolved, *placement.dropped)]
     shards = [
-        _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], died[i], remaps[i], inserts[i])
+        _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], newly_dead[i], remaps[i], inserts[i])
         for shard_id, i in enumerate(kept)
     ]
     if placement.target == NEW_DELTA:
@@ -135,11 +135,11 @@ def _shard(
     entry: ShardEntry,
     dims: int,
     tombstones: int,
-    died: int,
+    newly_dead: int,
     remap: int,
     insert: int,
 ) -> ShardEstimate:
-    """`tombstones`: those of the new version; `died`: nodes whose row is gone from its address, remapped ones too."""
+    """`tombstones`: those of the new version; `newly_dead`: nodes without a row at their address, remapped ones too."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
     location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
     copied = 0
@@ -153,11 +153,11 @@ def _shard(
         how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
         copied = 0 if entry.pack else entry.length
     else:
-        how = How.MASKED if died else How.COPIED
-        why = "only its tombstones are new" if died else "nothing came and nothing went"
+        how = How.MASKED if newly_dead else How.COPIED
+        why = "only its tombstones are new" if newly_dead else "no row is new, moved or gone"
         read, written, copied = location_bytes, 0, 0 if entry.pack else entry.length
         copied += entry.addresses.length if entry.addresses else 0
-    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, died - remap, read, written, copied)
+    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, newly_dead - remap, read, written, copied)
 
 
 def _with_data_files(shards: tuple[ShardEstimate, ...], data_bytes: float) -> tuple[ShardEstimate, ...]:

@@ -22,7 +22,7 @@ _RUN = 16
 
 
 def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN of them."""
+    """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN nodes each."""
     addresses = np.sort(addresses_of(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
     rng = np.random.default_rng(seed)
     slots = rows_at(addresses)[0]

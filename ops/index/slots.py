@@ -35,7 +35,7 @@ def file_table(
 ) -> tuple[CoveredFile, ...]:
     """The version's file table, by file slot.
 
-    rows_read: live rows of the files that were read. removed_rows: rows that died since the base version was made, of
+    rows_read: live rows of the files that were read. removed_rows: rows that are gone since the base version, of
     the files that were not read. referenced: slots in which some node lies; other slots without a live file become
     free. None where this is not known: then no slot becomes free.
     """

@@ -1,4 +1,4 @@
-"""A shard of the base version, with what has moved and died since."""
+"""A shard of the base version, with the nodes whose rows have moved or are gone since."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

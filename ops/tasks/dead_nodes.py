@@ -29,7 +29,7 @@ class DeadNodesResult:
     """Nodes of one shard without a row."""
 
     nodes: bytes
-    """Nodes as a deletion vector, since runs of rows die together; those that were dead before are included"""
+    """Nodes as a deletion vector, since neighbours are often deleted together; with those that were dead before"""
     removed_rows: tuple[tuple[FileSlot, int], ...]
     """(file slot, rows that were live before)"""
     slots: npt.NDArray[np.uint32]

@@ -200,7 +200,7 @@ def test_bad_settings_and_options_are_one_line(local: Local, tmp_path: Path) -> 
     assert "--colour is no option" in local.run("status", "--colour").stdout
 
 
-def test_stop_leaves_no_process_behind_and_is_content_twice(local: Local) -> None:
+def test_stop_leaves_no_process_behind_and_may_be_repeated(local: Local) -> None:
     """The last test: it ends the deployment. A stopped service takes what it started with it."""
     leaders = local.processes()
     assert set(leaders) == SERVICES
