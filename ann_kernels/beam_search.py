@@ -62,7 +62,7 @@ def _advance_stamp(visited: Visited) -> None:
 
 @fast_kernel
 def _enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int:
-    """Empty the candidate list and put the entry nodes into it, each once; -> its size."""
+    """Empty the candidate list and put the entry nodes into it, each once. Returns its size."""
     candidates, marks, stamp = scratch.candidates, scratch.visited.marks, scratch.visited.stamp[0]
     candidates[:] = NO_KEY
     size = 0
@@ -81,7 +81,7 @@ def beam_search(
 ) -> tuple[int, int, int]:
     """Walk from `entries` int32[..] until the nearest nodes met, as many as the beam is wide, are all expanded.
 
-    Fills `scratch.candidates` and `scratch.path`. -> (size of the candidate list, nodes expanded, distances computed).
+    Fills `scratch.candidates` and `scratch.path`. Returns (size of the list, nodes expanded, distances computed).
     """
     _advance_stamp(scratch.visited)
     neighbors, degrees = adjacency.neighbors, adjacency.degrees

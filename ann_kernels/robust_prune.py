@@ -28,7 +28,7 @@ def new_prune_candidates(size: int) -> PruneCandidates:
 def robust_prune(
     space: Space, node: Any, candidates: PruneCandidates, count: int, alpha_squared: np.float32, out: I32, scratch: I8
 ) -> int:
-    """Choose neighbours among the first `count` candidates into out int32[R], R at most; -> how many.
+    """Choose neighbours among the first `count` candidates into out int32[R], R at most. Returns their number.
 
     A candidate is dropped when a chosen one is nearer to it, by the factor alpha, than the node is. Repeats and the
     node itself are dropped. Ties go to the smaller id: the order of candidates does not matter. Reorders the

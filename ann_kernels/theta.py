@@ -54,7 +54,7 @@ class _Validity(NamedTuple):
 
 @kernel
 def _shrink(table: _HashTable) -> Hashes:
-    """Keep the k smallest hashes below theta; lower theta to the next one; rebuild the table. -> hashes, ascending."""
+    """Keep the k smallest hashes, lower theta to the next one, rebuild the table. Returns the hashes, ascending."""
     slots, state, k = table.slots, table.state, table.k
     theta = state[0]
     kept = np.empty(state[1], np.uint64)

@@ -177,7 +177,7 @@ def exact_top_k(
 def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[I32, I64, F64]:
     """Merge runs of (ids[Q, ki], distances[Q, ki]), each ascending, into the k nearest: a loser tree per query.
 
-    -> (run int32[Q, k], ids int64[Q, k], distances f64[Q, k]); -1, -1, inf where there are fewer. Ties go to the
+    Returns (run int32[Q, k], ids int64[Q, k], distances f64[Q, k]); -1, -1, inf where there are fewer. Ties go to the
     smaller id, then to the earlier run: for runs sorted so, the result does not depend on how rows were distributed
     over them. Source: Knuth, TAOCP 3, 5.4.1.
     """
