@@ -22,7 +22,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head
-from tests.ops.index.test_materialize import drop_everything
+from tests.ops.index.test_materialization import drop_everything
 
 TableFactory = Callable[..., Table]
 UNPROVEN = SelfSearch(0, 0, 0, 0, 0, 1.0, 0.0, 1.0)

@@ -21,7 +21,7 @@ from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import read_blocks
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content
-from tests.ops.index.test_materialize import drop_everything
+from tests.ops.index.test_materialization import drop_everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
