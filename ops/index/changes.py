@@ -53,7 +53,7 @@ class Changes:
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
     """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
     covered = covered_paths(base)
-    mended = files_mapped_since(table, base, live, storage)
+    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], storage)
     same = {path: live.files[number] for path, number in same_files(base, live).items() if path not in mended}
     table_then = base.routing.files
     changed = {
@@ -77,16 +77,20 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     )
 
 
-def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> frozenset[str]:
-    """Relative paths of files without field ids in which the name mapping of today finds other vectors than the version
-    has nodes of. Raises StorageError, PuffinError, DataFileError.
+def files_mapped_since(
+    table: Table, base: OpenVersion, live: LiveFiles, schema: Schema, storage: StorageConfig
+) -> frozenset[str]:
+    """Relative paths of files without field ids in which the name mapping of today, or without one the name of today,
+    finds other vectors than the version has nodes of.
+
+    schema: the one that the rows of `live` are read in. Raises StorageError, PuffinError, DataFileError.
     """
     field_id = base.definition.field_id
-    schema = table.schemas()[live.schema_id]
     if field_id is None or field_id not in {field.field_id for field in schema.fields}:
         return frozenset()
     same = {path: live.files[number] for path, number in same_files(base, live).items()}
-    if not _names_then(table, base, live, field_id) <= (column_names(live, field_id) or frozenset()):
+    names = column_names(live, field_id)
+    if not _names_then(table, base, field_id) <= (_own_name(schema, field_id) if names is None else names):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             without_ids = pool.map(lambda file: lacks_field_ids(open_storage(file.path, storage), file), same.values())
             return frozenset(path for path, lacks in zip(same, without_ids, strict=True) if lacks)
@@ -108,16 +112,20 @@ def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage
     return frozenset()
 
 
-def _names_then(table: Table, base: OpenVersion, live: LiveFiles, field_id: int) -> frozenset[str]:
-    """Names by which the version's column was found in files without field ids: its own, where no mapping is recorded
-    and there is one by now. None are given where there still is none: such files are rare, and footers many.
+def _names_then(table: Table, base: OpenVersion, field_id: int) -> frozenset[str]:
+    """Names by which the version's column was found in files without field ids: its own, where no mapping is recorded.
+    None are given where its schema is not known.
     """
     if base.column_names is not None:
         return base.column_names
     index_snapshot = table.metadata.snapshot_by_id(base.bound.index_snapshot_id)
-    if index_snapshot is None or index_snapshot.schema_id is None or column_names(live, field_id) is None:
+    if index_snapshot is None or index_snapshot.schema_id is None:
         return frozenset()
-    name = table.schemas()[index_snapshot.schema_id].find_column_name(field_id)
+    return _own_name(table.schemas()[index_snapshot.schema_id], field_id)
+
+
+def _own_name(schema: Schema, field_id: int) -> frozenset[str]:
+    name = schema.find_column_name(field_id)
     return frozenset({name} if name else ())
 
 

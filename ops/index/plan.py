@@ -133,7 +133,7 @@ def plan_version(
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     complete = existing and existing.attributes.keys() >= set(plan.filter_ids)
-    if existing and complete and not files_mapped_since(table, existing, live, storage):
+    if existing and complete and not files_mapped_since(table, existing, live, plan.schema, storage):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")

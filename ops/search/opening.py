@@ -359,7 +359,8 @@ def _load_first(
     """The first version whose shards can be read; where none can, every row is compared."""
     for version in usable:
         try:
-            opened = without_files(version, files_mapped_since(target.table, version, target.live, target.storage))
+            renamed = files_mapped_since(target.table, version, target.live, target.schema, target.storage)
+            opened = without_files(version, renamed)
             loaded, tier_why = _load(opened, target, resources, complete=stale is not StalePolicy.NEAREST_ONLY)
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{version.bound.puffin_path} cannot be read: {error}")

@@ -22,7 +22,7 @@ from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, open_index, opening
+from icepuffin.ops.search import Coverage, open_exact, open_index, opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
@@ -229,6 +229,35 @@ def test_files_that_a_name_mapping_takes_vectors_from_are_not_answered_from_the_
         reader = following.reader if followed else open_index(table.refresh(), DEFINITION, storage=STORAGE)
     assert min(reader.search(queries(1), 1_000, columns=["id"]).rows["id"].to_pylist()) == 1_000
     assert index_head(table).rows == 250
+
+
+def test_files_without_ids_and_mapping_lose_a_column_that_is_renamed(table_factory: TableFactory, export: Path) -> None:
+    """They are read by the schema's names: of today at the head, of then in an older snapshot."""
+    table = table_factory()
+    for first in range(1_000, 6_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    pq.write_table(make_rows(100, 200), export)
+    add_without_mapping(table, export)
+    definition = create_index(table, DEFINITION)
+    assert index_head(table.refresh(), definition).rows == 350
+    before = newest(table)
+    with table.update_schema() as evolution:
+        evolution.rename_column("embedding", "vector")
+
+    def first_ids(column: str, snapshot: int | None = None) -> list[int]:
+        """The least id that the index has, and that a scan finds."""
+        indexed = open_index(table.refresh(), "e", snapshot=snapshot, storage=STORAGE)
+        exact = open_exact(table, column, DEFINITION.metric, snapshot=snapshot, storage=STORAGE)
+        answers = (reader.search(queries(1), 1_000, columns=["id"]) for reader in (indexed, exact))
+        return [min(answer.rows["id"].to_pylist()) for answer in answers]
+
+    assert first_ids("vector") == [1_000, 1_000]
+    assert first_ids("embedding", before) == [100, 100]
+    table.append(make_rows(9_000, 9_050).rename_columns(["id", "name", "section", "vector"]))
+    assert first_ids("vector") == [1_000, 1_000]
+    assert index_head(table, definition).rows == 300
+    assert first_ids("vector") == [1_000, 1_000]
+    assert open_index(table, "e", storage=STORAGE).coverage is Coverage.EXACT_VERSION
 
 
 def test_a_reader_that_follows_takes_up_another_location_of_the_table(table: Table, tmp_path: Path) -> None:
