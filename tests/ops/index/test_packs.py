@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import SetStatisticsUpdate
 
 from icepuffin.ops.catalog import bindings, expiration
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, pack_tag
@@ -25,7 +27,7 @@ from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import How, ObjectRange, ShardId, StoredAddresses, StoredShard
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -227,6 +229,28 @@ def test_a_version_whose_pack_has_expired_is_no_base_and_no_answer(table: Table)
     table.append(make_rows(600, 620))
     assert index_head(table).action is Action.BUILT
     assert_right(table)
+
+
+def test_a_pack_whose_slot_another_engine_took_is_no_base_and_no_answer(table: Table) -> None:
+    """As an ANALYZE of the holder snapshot does; versions of other packs stay."""
+    other = head_version(table)
+    table.overwrite(make_rows(5000, 5600))  # other rows: a new build
+    index_head(table)
+    version = head_version(table)
+    path = f"{table.location()}/metadata/{version.packs[0].holder_id}-analyzed.stats"
+    open_storage(path, STORAGE).create(path, bytes(400))
+    statistics = StatisticsFile(
+        snapshot_id=version.packs[0].holder_id, statistics_path=path, file_size_in_bytes=400,
+        file_footer_size_in_bytes=28, blob_metadata=[],
+    )  # fmt: skip
+    assert attempt_commit(table, (SetStatisticsUpdate(statistics=statistics),), ()) is CommitOutcome.DONE
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert reader.coverage is Coverage.EXACT_SCAN
+    assert "does not lie within" in reader.warnings[0]
+    report = index_head(table)
+    assert report.action is not Action.REUSED
+    assert_right(table)
+    assert check_integrity(table, other, STORAGE).faults == ()
 
 
 def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
