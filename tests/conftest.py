@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from sqlalchemy import Engine, event
 
 from icepuffin.ops.cache.settings import DIRECTORY
+from icepuffin.ops.cache.shards import use_settings
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
@@ -75,11 +76,15 @@ _tests = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def shard_cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A shard cache for each test, made where it is used; programs that the test starts use it, too."""
+def shard_cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A shard cache for each test, made where it is used; programs that the test starts use it, too.
+
+    Settings that the test or a command in its process chose are not those of the next.
+    """
     folder = tmp_path_factory.getbasetemp() / f"shards-{next(_tests)}"
     monkeypatch.setenv(DIRECTORY, str(folder))
-    return folder
+    yield folder
+    use_settings(None)
 
 
 @pytest.fixture

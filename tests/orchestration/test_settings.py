@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from icepuffin.assets.table_settings import IndexSettings, KeepSettings, TableSettings
-from icepuffin.ops.cache import process_cache, use_settings
+from icepuffin.ops.cache import process_cache
 from icepuffin.ops.index.definition import INDEX_PARAMETERS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
@@ -232,11 +232,8 @@ def test_a_table_from_the_environment_is_json_and_is_merged(file: Path, monkeypa
 
 def test_the_shard_cache_is_where_the_settings_say(file: Path, tmp_path: Path) -> None:
     use_shard_cache(loaded(file, MINIMAL + f'[cache]\ndirectory = "{tmp_path}/shards"\nmemory_mb = 3\n'))
-    try:
-        assert process_cache().settings.folder == tmp_path / "shards"
-        assert process_cache().settings.memory_bytes == 3 << 20
-    finally:
-        use_settings(None)
+    assert process_cache().settings.folder == tmp_path / "shards"
+    assert process_cache().settings.memory_bytes == 3 << 20
 
 
 @pytest.mark.parametrize(

@@ -164,15 +164,12 @@ def test_equal_compactions_are_equal_to_the_byte(table: Table) -> None:
 def test_readers_of_both_versions_answer_by_their_own_addresses(table: Table, tmp_path: Path) -> None:
     before = table.metadata.current_snapshot_id
     use_settings(CacheSettings(tmp_path / "shards", 1 << 30, 1 << 30))
-    try:
-        old = open_index(table, DEFINITION, storage=STORAGE)
-        compact(table, backwards=True)
-        new = open_index(table, DEFINITION, storage=STORAGE)
-        again = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
-        for reader, snapshot in ((old, before), (new, None), (again, before), (old, before)):
-            assert_every_row_is_at_its_address(table, reader, snapshot)
-    finally:
-        use_settings(None)
+    old = open_index(table, DEFINITION, storage=STORAGE)
+    compact(table, backwards=True)
+    new = open_index(table, DEFINITION, storage=STORAGE)
+    again = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
+    for reader, snapshot in ((old, before), (new, None), (again, before), (old, before)):
+        assert_every_row_is_at_its_address(table, reader, snapshot)
 
 
 def flip_a_bit(part: ObjectRange) -> None:

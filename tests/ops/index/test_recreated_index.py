@@ -1,7 +1,7 @@
 """An index that is dropped and made again, while caches and old files remember the one before."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -25,11 +25,9 @@ ROWS = 300
 
 
 @pytest.fixture(autouse=True)
-def one_cache_for_all() -> Iterator[None]:
+def one_cache_for_all() -> None:
     """As a process that lives on has it."""
     use_settings(CacheSettings(None, 0, 1 << 30))
-    yield
-    use_settings(None)
 
 
 def forget_the_index(table: Table) -> None:
