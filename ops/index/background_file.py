@@ -22,30 +22,46 @@ class BackgroundFile:
         self._rest: Future[Sequence[Segments]] = Future()
         self._thread = ThreadPoolExecutor(1)
         self._written: Future[int] | None = None
+        self._is_begun = False
         self._is_left = False
 
     def begin(self, first: Sequence[Segments]) -> None:
         """Start writing with the file's first blobs, which are final."""
         self._first = first
-        self._written = self._thread.submit(self._store.concat, self.path, self._segments())
+        self._start()
 
     def finish(self, segments: Sequence[Segments]) -> None:
         """Write the rest, and wait until the file is there. `segments`: all blobs, those of `begin` included, and the
         footer. Raises StorageError.
         """
         self._rest.set_result(segments[len(self._first) :])
-        if self._written is None:
-            self._written = self._thread.submit(self._store.concat, self.path, self._segments())
-        self._written.result()
+        written = self._written or self._start()
+        written.result()
 
     def leave(self, *, failed: bool) -> None:
         """Stop writing; where the work `failed`, the file does not stay."""
         self._is_left = True
         self._rest.cancel()
         self._thread.shutdown()
-        if failed and self._written is not None and self._written.exception() is None:
-            with contextlib.suppress(StorageError, OSError):  # the first error matters more; gc removes the file
-                self._store.delete(self.path)
+        # where Ctrl-C comes while the thread starts, it is not known whether the thread has written
+        if failed and self._is_begun and (self._written is None or self._written.exception() is None):
+            self._remove()
+
+    def _start(self) -> Future[int]:
+        self._is_begun = True
+        self._written = self._thread.submit(self._write)
+        return self._written
+
+    def _write(self) -> int:
+        size = self._store.concat(self.path, self._segments())
+        if self._is_left:  # nobody waits for a thread that Ctrl-C came upon while it started
+            self._remove()
+            raise CancelledError
+        return size
+
+    def _remove(self) -> None:
+        with contextlib.suppress(StorageError, OSError):  # the first error matters more; gc removes the file
+            self._store.delete(self.path)
 
     def _segments(self) -> Iterator[bytes | ObjectRange]:
         for segments in itertools.chain(self._first, self._later()):

@@ -1,16 +1,18 @@
 """What a version keeps of its base is copied while the rest is made; a refresh that fails leaves nothing of it."""
 
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import assembly, materialization, stages
+from icepuffin.ops.index import assembly, background_file, materialization, stages
 from icepuffin.ops.storage import StorageError, local
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
@@ -101,6 +103,38 @@ def test_ctrl_c_while_the_last_parts_are_written_leaves_no_file(
             index_head(changed)
     assert not left(changed, before)
     assert index_head(changed).shards_copied
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_ctrl_c_while_a_thread_starts_leaves_no_file(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, *, is_started: bool
+) -> None:
+    """The main thread does not come to know of the thread, which writes the file before that or after it."""
+    table, threads = table_factory(), list[threading.Thread]()
+    table.append(make_rows(0, 300))
+
+    class Starting(ThreadPoolExecutor):
+        def submit(self, write: Callable[..., Any], /, *arguments: Any, **_: Any) -> Any:
+            threads.append(threading.Thread(target=with_pause, args=(write, *arguments)))
+            threads[0].start()
+            if is_started:
+                threads[0].join()
+            raise KeyboardInterrupt
+
+    def with_pause(write: Callable[..., Any], *arguments: Any) -> None:
+        if not is_started:
+            time.sleep(0.3)
+        with contextlib.suppress(CancelledError):
+            write(*arguments)
+
+    before = files(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(background_file, "ThreadPoolExecutor", Starting)
+        with pytest.raises(KeyboardInterrupt):
+            index_head(table)
+    threads[0].join()
+    assert not left(table, before)
+    assert index_head(table).rows == 300
 
 
 def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
