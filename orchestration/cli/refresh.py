@@ -13,7 +13,7 @@ from icepuffin.orchestration.cli.output import (
     progress_bars,
     report_document,
 )
-from icepuffin.orchestration.cli.table_options import TableContext, index_name, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.report import IndexReport
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command("refresh")
-@table_command
+@metadata_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
 @index_name("Only this index, and no sketches. [default: all of the table, and the sketches]")
 @click.option("--verify", is_flag=True, help="Read versions through first; a damaged one is made anew.")

@@ -39,6 +39,9 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     if not session.settings.tables:
         raise click.ClickException(f"{session.settings_file} names no table to evaluate; add [tables.<key>]")
 
+    from icepuffin.orchestration.cli.arrow_import import import_arrow
+
+    import_arrow()
     from icepuffin.orchestration.instance import home_of, open_instance
     from icepuffin.orchestration.sensor.local import due_runs, tick
 

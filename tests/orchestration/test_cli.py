@@ -516,6 +516,16 @@ def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_da
         assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
+def test_an_evaluation_of_the_sensor_loads_no_pandas(lake: Lake) -> None:
+    program = (
+        "import sys; from icepuffin.orchestration.cli import main\n"
+        f"main(['sensor-tick', '--dry-run', '--dir', {str(lake.directory)!r}])\n"
+        "print(sorted({'pandas', 'pyspark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
 def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "icepuffin.toml").write_text("[catalog.typo]\n")
     program = (
