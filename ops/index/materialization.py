@@ -65,9 +65,9 @@ def materialize_index(
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
-    The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, it starts
-    again from an intact version, or from nothing. Of bytes that are only copied it reads a sample, or all of them with
-    `verify` (see docs/operations.md).
+    The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, or does
+    not find a pack of it, it starts again from an intact version, or from nothing. Of bytes that are only copied it
+    reads a sample, or all of them with `verify` (see docs/operations.md).
 
     Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published, and the last good
     version is in place.
@@ -94,11 +94,23 @@ def materialize_index(
 
     try:
         return attempt(whole=verify)
-    except (PuffinError, CoverageError) as error:  # a CoverageError may come from a base version that is wrong
-        if verify:
+    except (PuffinError, CoverageError, ObjectMissingError) as error:
+        # a CoverageError may come from a base version that is wrong
+        if verify or (isinstance(error, ObjectMissingError) and not _is_pack_lost(table, definition.name, storage)):
             raise
         _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
         return attempt(whole=True)
+
+
+def _is_pack_lost(table: Table, index: str, storage: StorageConfig) -> bool:
+    """Whether the store lacks a pack that a version of the index names."""
+    paths = {pack.path for version in index_versions(table, index) for pack in version.packs if pack.path}
+    for path in sorted(paths):
+        try:
+            open_storage(path, storage).size(path)
+        except ObjectMissingError:
+            return True
+    return False
 
 
 def carry_out(

@@ -17,7 +17,16 @@ from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagg
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, UnknownSnapshotError, data_snapshots, resolve_snapshot
-from icepuffin.ops.index import Action, CoverageError, collect_garbage, create_index, drop_index, materialization, packs
+from icepuffin.ops.index import (
+    Action,
+    CoverageError,
+    collect_garbage,
+    create_index,
+    drop_index,
+    integrity,
+    materialization,
+    packs,
+)
 from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.packs import pack_number, packs_to_share
@@ -29,9 +38,11 @@ from icepuffin.ops.model import How, ObjectRange, ShardId, StoredAddresses, Stor
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage import ObjectMissingError, open_storage
+from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.shard import ShardResult
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
@@ -251,6 +262,38 @@ def test_a_pack_whose_slot_another_engine_took_is_no_base_and_no_answer(table: T
     assert report.action is not Action.REUSED
     assert_right(table)
     assert check_integrity(table, other, STORAGE).faults == ()
+
+
+@pytest.mark.parametrize("change", ["append", "delete", "compaction"])
+def test_a_refresh_starts_anew_where_the_file_of_a_pack_is_gone(table: Table, change: str) -> None:
+    """Removed past the catalog, as by a rule of a bucket."""
+    (pack,) = packs_of(table)
+    to_path(pack).unlink()
+    if change == "append":
+        table.append(make_rows(600, 620))
+    elif change == "delete":
+        append_position_deletes(table, {next(iter(table.scan().plan_files())).file.file_path: np.arange(10)})
+    else:
+        table.overwrite(table.scan().to_arrow())
+    report = index_head(table)
+    assert report.action is Action.BUILT
+    assert report.reason.startswith("no version can be read")
+    assert packs_of(table) != {pack}
+    assert_right(table)
+
+
+def test_a_missing_file_that_is_no_pack_costs_no_verification(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.append(make_rows(600, 620))
+    verified = []
+    monkeypatch.setattr(integrity, "check_integrity", lambda *_, **__: verified.append(1))
+
+    def missing(*_: object, **__: object) -> None:
+        raise ObjectMissingError("deletes.parquet does not exist")
+
+    monkeypatch.setattr(materialization, "find_dead_nodes", missing)
+    with pytest.raises(ObjectMissingError):
+        index_head(table)
+    assert not verified
 
 
 def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
