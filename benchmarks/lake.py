@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.typedef import Record
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ops.catalog import bindings
@@ -31,6 +35,7 @@ from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})
@@ -153,6 +158,26 @@ class Lake:
         if newer:
             self.table.maintenance.expire_snapshots().by_ids(newer).commit()
         expire_packs(self.table)
+
+    def delete_ids(self, ids: npt.NDArray[np.int64]) -> None:
+        """An equality delete, as upserts write them, of one file without bounds: it may be about all data files."""
+        field_id = self.table.schema().find_field("id").field_id
+        column = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": str(field_id)})
+        target = self.table.io.new_output(self.table.location_provider().new_data_location(f"{uuid4()}-ids.parquet"))
+        with target.create() as sink:
+            pq.write_table(pa.table([ids], schema=pa.schema([column])), sink)
+        file = DataFile.from_args(
+            content=DataFileContent.EQUALITY_DELETES,
+            file_path=target.location,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=len(ids),
+            file_size_in_bytes=len(target.to_input_file()),
+            equality_ids=[field_id],
+        )
+        file.spec_id = self.table.spec().spec_id
+        commit_delete_files(self.table, [file])
+        self.table.refresh()
 
     def random_rows(self, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
         """By data file: positions of `count` random live rows."""

@@ -18,6 +18,8 @@ not among them; nor are the workers' kernels among `kernel_seconds`.
 `default_rates` has the seconds that a plan's default rates (`ops/index/rates.py`) give for the run's amounts of work,
 and those of the stages that they are for. After a rollback, which does no work, both are of the version before.
 
+`upsert_1pct` deletes by an equality delete: the ids of all data files are read, and nothing else of them.
+
 Spark writes and compacts a table of format v3 (`benchmarks.spark_lake`), whose scenarios are those without deletes.
 
 At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 deltas.
@@ -66,6 +68,13 @@ def delete_only(lake: Lake) -> None:
     append_position_deletes(lake.table, doomed)
 
 
+def upsert_1pct(lake: Lake) -> None:
+    """1 % of the rows, spread over all files, by an equality delete of their ids; as many new rows, in one file."""
+    count = int(0.01 * lake.base_rows)
+    lake.delete_ids(np.random.default_rng(0).permutation(lake.base_rows)[:count])
+    lake.append(count)
+
+
 def compaction(lake: Lake) -> None:
     """The whole table rewritten as one file."""
     lake.rewrite(1)
@@ -97,6 +106,7 @@ SCENARIOS: dict[str, Callable[[Lake], None]] = {
         append_1pct,
         append_10pct,
         delete_only,
+        upsert_1pct,
         compaction,
         compaction_500_to_5,
         rollback,
@@ -104,7 +114,7 @@ SCENARIOS: dict[str, Callable[[Lake], None]] = {
     )
 }
 
-DELETING = {delete_only.__name__, one_shard_rebuild.__name__}
+DELETING = {delete_only.__name__, upsert_1pct.__name__, one_shard_rebuild.__name__}
 """Scenarios that PyIceberg cannot make in a table of format v3"""
 
 

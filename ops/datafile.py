@@ -1,11 +1,10 @@
-"""Reading rows of one Parquet data file as a snapshot sees them: by field id, live rows only, with their positions.
+"""Reading rows of one Parquet data file as a snapshot sees them: by field id, deleted rows included.
 
 Executors import this: no dagster, no pyspark.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 from pyiceberg.types import DoubleType, ListType
 
-from icepuffin.ops.catalog.row_deletes import deleted_positions
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.parquet import ParquetObject
@@ -52,52 +50,9 @@ class VectorColumnError(IcepuffinError):
         """Row of the column that is at fault; None where the cause is not a single row"""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveBatch:
-    """A batch of live rows of one file."""
-
-    positions: npt.NDArray[np.int64]
-    """int64[n], absolute row positions in the file, ascending"""
-    columns: pa.RecordBatch
-    """n rows of the requested fields, under the snapshot's names and types"""
-
-
 def batch_rows(dims: int | None) -> int:
     """Number of vectors per batch, smaller for long vectors; `dims` None where the dimension is not known yet."""
     return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * max(1, dims or 1))))
-
-
-def read_live(
-    storage: Storage,
-    file: LiveFile,
-    schema: Schema,
-    field_ids: Sequence[int],
-    *,
-    batch_rows: int = BATCH_ROWS,
-    deleted: npt.NDArray[np.int64] | None = None,
-) -> Iterator[LiveBatch]:
-    """Stream the live rows of a file, row group by row group; fields that it lacks are filled in as `conform` says.
-
-    `schema` is the snapshot's. `deleted` are the deleted row positions, int64, ascending: a reader of many files reads
-    them once, by `deleted_by_file`. Raises DataFileError, EqualityDeletesError.
-    """
-    if deleted is None:
-        deleted = deleted_positions(storage, file)
-    opened = DataFile(storage, file, schema, field_ids)
-    start = 0
-    for batch in opened.batches(batch_rows):
-        positions = np.arange(start, start + batch.num_rows, dtype=np.int64)
-        start += batch.num_rows
-        first, last = np.searchsorted(deleted, (positions[0], positions[-1] + 1)) if len(positions) else (0, 0)
-        if first < last:
-            keep = np.ones(len(positions), bool)
-            keep[deleted[first:last] - positions[0]] = False
-            kept = batch.filter(pa.array(keep))
-            positions = positions[keep]
-        else:
-            kept = batch
-        if len(positions):
-            yield LiveBatch(positions, opened.conform(kept))
 
 
 def take_rows(
@@ -136,6 +91,11 @@ class DataFile:
     def has_field_ids(self) -> bool:
         """Whether columns are found by their field ids, and not by their names."""
         return bool(_by_field_id(self._parquet.schema))
+
+    @property
+    def stored_field_ids(self) -> frozenset[int]:
+        """Ids of the fields that the file has, those inside of structs included."""
+        return frozenset(_field_ids(self._parquet.schema))
 
     @property
     def groups(self) -> int:
@@ -339,6 +299,14 @@ def lacks_field_ids(storage: Storage, file: LiveFile) -> bool:
 
 def _by_field_id(stored: pa.Schema) -> dict[int, pa.Field]:
     return {int(field.metadata[_FIELD_ID]): field for field in stored if _FIELD_ID in (field.metadata or {})}
+
+
+def _field_ids(fields: Iterable[pa.Field]) -> Iterator[int]:
+    for field in fields:
+        if _FIELD_ID in (field.metadata or {}):
+            yield int(field.metadata[_FIELD_ID])
+        if pa.types.is_struct(field.type):
+            yield from _field_ids(field.type)
 
 
 def _mapping(file: LiveFile, schema: Schema) -> NameMapping:

@@ -3,9 +3,12 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 from icepuffin.ops.errors import require_type
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
 
 SnapshotId = NewType("SnapshotId", int)
 """Iceberg's id of a snapshot"""
@@ -42,6 +45,10 @@ class DeleteFile:
     content_offset: int | None = None
     """Offset of the deletion vector in its Puffin file; None for other kinds"""
     content_length: int | None = None
+    keys: "Schema | None" = field(default=None, compare=False)
+    """Columns that an equality delete compares; None for other kinds, and where `unreadable` says why"""
+    unreadable: str = field(default="", compare=False)
+    """What stands in the way of resolving an equality delete; empty where nothing does"""
 
 
 @dataclass(frozen=True, slots=True)

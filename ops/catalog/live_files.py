@@ -2,9 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,8 +20,10 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from icepuffin.ops.catalog.delete_keys import KeyBounds, KeyRanges, KeySchemas, key_bounds
 from icepuffin.ops.catalog.manifests import field_of, live_entries, read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
@@ -35,7 +37,9 @@ PATH_FIELD = 2147483546
 
 
 class EqualityDeletesError(IcepuffinError):
-    """Raised when equality deletes apply to a file whose rows are needed: these deletes are not supported."""
+    """Raised when equality deletes that cannot be resolved apply to a file whose rows are needed; the message says why,
+    and how to rewrite the file.
+    """
 
     retryable = False
 
@@ -75,6 +79,8 @@ class _Delete:
     upper: bytes | None
     is_global: bool
     """Whether it is an equality delete of an unpartitioned spec, which applies to files of all specs"""
+    bounds: Mapping[int, KeyBounds] = field(default_factory=dict)
+    """Bounds of the keys of an equality delete, by field id"""
 
     def applies_to(self, data: ManifestEntry, partition: tuple[int, Any]) -> bool:
         """The scan rules of the Iceberg spec ("Scan Planning"), for one delete and one data file."""
@@ -98,13 +104,15 @@ class _Delete:
 def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     """The live set of a snapshot, ordered by path.
 
-    Raises UnknownSnapshotError, ManifestError. Equality deletes are listed like others; reading such a file's rows is
-    refused later.
+    Raises UnknownSnapshotError, ManifestError. Equality deletes that cannot be resolved are listed like others: reading
+    such a file's rows is refused later. Those are left out whose keys no row of the file can have, by the bounds in the
+    manifests.
     """
     snapshot = find_snapshot(table, snapshot_id)
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
     unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
+    key_schemas = KeySchemas(table.schemas())
     with reading_manifests(table, snapshot_id):
         manifests = read_manifests(table.io, snapshot)
         # side by side, as every request waits for a distant store's answer
@@ -113,7 +121,7 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
         if manifest.content == ManifestContent.DATA:
             data += entries
         else:
-            deletes += [_as_delete(entry, unpartitioned) for entry in entries]
+            deletes += [_as_delete(entry, unpartitioned, key_schemas) for entry in entries]
     index = _DeleteIndex(deletes, data)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     identities = {spec.spec_id: _identities(spec) for spec in table.metadata.partition_specs}
@@ -130,15 +138,17 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     )
 
 
-def require_positional_deletes(live: LiveFiles) -> None:
-    """Raises EqualityDeletesError, naming a file, where equality deletes apply to one of `live`."""
-    for file in live.files:
-        if file.has_equality_deletes:
-            raise EqualityDeletesError(
-                f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {file.path}. "
-                "Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
-                f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
-            )
+def require_resolvable_deletes(live: LiveFiles) -> None:
+    """Raises EqualityDeletesError, naming a file of `live`, where equality deletes apply that cannot be resolved."""
+    for deletes in {id(file.deletes): file.deletes for file in live.files}.values():
+        for delete in deletes:
+            if delete.unreadable:
+                path = next(file.path for file in live.files if file.deletes is deletes)
+                raise EqualityDeletesError(
+                    f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {path}, and {delete.path} "
+                    f"{delete.unreadable}. Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
+                    f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
+                )
 
 
 def require_distinct_files(live: LiveFiles) -> None:
@@ -174,10 +184,14 @@ def _identities(spec: PartitionSpec) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
+def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int], key_schemas: KeySchemas) -> _Delete:
     file = entry.data_file
+    keys, unreadable = None, ""
     if file.content == DataFileContent.EQUALITY_DELETES:
         kind = DeleteKind.EQUALITY
+        keys, unreadable = key_schemas.schema_of(tuple(sorted(file.equality_ids or ())))
+        if file.file_format != FileFormat.PARQUET:
+            keys, unreadable = None, f"is {file.file_format.value}; only Parquet delete files are read"
     elif file.file_format == FileFormat.PUFFIN:
         kind = DeleteKind.DELETION_VECTOR
     else:
@@ -192,12 +206,15 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
             size=file.file_size_in_bytes,
             content_offset=field_of(file, "content_offset"),
             content_length=field_of(file, "content_size_in_bytes"),
+            keys=keys,
+            unreadable=unreadable,
         ),
         partition=_partition(file),
         referenced=field_of(file, "referenced_data_file"),
         lower=lower,
         upper=upper,
         is_global=kind is DeleteKind.EQUALITY and (file.spec_id or 0) in unpartitioned,
+        bounds={} if keys is None else {field.field_id: key_bounds(file, field) for field in keys.fields},
     )
 
 
@@ -209,12 +226,12 @@ class _DeleteIndex:
         paths = sorted((name.encode(), name) for name in names)
         self._by_path: defaultdict[str, list[_Delete]] = defaultdict(list)
         by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
-        self._global: list[_Delete] = []
+        of_all: list[_Delete] = []
         for delete in deletes:
             if delete.referenced is not None:
                 self._by_path[delete.referenced].append(delete)
             elif delete.is_global:
-                self._global.append(delete)
+                of_all.append(delete)
             elif delete.file.kind is DeleteKind.POSITION and delete.lower is not None and delete.lower == delete.upper:
                 # for one data file; where a writer cut its bounds short, for all whose paths begin like that
                 place = bisect_left(paths, (delete.lower, ""))
@@ -224,17 +241,17 @@ class _DeleteIndex:
             else:
                 by_partition[delete.partition].append(delete)
         raw_paths = [raw for raw, _ in paths]
-        self._ranks = {name: rank for rank, (_, name) in enumerate(paths)} if by_partition else {}
+        self._ranks = {name: rank for rank, (_, name) in enumerate(paths)} if by_partition or of_all else {}
         self._by_partition = {key: _PartitionDeletes(members, raw_paths) for key, members in by_partition.items()}
+        self._global = _PartitionDeletes(of_all, raw_paths) if of_all else None
 
     def deletes_of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
         partition = _partition(data.data_file)
         path = data.data_file.file_path
-        candidates = self._by_path.get(path, []) + self._global
-        deletes = [delete.file for delete in candidates if delete.applies_to(data, partition)]
-        if (of_partition := self._by_partition.get(partition)) is not None:
-            shared = of_partition.deletes_of(self._ranks[path], data.sequence_number or 0)
-            if not deletes:
+        deletes = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
+        scopes = [scope for scope in (self._by_partition.get(partition), self._global) if scope is not None]
+        for shared in [scope.deletes_of(self._ranks[path], data) for scope in scopes]:
+            if not deletes and len(scopes) == 1:
                 return shared  # equal ones are one object, as there may be thousands for each of thousands of files
             deletes += shared
         if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in deletes):
@@ -244,7 +261,7 @@ class _DeleteIndex:
 
 
 class _PartitionDeletes:
-    """Deletes of one partition that name no data file: those of a data file are found by comparing numbers."""
+    """Deletes of one partition or of all that name no data file: those of a data file are found by comparing numbers"""
 
     def __init__(self, deletes: list[_Delete], paths: list[bytes]) -> None:
         """`paths`: of all data files, sorted."""
@@ -259,15 +276,25 @@ class _PartitionDeletes:
             newest.append(delete.file.sequence_number - is_equality)
         self._first, self._end, self._newest = (np.array(numbers, np.int64) for numbers in (first, end, newest))
         self._newest[[delete.file.kind is DeleteKind.DELETION_VECTOR for delete in deletes]] = -1  # names no data file
+        self._keys = [
+            KeyRanges(key, [delete.bounds.get(key.field_id) for delete in deletes])
+            for key in {key.field_id: key for delete in deletes for key in _keys_of(delete)}.values()
+        ]
         self._shared: dict[bytes, tuple[DeleteFile, ...]] = {}
 
-    def deletes_of(self, rank: int, sequence: int) -> tuple[DeleteFile, ...]:
+    def deletes_of(self, rank: int, data: ManifestEntry) -> tuple[DeleteFile, ...]:
         """Deletes of the data file whose path has this rank, by path and offset; equal ones are the same object."""
-        applies = (self._first <= rank) & (rank < self._end) & (sequence <= self._newest)
+        applies = (self._first <= rank) & (rank < self._end) & ((data.sequence_number or 0) <= self._newest)
+        for keys in self._keys:
+            applies &= keys.may_meet(data.data_file)
         key = applies.tobytes()
         if key not in self._shared:
             self._shared[key] = tuple(self._files[applies].tolist())
         return self._shared[key]
+
+
+def _keys_of(delete: _Delete) -> Sequence[NestedField]:
+    return () if delete.file.keys is None else delete.file.keys.fields
 
 
 def _end_of(paths: list[bytes], upper: bytes) -> int:

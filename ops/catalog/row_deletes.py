@@ -1,6 +1,7 @@
-"""Deleted rows of data files: row positions from position delete files and deletion vectors."""
+"""Deleted rows of data files: row positions from position delete files, deletion vectors and equality deletes."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
@@ -9,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
+from icepuffin.ops.catalog.equality_deletes import deleted_by_equality
+from icepuffin.ops.catalog.live_files import RepeatedFileError
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.puffin.blobs import deletion_vector
@@ -22,7 +24,8 @@ _COLUMNS = ["file_path", "pos"]
 def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
     """Row positions of `file` that are deleted, int64, ascending, distinct.
 
-    Raises EqualityDeletesError, and StorageError or PuffinError for a delete file that is missing or broken.
+    Raises EqualityDeletesError for deletes that cannot be resolved, and StorageError, DataFileError or PuffinError for
+    a file that is missing or broken.
     """
     return deleted_by_file(lambda _: storage, [file])[file.path]
 
@@ -30,7 +33,8 @@ def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]
 def deleted_by_file(
     open_store: Callable[[str], Storage], files: Iterable[LiveFile]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Deleted row positions of each file, by path. A delete file that covers many of the files is read once.
+    """Deleted row positions of each file, by path. A delete file that covers many of the files is read once; so are the
+    columns that equality deletes compare.
 
     `open_store` gives the store of a path. Raises as `deleted_positions`, and RepeatedFileError for a file that is
     given twice, with other deletes.
@@ -38,12 +42,9 @@ def deleted_by_file(
     parts: dict[str, list[npt.NDArray[np.int64]]] = {}
     deletes: dict[str, tuple[DeleteFile, ...]] = {}
     covering: dict[str, tuple[DeleteFile, list[set[str]]]] = {}
+    by_key: dict[str, LiveFile] = {}
     alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
-        if file.has_equality_deletes:
-            raise EqualityDeletesError(
-                f"{file.path}: equality deletes apply; rewrite the file first (rewrite_data_files)"
-            )
         if deletes.setdefault(file.path, file.deletes) != file.deletes:
             raise RepeatedFileError(
                 f"{file.path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
@@ -57,12 +58,28 @@ def deleted_by_file(
         for delete in file.deletes:
             if delete.kind is DeleteKind.DELETION_VECTOR:
                 parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file))
+            elif delete.kind is DeleteKind.EQUALITY:
+                by_key[file.path] = file
             elif len(group) == 1:
                 covering.setdefault(delete.path, (delete, []))[1].append(group)
     _add_position_deletes(parts, covering.values(), open_store)
+    for path, positions in (deleted_by_equality(open_store, by_key.values()) if by_key else {}).items():
+        parts[path].append(positions)
     return {
         path: np.unique(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for path, chunks in parts.items()
     }
+
+
+def deleted_by_keys(
+    open_store: Callable[[str], Storage], files: Iterable[LiveFile]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """`deleted_by_file` of those files that have equality deletes: who reads files one by one resolves these at once.
+
+    A file that is given twice is left out: each time other deletes may apply to it.
+    """
+    files = tuple(files)
+    times = Counter(file.path for file in files)
+    return deleted_by_file(open_store, (file for file in files if file.has_equality_deletes and times[file.path] == 1))
 
 
 def _add_position_deletes(

@@ -22,11 +22,11 @@ from icepuffin.ops.datafile import (
     VectorColumnError,
     lacks_field_ids,
     mapped_names,
-    read_live,
     vectors_from_arrow,
 )
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
-from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.live_rows import read_live
+from icepuffin.ops.model import DeleteFile, FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage, relative_to
 
 _FILES = 8
@@ -59,7 +59,8 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     changed = {
         path: file for path, file in same.items() if fingerprint(file) != table_then[covered[path]].delete_fingerprint
     }
-    later = {path: _with_later_deletes(file, base, covered[path]) for path, file in changed.items()}
+    later_deletes = _LaterDeletes(base)
+    later = {path: later_deletes.only(file, covered[path]) for path, file in changed.items()}
     deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
     unsure = [file for path, file in changed.items() if later[path] is file]
     undeleted = _with_undeleted_rows(table, base, unsure, deleted, storage)
@@ -145,14 +146,27 @@ def _lineage_files(
     return tuple((slot, file) for slot, file in slotted if slot is not None and file.first_row_id is not None)
 
 
-def _with_later_deletes(file: LiveFile, base: OpenVersion, slot: FileSlot) -> LiveFile:
-    """The file with only the deletes that came after the version, if all others were known to it: then no row can be
-    live again, and older deletes need not be read. Else the file itself.
-    """
-    older = tuple(delete for delete in file.deletes if delete.sequence_number <= base.sequence_number)
-    if fingerprint(replace(file, deletes=older)) != base.routing.files[slot].delete_fingerprint:
-        return file
-    return replace(file, deletes=tuple(delete for delete in file.deletes if delete not in older))
+class _LaterDeletes:
+    """The deletes that came after a version. Files that share one tuple of deletes share what is made of it."""
+
+    def __init__(self, base: OpenVersion) -> None:
+        self._base = base
+        self._split: dict[int, tuple[bytes, tuple[DeleteFile, ...]]] = {}
+
+    def only(self, file: LiveFile, slot: FileSlot) -> LiveFile:
+        """The file with only the deletes that came after the version, if all others were known to it: then no row can
+        be live again, and older deletes need not be read. Else the file itself.
+        """
+        if id(file.deletes) not in self._split:
+            limit = self._base.sequence_number
+            older = tuple(delete for delete in file.deletes if delete.sequence_number <= limit)
+            later = tuple(delete for delete in file.deletes if delete.sequence_number > limit)
+            self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
+        older_fingerprint, later = self._split[id(file.deletes)]
+        return replace(file, deletes=later) if older_fingerprint == self._then(slot) else file
+
+    def _then(self, slot: FileSlot) -> bytes:
+        return self._base.routing.files[slot].delete_fingerprint
 
 
 def _with_undeleted_rows(

@@ -21,7 +21,7 @@ from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.report import Estimate, ShardEstimate
 from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
-from icepuffin.ops.model import Action, How, LiveFile, ShardId, StorageConfig
+from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing import ShardEntry
@@ -186,8 +186,11 @@ def _shared_fraction(plan: VersionPlan, base: OpenVersion, storage: StorageConfi
 
 
 def _live_rows(files: Sequence[LiveFile]) -> int:
-    """Rows less deleted rows. A delete file of several data files counts for each of them: then it is a lower bound."""
-    return sum(max(0, file.record_count - sum(item.record_count for item in file.deletes)) for file in files)
+    """Rows less deleted rows. A delete file of several data files counts for each of them: then it is a lower bound.
+    Equality deletes count for none: which rows they remove is known once the files' keys are read.
+    """
+    deleted = ((item.record_count for item in file.deletes if item.kind is not DeleteKind.EQUALITY) for file in files)
+    return sum(max(0, file.record_count - sum(counts)) for file, counts in zip(files, deleted, strict=True))
 
 
 def _node_bytes(plan: VersionPlan, dims: int) -> float:

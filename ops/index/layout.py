@@ -11,11 +11,11 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import read_live
 from icepuffin.ops.index import sizes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import choose_shard_count, sample_size
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, own_tag_target
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
+from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
@@ -155,7 +155,7 @@ def plan_version(
 def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
     """The plan to build from all live files, without a build id."""
     live = live_files(table, snapshot_id)
-    require_positional_deletes(live)
+    require_resolvable_deletes(live)
     require_distinct_files(live)
     schema = table.schemas()[live.schema_id]
     is_early = _comes_later(definition, schema, table.schema())

@@ -11,8 +11,9 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import DataFile, LiveBatch
+from icepuffin.ops.datafile import DataFile
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.live_rows import LiveBatch
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector

@@ -20,8 +20,9 @@ from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.manifests import read_manifests
+from icepuffin.ops.catalog.row_deletes import deleted_by_keys
 from icepuffin.ops.catalog.snapshots import find_snapshot
-from icepuffin.ops.datafile import read_live
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.shards import MaskedShard
@@ -124,12 +125,15 @@ def scan_matches(
     planned = sorted(
         number for path in paths for number in numbers[path] if files is None or FileNumber(number) in files
     )
+    deleted = deleted_by_keys(lambda path: open_storage(path, storage), (live.files[number] for number in planned))
     matches: dict[FileNumber, I64] = {}
     for number in planned:
         file = live.files[number]
         parts = [
             predicate.satisfied(batch.columns, batch.positions)
-            for batch in read_live(open_storage(file.path, storage), file, schema, field_ids)
+            for batch in read_live(
+                open_storage(file.path, storage), file, schema, field_ids, deleted=deleted.get(file.path)
+            )
         ]
         if positions := [part for part in parts if len(part)]:
             matches[FileNumber(number)] = np.concatenate(positions)

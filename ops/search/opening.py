@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
+from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
 from icepuffin.ops.catalog.snapshots import (
     SnapshotName,
     is_head_of_main,
@@ -106,7 +106,7 @@ def open_index(
     DefinitionError
         There is no such index, or there are several and none was named.
     EqualityDeletesError
-        The snapshot has equality deletes, which are not supported.
+        The snapshot has equality deletes that cannot be resolved.
     IndexUnavailableError
         With the policy `fail`: the snapshot has no version that can be read.
     ValueError
@@ -307,7 +307,7 @@ def _snapshot(table: Table, snapshot: SnapshotName) -> tuple[LiveFiles, Schema]:
     """The live files and the schema of a snapshot. Raises UnknownSnapshotError, EqualityDeletesError."""
     data = resolve_snapshot(table, snapshot)
     live = live_files(table, data.snapshot_id)
-    require_positional_deletes(live)
+    require_resolvable_deletes(live)
     return live, schema_at(table, snapshot, data)
 
 

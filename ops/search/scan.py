@@ -14,7 +14,9 @@ from icepuffin.ann_kernels.arrays import F32, F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
-from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
+from icepuffin.ops.catalog.row_deletes import deleted_by_keys
+from icepuffin.ops.datafile import VectorColumnError, batch_rows, take_rows
+from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
@@ -81,9 +83,11 @@ class VectorSource:
         compared with the query: raises QueryError if none of its vectors has the query's dimensions.
         """
         to_compare = dims if self.dims is None else None
+        scanned = (self.live.files[number] for number in files) if matches is None else ()
+        deleted = deleted_by_keys(lambda path: open_storage(path, self.storage), scanned)
         for number in files:
             file = self.live.files[number]
-            for batch in _batches(file, self, matches, number, dims):
+            for batch in _batches(file, self, matches, number, dims, deleted.get(file.path)):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
@@ -152,12 +156,18 @@ def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
 
 
 def _batches(
-    file: LiveFile, source: VectorSource, matches: Matches | None, number: FileNumber, dims: int | None
+    file: LiveFile,
+    source: VectorSource,
+    matches: Matches | None,
+    number: FileNumber,
+    dims: int | None,
+    deleted: I64 | None,
 ) -> Iterator[LiveBatch]:
-    """The live rows of one file (that match)."""
+    """The live rows of one file (that match). `deleted`: None where they are not resolved yet."""
     store = open_storage(file.path, source.storage)
     if matches is None:
-        yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
+        field_ids, size = [source.field_id], batch_rows(dims)
+        yield from read_live(store, file, source.schema, field_ids, batch_rows=size, deleted=deleted)
         return
     matching = matches.positions.get(number, np.empty(0, np.int64))
     for start in range(0, len(matching), _ROWS_AT_ONCE):

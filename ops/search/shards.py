@@ -97,7 +97,16 @@ class ShardMasker:
         self._slot_to_number = np.array(
             [numbers.get(file.path, -1) if file.present else -1 for file in self._covered_files], np.int64
         )
-        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
+        # equality deletes take reading the keys of whole files: where the version knows them, it has resolved them
+        self._resolved = frozenset(
+            number
+            for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True)
+            if number >= 0
+            and live.files[number].has_equality_deletes
+            and covered_file.delete_fingerprint == fingerprint(live.files[number])
+        )
+        others = (file for number, file in enumerate(live.files) if number not in self._resolved)
+        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), others)
 
     def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
         """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
@@ -112,10 +121,10 @@ class ShardMasker:
             )
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
-        is_live = self._live_nodes(shard, self._slot_to_number[shard.file_slots])
+        is_live = self._live_nodes(shard, self._slot_to_number[shard.file_slots], entry.tombstones)
         return MaskedShard.of(shard, self._slot_to_number, is_live)
 
-    def _live_nodes(self, shard: ReadyShard, file_numbers: I64) -> Bool:
+    def _live_nodes(self, shard: ReadyShard, file_numbers: I64, tombstones: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""
         is_live = file_numbers >= 0
         candidates = np.flatnonzero(is_live)
@@ -123,7 +132,9 @@ class ShardMasker:
             file, nodes = self._live.files[number], candidates[places]
             positions = shard.row_positions[nodes]
             is_live[nodes] = positions < file.record_count
-            if len(deleted := self._deleted[file.path]):
+            if number in self._resolved:
+                is_live[nodes] &= ~np.isin(nodes, tombstones)
+            elif len(deleted := self._deleted[file.path]):
                 is_live[nodes] &= ~np.isin(positions, deleted)
         return np.asarray(is_live)
 
@@ -141,7 +152,8 @@ class ShardMasker:
         deletes a file with such rows does not count as covered.
         """
         files = self._live.files
-        expected = np.array([file.record_count - len(self._deleted[file.path]) for file in files], np.int64)
+        deleted = (len(self._deleted.get(file.path, ())) for file in files)
+        expected = np.array([file.record_count - number for file, number in zip(files, deleted, strict=True)], np.int64)
         for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True):
             if number >= 0 and covered_file.delete_fingerprint == fingerprint(files[number]):
                 expected[number] = covered_file.live_rows

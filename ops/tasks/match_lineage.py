@@ -23,7 +23,8 @@ from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ops.catalog.live_files import ROW_ID
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
+from icepuffin.ops.datafile import DataFile, DataFileError
+from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage

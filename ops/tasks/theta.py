@@ -4,11 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.theta import Hashes, ThetaAccumulator, union
-from icepuffin.ops.datafile import DataFileError, column_names, open_data_file, read_live
+from icepuffin.ops.catalog.row_deletes import deleted_by_keys
+from icepuffin.ops.datafile import DataFileError, column_names, open_data_file
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.parquet import ParquetObject
 from icepuffin.ops.storage import Storage, open_storage
@@ -58,8 +62,13 @@ def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
     Memory: a batch and 128 KiB per column and thread, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
+    deleted = deleted_by_keys(
+        lambda path: open_storage(path, task.storage), (file_part.file for file_part in task.file_parts)
+    )
     with ThreadPoolExecutor(task.threads) as pool:
-        sketched = list(pool.map(lambda file_part: _sketch(task, file_part), task.file_parts))
+        sketched = list(
+            pool.map(lambda file_part: _sketch(task, file_part, deleted.get(file_part.file.path)), task.file_parts)
+        )
     by_path: dict[str, list[list[Sketch]]] = {}
     for file_part, sketches in zip(task.file_parts, sketched, strict=True):
         by_path.setdefault(file_part.file.path, []).append(sketches)
@@ -85,16 +94,18 @@ def plan_tasks(
     return [SketchTask(storage, schema, tuple(ordered[number::count]), threads) for number in range(count)]
 
 
-def _sketch(task: SketchTask, file_part: FilePart) -> list[Sketch]:
+def _sketch(task: SketchTask, file_part: FilePart, deleted: npt.NDArray[np.int64] | None) -> list[Sketch]:
     accumulators = {field_id: ThetaAccumulator() for field_id, _ in file_part.columns}
     types = dict(file_part.columns)
-    for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage)):
+    for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage), deleted):
         for field_id, column in batch.items():
             update_from_arrow(accumulators[field_id], column, types[field_id])
     return [accumulators[field_id].result() for field_id, _ in file_part.columns]
 
 
-def _batches(file_part: FilePart, schema: Schema, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
+def _batches(
+    file_part: FilePart, schema: Schema, storage: Storage, deleted: npt.NDArray[np.int64] | None
+) -> Iterator[Mapping[int, pa.Array]]:
     """Columns by field id, of some rows at a time."""
     if not file_part.file.deletes:
         parquet = open_data_file(storage, file_part.file)
@@ -110,7 +121,7 @@ def _batches(file_part: FilePart, schema: Schema, storage: Storage) -> Iterator[
     if file_part.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
         field_ids = [field_id for field_id, _ in file_part.columns]
         names = {field_id: str(schema.find_column_name(field_id)) for field_id in field_ids}
-        for live in read_live(storage, file_part.file, schema, field_ids, batch_rows=BATCH_ROWS):
+        for live in read_live(storage, file_part.file, schema, field_ids, batch_rows=BATCH_ROWS, deleted=deleted):
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
 
 

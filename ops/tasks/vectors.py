@@ -12,7 +12,8 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import LiveBatch, VectorColumnError, exact_vectors, read_live
+from icepuffin.ops.datafile import VectorColumnError, exact_vectors
+from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 

@@ -12,7 +12,7 @@ from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import own_tag_target
-from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
+from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from icepuffin.ops.catalog.statistics import find_statistics
@@ -67,7 +67,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
         own_tag_target(table, tag)
     live = live_files(table, SnapshotId(snapshot.snapshot_id))
-    require_positional_deletes(live)
+    require_resolvable_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
     earlier = open_earlier_sketches(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())

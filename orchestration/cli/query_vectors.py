@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pyiceberg.table import Table
 
+    from icepuffin.ops.model import StorageConfig
+
 _REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists, or a .npy file"
 _JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -25,45 +27,51 @@ class NoSuchColumnError(IcepuffinError):
 
 
 def vector_of_row(
-    table: "Table", column: str, row: str, *, id_column: str, snapshot: str | None = None
+    table: "Table",
+    column: str,
+    row: str,
+    *,
+    id_column: str,
+    snapshot: str | None = None,
+    storage: "StorageConfig",
 ) -> "npt.NDArray[Any]":
     """Array [1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its column names.
 
     Raises NoSuchColumnError, NoSuchRowError, UnknownSnapshotError.
     """
-    import pyarrow as pa
     from pyiceberg.expressions import EqualTo
-    from pyiceberg.table import DataScan
 
-    from icepuffin.ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
-    from icepuffin.ops.datafile import exact_vectors
+    from icepuffin.ops.catalog.live_files import live_files
+    from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
+    from icepuffin.ops.datafile import exact_vectors, take_rows
+    from icepuffin.ops.search.errors import FilterError
+    from icepuffin.ops.search.matches import find_matches
+    from icepuffin.ops.storage import open_storage
 
     name = table_name(table)
     schema = schema_at(table, snapshot)
-    snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
+    live = live_files(table, resolve_snapshot(table, snapshot).snapshot_id)
     fields = {field.name: field for field in schema.fields}
     if id_column not in fields:
         raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
-    # PyIceberg reads the condition by the current names, which may have changed since the snapshot
-    metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    condition = EqualTo(term=id_column, value=row)
     try:
-        at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows only that snapshot's names
-        scan = DataScan(metadata, table.io, condition, selected_fields=(id_column, column), snapshot_id=at)
-        rows = scan.to_arrow()
-    except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third
+        matches = find_matches(table, live, schema, EqualTo(term=id_column, value=row), storage)
+        field_id = schema.find_field(column).field_id
+    except (FilterError, ValueError, ArithmeticError) as error:  # decimals raise the third
         raise NoSuchColumnError(
             f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
             "name another column with --id-column"
         ) from error
-    if not len(rows):
+    if not matches.positions:
         raise NoSuchRowError(
-            f"{name}, snapshot {snapshot_id}: no row has {id_column} = {row}; "
+            f"{name}, snapshot {live.snapshot_id}: no row has {id_column} = {row}; "
             "take an id of that snapshot, or name the column with --id-column"
         )
-    vector = rows[column].slice(0, 1).combine_chunks()
+    number, positions = min(matches.positions.items())
+    file = live.files[number]
+    vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[:1]).column(0)
     if vector.null_count:
-        raise NoSuchRowError(f"{name}, snapshot {snapshot_id}: the row with {id_column} = {row} has no vector")
+        raise NoSuchRowError(f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector")
     return exact_vectors(vector, None)
 
 

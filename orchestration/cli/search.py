@@ -165,7 +165,14 @@ def _row_vector(context: TableContext, column: str, arguments: SearchArguments) 
     from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
     row = str(arguments.like_id)
-    return vector_of_row(context.table, column, row, id_column=arguments.id_column, snapshot=arguments.snapshot)
+    return vector_of_row(
+        context.table,
+        column,
+        row,
+        id_column=arguments.id_column,
+        snapshot=arguments.snapshot,
+        storage=context.storage,
+    )
 
 
 def _open_reader(

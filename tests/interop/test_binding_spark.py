@@ -21,7 +21,7 @@ from icepuffin.ops.theta.report import ThetaOutcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
-from tests.ops.catalog.equality import write_delete_file
+from tests.ops.catalog.equality import write_avro_delete_file
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 pytestmark = pytest.mark.jvm
@@ -131,12 +131,12 @@ def test_sql_cannot_write_to_a_version(lake: Lake) -> None:
 def test_equality_deletes_go_away_as_the_error_says(lake: Lake) -> None:
     table = lake.create("upserted")
     table.append(make_rows(0, 50))
-    path, size = write_delete_file(table, 3, 5)
+    path, size = write_avro_delete_file(table, 3, 5)
     java, gateway = lake.java("upserted"), lake.spark._sc._gateway
     fields = gateway.new_array(gateway.jvm.int, 1)
     fields[0] = 1
     builder = gateway.jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(java.spec()).ofEqualityDeletes(fields)
-    builder = builder.withPath(path).withFormat("PARQUET").withFileSizeInBytes(size).withRecordCount(2)
+    builder = builder.withPath(path).withFormat("AVRO").withFileSizeInBytes(size).withRecordCount(2)
     java.newRowDelta().addDeletes(builder.build()).commit()
     assert lake.count("upserted") == 48
     with pytest.raises(EqualityDeletesError) as caught:

@@ -44,10 +44,10 @@ from icepuffin.ops.datafile import (
     DataFileError,
     VectorColumnError,
     arrow_schema,
-    read_live,
     take_rows,
     vectors_from_arrow,
 )
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files

@@ -5,9 +5,12 @@ import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
@@ -23,17 +26,26 @@ def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:
     return path, buffer.tell()
 
 
-def delete_where_id_is(table: Table, *ids: int) -> int:
+def write_avro_delete_file(table: Table, *ids: int) -> tuple[str, int]:
+    """The same as an Avro file, which is not read here."""
+    schema = Schema(NestedField(1, "id", LongType(), required=True))
+    target = table.io.new_output(table.location_provider().new_data_location(f"{uuid.uuid4()}-equality.avro"))
+    with AvroOutputFile[Record](target, schema, "deletes") as sink:
+        sink.write_block([Record(number) for number in ids])
+    return target.location, len(target.to_input_file())
+
+
+def delete_where_id_is(table: Table, *ids: int, avro: bool = False) -> int:
     """Commit a snapshot on main that deletes rows by their `id`. Returns its id.
 
     For PyIceberg's eyes only: it writes the field ids of equality deletes as longs, which Java cannot read.
     """
     table.refresh()
-    path, size = write_delete_file(table, *ids)
+    path, size = write_avro_delete_file(table, *ids) if avro else write_delete_file(table, *ids)
     file = DataFile.from_args(
         content=DataFileContent.EQUALITY_DELETES,
         file_path=path,
-        file_format=FileFormat.PARQUET,
+        file_format=FileFormat.AVRO if avro else FileFormat.PARQUET,
         partition=Record(*[None] * len(table.spec().fields)),
         record_count=len(ids),
         file_size_in_bytes=size,

@@ -53,9 +53,9 @@ def assert_kept(table: Table, good: IndexReport) -> None:
     assert recall >= 0.95
 
 
-def test_equality_deletes_are_refused_with_the_way_out(table: Table) -> None:
+def test_equality_deletes_in_avro_are_refused_with_the_way_out(table: Table) -> None:
     good = index_head(table)
-    snapshot = delete_where_id_is(table, 3, 5)
+    snapshot = delete_where_id_is(table, 3, 5, avro=True)
     before = our_files(table)
     (file,) = live_files(table, snapshot).files
 

@@ -18,7 +18,8 @@ from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.datafile import exact_vectors, read_live
+from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.loaded_version import LoadedVersion

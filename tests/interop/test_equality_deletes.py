@@ -1,0 +1,31 @@
+"""Tables with equality deletes, as Flink's upserts and CDC tools write them, answer as Spark reads them."""
+
+import logging
+import os
+import random
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from tests.interop.upserts import UpsertedTable
+
+pytestmark = pytest.mark.jvm
+
+LOG = logging.getLogger(__name__)
+STEPS = int(os.environ.get("ICEPUFFIN_UPSERTS", "9"))
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_a_random_history_answers_as_spark_reads_it(spark: Any, changes_catalog: Catalog, version: str) -> None:
+    seed = int(os.environ.get("ICEPUFFIN_SEED", random.SystemRandom().randrange(2**31)))
+    LOG.info("ICEPUFFIN_SEED=%d", seed)
+    table = UpsertedTable(spark, changes_catalog, "changes", f"upserts{version}", random.Random(seed))
+    table.create(version)
+    table.check()
+    for _ in range(STEPS):
+        table.step()
+        try:
+            table.check()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, after\n" + "\n".join(table.log)) from error
