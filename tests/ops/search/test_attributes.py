@@ -1,16 +1,18 @@
 """Conditions by the values that a version keeps: the rows that the data files give, and no data file is read."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform, Transform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
 
@@ -270,6 +272,30 @@ def test_columns_of_the_settings_are_those_of_the_first_run(table: Table) -> Non
     assert ensure_defined(table, SECTIONS).filter_ids == (6, 1)
     with pytest.raises(DefinitionError, match="filters names 'color', which is no column"):
         ensure_defined(table, replace(SECTIONS, filters=("id", "color")))
+
+
+def test_files_whose_columns_have_other_names_by_now_are_read_anew(table_factory: Any, tmp_path: Path) -> None:
+    """An imported file has no field ids: the table's name mapping says which of its columns is which."""
+    table = table_factory()
+    pq.write_table(make_rows(0, 100), tmp_path / "imported.parquet")
+    table.add_files([str(tmp_path / "imported.parquet")])
+    index(table, SECTIONS)
+    where, key = "section != 'section 2'", TableProperties.DEFAULT_NAME_MAPPING
+    own, scanned, how = both_ways(table, SECTIONS, where)
+    assert (own, len(own[0]), how) == (scanned, 80, "by the index's values of section")
+    swapped = {'"name"': '"section"', '"section"': '"name"'}
+    with table.transaction() as change:
+        change.set_properties({key: re.sub('"name"|"section"', lambda found: swapped[found[0]], table.properties[key])})
+    own, scanned, how = both_ways(table, SECTIONS, where)
+    assert own == scanned
+    assert len(own[0]) == 100
+    assert "the schema has changed since they were read" in how
+    table.append(make_rows(100, 110))
+    index(table, SECTIONS)
+    own, scanned, how = both_ways(table, SECTIONS, where)
+    assert own == scanned
+    assert sum(map(len, own.values())) == 108
+    assert how == "by the index's values of section"
 
 
 def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
