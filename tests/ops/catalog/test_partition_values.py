@@ -16,7 +16,7 @@ from pyiceberg.expressions import EqualTo, IsNaN
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DecimalType,
@@ -36,7 +36,7 @@ from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
-from tests.conftest import STORAGE
+from tests.conftest import STORAGE, make_rows
 from tests.ops.search.partitioned import append_rows
 
 TableFactory = Callable[..., Table]
@@ -134,3 +134,12 @@ def test_deletes_of_the_partition_of_nan_apply_to_its_files(
     live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
     deleted = {file.path: deleted_positions(open_storage(file.path, STORAGE), file).tolist() for file in live.files}
     assert deleted == {file.path: [0] if file.path in in_nan else [] for file in live.files}
+
+
+def test_the_start_of_a_text_is_no_value_of_its_column(table_factory: TableFactory) -> None:
+    table = table_factory()
+    with table.update_spec() as spec:
+        spec.add_field("name", TruncateTransform(2), "start")
+    append_rows(table.refresh(), make_rows(0, 1), "name")
+    (file,) = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
+    assert file.constants == ()
