@@ -75,6 +75,7 @@ IDIOMS = {
     "'is dropped', 'ends'": r"\bis no more\b",
     "what is counted, in place of 'of them'": r"(?<!\w)\d[\d,.]*\)?(?: [\w%]+){0,3} of them\b",
     "the name of the package": r"\b[Rr]ooms\b|\b(?:kernels|ops|index|theta|catalog|search|storage|puffin) room\b",
+    "the subject first": r"^test of\b",
     "whose it is": r"\b(?:theirs|mine|is its alone|that one's)\b",
 }
 """Phrases that a reader meets for the first time here, by what is meant"""

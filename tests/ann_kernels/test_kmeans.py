@@ -20,7 +20,7 @@ def test_each_vector_goes_to_its_nearest_centroid(dims: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("dims", [3, kmeans.NARROW + 1])
-def test_of_equal_centroids_the_first_is_taken(dims: int) -> None:
+def test_the_first_of_equal_centroids_is_taken(dims: int) -> None:
     centroids = np.repeat(np.eye(2, dims, dtype=np.float32), 3, axis=0)
     labels, _ = kmeans.assign(centroids, centroids)
     assert labels.tolist() == [0, 0, 0, 3, 3, 3]

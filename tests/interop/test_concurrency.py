@@ -63,7 +63,7 @@ def index_files(lake: Lake) -> list[str]:
     return [item.path for item in store.list(location) if item.path.endswith(".puffin")]
 
 
-def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenLake) -> None:
+def test_two_runs_for_one_snapshot_end_with_one_version(lakes: OpenLake) -> None:
     lake = lakes()
     lake.create("t").append(make_rows(0, 200))
     meet = Barrier(2)

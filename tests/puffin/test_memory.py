@@ -135,7 +135,7 @@ def test_maps_take_no_more_than_their_bytes_warrant(data: bytes, decode: Callabl
     ],
     ids=["files", "named files", "shards", "paths"],
 )
-def test_of_many_entries_none_takes_more_than_its_bytes_warrant(data: bytes, decode: Callable[[bytes], Any]) -> None:
+def test_no_entry_of_many_takes_more_memory_than_its_bytes_warrant(data: bytes, decode: Callable[[bytes], Any]) -> None:
     peak, _ = taken(lambda: decode(data))
     assert peak <= (1 << 16) + A_BYTE * len(data)
 

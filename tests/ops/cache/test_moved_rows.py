@@ -52,7 +52,7 @@ def test_every_key_gets_its_own_addresses_in_any_order(tmp_path: Path, disk: int
     cache.flush()
 
 
-def test_of_a_shard_whose_rows_have_moved_the_addresses_alone_are_read(tmp_path: Path) -> None:
+def test_only_addresses_are_read_where_the_rows_of_a_shard_have_moved(tmp_path: Path) -> None:
     key = stored(tmp_path, random_shard())
     later, positions = moved(tmp_path, key, 1)
     kept_by(cache_in(tmp_path), key)

@@ -108,7 +108,7 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
     assert not list(folder.glob("*/*.aside"))
 
 
-def test_of_many_that_miss_the_same_shard_one_fetches_it(tmp_path: Path, keys: list[ShardKey]) -> None:
+def test_one_of_many_that_miss_the_same_shard_fetches_it(tmp_path: Path, keys: list[ShardKey]) -> None:
     log = tmp_path / "log"
     args = (tmp_path / "cache", keys[0], log, SPAWN.Barrier(3))
     workers = [SPAWN.Process(target=fetch_once, args=args) for _ in range(3)]

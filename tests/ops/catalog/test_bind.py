@@ -76,7 +76,7 @@ def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expir
         plan_version(table, DEFINITION, result.snapshot_id, storage=STORAGE)
 
 
-def test_of_two_refreshers_one_loses(table: Table) -> None:
+def test_one_of_two_refreshers_loses(table: Table) -> None:
     bindings.publish(table, binding(table, 1))
     with pytest.raises(LostRaceError, match="somebody else published first"):
         bindings.publish(table, binding(table, 2))

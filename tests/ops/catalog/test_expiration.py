@@ -44,7 +44,7 @@ def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expir
     ("cause", "outcome"),
     [("database is locked", CommitOutcome.REFUSED), ("server closed the connection", CommitOutcome.UNKNOWN)],
 )
-def test_of_lost_answers_a_locked_database_alone_proves_a_rollback(
+def test_a_lost_answer_proves_a_rollback_only_where_the_database_was_locked(
     table: Table, monkeypatch: pytest.MonkeyPatch, cause: str, outcome: CommitOutcome
 ) -> None:
     def commit_table(*_: object) -> None:

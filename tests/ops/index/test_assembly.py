@@ -71,7 +71,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
 
 
 @pytest.mark.parametrize("stage", [(stages, "make_shard"), (materialization, "pass_gate"), (assembly, "_read_back")])
-def test_of_a_refresh_that_fails_no_file_is_left(
+def test_a_refresh_that_fails_leaves_no_file(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, stage: tuple[Any, str]
 ) -> None:
     def failing(*_: Any) -> None:

@@ -153,7 +153,7 @@ def test_equal_rows_are_matched_one_to_one_across_shards(table: Table) -> None:
     assert (report.rows, report.remapped, report.inserted, report.tombstones) == (960, 960, 0, 0)
 
 
-def test_rows_that_changed_elsewhere_only_keep_their_nodes_and_new_ones_make_a_delta(table: Table) -> None:
+def test_rows_changed_in_other_columns_keep_their_nodes_and_new_rows_make_a_delta(table: Table) -> None:
     table.refresh()
     table.overwrite(make_rows(880, 930), overwrite_filter="id >= 880")
     report = index_head(table)

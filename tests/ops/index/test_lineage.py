@@ -110,7 +110,7 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     assert answer_with_recall(table)[1] >= 0.95
 
 
-def test_row_ids_are_taken_of_files_that_are_gone_as_the_index_snapshot_has_them(table: Table) -> None:
+def test_row_ids_of_removed_files_come_from_the_index_snapshot(table: Table) -> None:
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     live = plan.live_files(table, table.metadata.current_snapshot_id or 0)
     before = changes.live_files(table, opened.bound.index_snapshot_id).files
@@ -168,7 +168,7 @@ def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mend
     assert answer_with_recall(table)[1] >= 0.95
 
 
-def test_of_a_file_without_a_ball_its_rows_have_none_where_they_lie_now(
+def test_moved_rows_of_a_file_without_a_ball_have_none_in_the_new_file(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = moved_rows.balls_by_slot

@@ -56,7 +56,7 @@ def test_drawn_nodes_are_runs_of_live_ones(dead: int) -> None:
     assert drawn == set(live.tolist())
 
 
-def test_of_a_shard_without_live_nodes_none_is_drawn() -> None:
+def test_no_node_is_drawn_from_a_shard_without_live_nodes() -> None:
     made = shard()
     assert draw_nodes(made, np.arange(made.count), 0).tolist() == []
     assert draw_nodes(made, np.arange(made.count), 0).dtype == np.int64

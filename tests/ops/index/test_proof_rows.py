@@ -104,7 +104,7 @@ def test_a_build_draws_the_same_rows_again(table: Table) -> None:
     assert [part.addresses.tolist() for part in one] == [part.addresses.tolist() for part in other]
 
 
-def test_of_files_without_a_live_vector_no_row_is_drawn(table_factory: Callable[..., Table]) -> None:
+def test_no_row_is_drawn_from_files_without_a_live_vector(table_factory: Callable[..., Table]) -> None:
     table = table_factory("bare")
     rows = make_rows(0, 80)
     none = pa.nulls(80, rows.schema.field(3).type)

@@ -174,7 +174,7 @@ def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table
     assert {item.why for item in plan.expire} == {"its snapshot has expired"}
 
 
-def test_of_two_versions_of_one_snapshot_the_older_goes(table: Table) -> None:
+def test_the_older_of_two_versions_of_one_snapshot_expires(table: Table) -> None:
     bindings.publish(table, binding(table, 9, expected=tag_target(table, "ann_e")))
     (gone,) = planned(table, RetentionPolicy()).expire
     assert gone.why == "a newer version of the same snapshot exists"

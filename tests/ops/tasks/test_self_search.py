@@ -175,7 +175,7 @@ def test_halves_of_small_numbers_are_their_vectors() -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 @pytest.mark.parametrize("rows", [1, 2, 5, 10, 11, 12, 30])
-def test_of_few_rows_all_come_back(rows: int, kind: str) -> None:
+def test_a_search_gives_back_all_of_few_rows(rows: int, kind: str) -> None:
     vectors = gaussian()[:30]
     result = searched(shard_of(vectors, Metric.L2, kind), vectors, np.arange(rows), dead=np.arange(rows, 30))
     assert result == SelfSearchResult(rows, 0, rows, rows if rows > 1 else 0, 1.0)
