@@ -44,6 +44,18 @@ def test_a_class_name_stands_for_one_class() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+def test_no_class_is_named_by_a_participle() -> None:
+    """`ChangedTable`, not `Changed`. DiskANN calls the nodes that a search met its visited set."""
+    names = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and words_of(node.name).endswith("ed") and node.name != "Visited"
+    ]
+    assert names == []
+
+
 def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
     """One that a reader understands without the line above it: none that begins with "Of" or a verb, or points at the
     attribute before it by "these" or "of it".

@@ -51,7 +51,7 @@ def deleted_by_equality(open_store: Callable[[str], Storage], files: Collection[
     """
     of_tuple: dict[int, _Deletes] = {}
     positions: dict[str, I64] = {}
-    unresolved: list[_Unresolved] = []
+    unresolved: list[_UnresolvedFile] = []
     for file in files:
         if id(file.deletes) not in of_tuple:  # equal ones are one object, as there may be thousands for each file
             of_tuple[id(file.deletes)] = _Deletes(_equality_deletes(file))
@@ -59,7 +59,7 @@ def deleted_by_equality(open_store: Callable[[str], Storage], files: Collection[
         resolution = _resolved.largest(_file_key(open_store(file.path), file), deletes.names)
         positions[file.path] = resolution.positions
         if len(resolution.names) < len(deletes.names):
-            unresolved.append(_Unresolved(file, deletes, resolution))
+            unresolved.append(_UnresolvedFile(file, deletes, resolution))
     matching = {one.file.path: [one.resolution.positions] for one in unresolved}
     for schema, group in _by_keys(unresolved):
         for path, rows in _matches(open_store, schema, group):
@@ -106,7 +106,7 @@ _NOTHING = _Resolution(frozenset(), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class _Unresolved:
+class _UnresolvedFile:
     """A data file with deletes of which some are not resolved yet."""
 
     file: LiveFile
@@ -159,7 +159,7 @@ class _FileDeletes:
     deletes: _Deletes
 
 
-def _by_keys(unresolved: Sequence[_Unresolved]) -> Iterator[tuple[Schema, list[_FileDeletes]]]:
+def _by_keys(unresolved: Sequence[_UnresolvedFile]) -> Iterator[tuple[Schema, list[_FileDeletes]]]:
     """The deletes that are not resolved, grouped by the columns that they compare."""
     schemas: dict[frozenset[int], Schema] = {}
     groups: dict[frozenset[int], list[_FileDeletes]] = {}

@@ -25,7 +25,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedCost:
     seconds: float = 1.5
     shards: tuple[Part, ...] = (Part(0, Way.NEW, 0.9),)
 
@@ -42,7 +42,7 @@ class Report:
     unmeasured: float = float("nan")
     ndv: Mapping[str, int] = field(default_factory=lambda: {"id": 7, "name": 3})
     shard_reports: tuple[Part, ...] = (Part(0, "built", 0.98), Part(1, "copied", 0.991234))
-    estimate: Expected = field(default_factory=Expected)
+    estimate: ExpectedCost = field(default_factory=ExpectedCost)
 
 
 def test_numbers_are_numbers_and_ids_are_text() -> None:

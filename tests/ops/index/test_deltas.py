@@ -237,7 +237,7 @@ def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: py
     table.append(make_rows(900, 930))
     labels: list[tuple[str, int]] = []
 
-    class Watched(LocalRunner):
+    class LabelRecorder(LocalRunner):
         parallelism = 2
 
         def run(self, function: Any, tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
@@ -245,7 +245,7 @@ def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: py
             return super().run(function, tasks, label=label, progress=progress)
 
     head = table.refresh().metadata.current_snapshot_id or 0
-    report = materialize_index(table, DEFINITION, head, runner=Watched(1), storage=STORAGE)
+    report = materialize_index(table, DEFINITION, head, runner=LabelRecorder(1), storage=STORAGE)
     assert ("match rows", 16) in labels, "by the runner, although the rows are few"
     assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
     assert answer_with_recall(table)[1] >= 0.95

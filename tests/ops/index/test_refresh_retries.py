@@ -76,7 +76,7 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedTable:
     """A table with an index, a change that it does not know, and what a refresh should make of it."""
 
     table: Table
@@ -89,7 +89,7 @@ class Changed:
 
 
 @pytest.fixture(scope="module", params=STAGES)
-def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Changed:
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ChangedTable:
     folder = tmp_path_factory.mktemp("lake")
     catalog = open_catalog("t", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
     catalog.create_namespace("db")
@@ -111,11 +111,11 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     data = content(refreshed(table, LocalRunner(1)))
     assert answer_with_recall(table)[1] >= 0.95
     undo(table, before)
-    return Changed(table, before, data, STAGES[request.param])
+    return ChangedTable(table, before, data, STAGES[request.param])
 
 
 @pytest.fixture
-def changed(prepared: Changed) -> Iterator[Changed]:
+def changed(prepared: ChangedTable) -> Iterator[ChangedTable]:
     """The same for each test: the version that it makes is undone."""
     yield prepared
     undo(prepared.table, prepared.before)
@@ -146,7 +146,7 @@ def undo(table: Table, before: frozenset[int]) -> None:
 
 @pytest.mark.parametrize("after_all", [False, True])
 @pytest.mark.parametrize("stage", ALL_STAGES)
-def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: Changed, stage: str, after_all: bool) -> None:
+def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, stage: str, after_all: bool) -> None:
     dying = DyingRunner(stage, after_all=after_all)
     try:
         first = refreshed(changed.table, dying)
@@ -159,12 +159,12 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: Changed, stage
     assert list(open_storage(staged, STORAGE).list(staged)) == []
 
 
-def test_spark_refreshes_to_the_same_bytes(changed: Changed, spark: "SparkSession") -> None:
+def test_spark_refreshes_to_the_same_bytes(changed: ChangedTable, spark: "SparkSession") -> None:
     assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected
 
 
 def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
-    changed: Changed, monkeypatch: pytest.MonkeyPatch
+    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
     synced: list[int] = []
@@ -174,7 +174,7 @@ def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
     assert len(synced) == 2, "the file, and the folder that it is in"
 
 
-def test_the_driver_does_small_work_itself(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_does_small_work_itself(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
     monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 1 << 24)
 

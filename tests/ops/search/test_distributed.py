@@ -53,8 +53,8 @@ class SeveralAtOnce(LocalRunner):
     parallelism = 3
 
 
-class Labelled(SeveralAtOnce):
-    """Remembers what was run."""
+class LabelRecorder(SeveralAtOnce):
+    """Records the labels of what was run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_many_candidates_are_ranked_by_tasks(
     monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
     index_head(table, definition)
     here = open_index(table, definition, storage=STORAGE)
-    runner = Labelled()
+    runner = LabelRecorder()
     there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
     for count, jobs in ((3, ["search shards"]), (4, ["search shards", "rank candidates"])):  # of 30 candidates each
         runner.jobs.clear()
