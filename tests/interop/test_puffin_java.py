@@ -56,7 +56,7 @@ def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
 def test_what_java_writes_is_read(spark: Any, tmp_path: Path, codec: str) -> None:
-    path = tmp_path / "theirs.puffin"
+    path = tmp_path / "java.puffin"
     iceberg = spark._jvm.org.apache.iceberg
     target = iceberg.Files.localOutput(str(path))
     java = iceberg.puffin.Puffin.write(target).createdBy("Java").build()

@@ -66,7 +66,7 @@ def foreign() -> dg.Definitions:
         assets=[docs, report, dg.AssetSpec(["lake", "docs"], kinds={"iceberg"}), dg.AssetSpec("model", deps=[docs])],
         jobs=[dg.define_asset_job("reports", [report])],
         sensors=[watch],
-        resources={"engine": "theirs", "catalogs": "theirs", "io_manager": dg.mem_io_manager},
+        resources={"engine": "project", "catalogs": "project", "io_manager": dg.mem_io_manager},
         executor=dg.multiprocess_executor,
         loggers={"console": dg.colored_console_logger},
     )
@@ -99,7 +99,7 @@ def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake
     report = merged.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=stored, asset_selection=[dg.AssetKey("report")]
     )
-    assert report.output_for_node("report") == "theirs"
+    assert report.output_for_node("report") == "project"
 
 
 def test_two_tables_and_the_projects_own_definitions_merge(lake: Lake) -> None:

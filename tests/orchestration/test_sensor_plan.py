@@ -112,16 +112,16 @@ def test_a_rollback_requests_the_snapshot_it_returned_to_once() -> None:
 
 def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() -> None:
     done = every(facts(1, 2)).cursor
-    overwritten = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
+    overwritten = {"done": ["1", "2"], "overwritten_by": "s3://b/others-1.stats"}
     plan = every(facts(1, 2, **overwritten), done)
-    assert (plan.merge, plan.request, plan.cursor.merged) == ("2", (), "s3://b/theirs-1.stats")
+    assert (plan.merge, plan.request, plan.cursor.merged) == ("2", (), "s3://b/others-1.stats")
     assert every(facts(1, 2, **overwritten), SensorCursor.parse(plan.cursor.text(), UUID)).merge is None
-    assert every(facts(1, 2, **overwritten | {"overwritten_by": "s3://b/theirs-2.stats"}), plan.cursor).merge == "2"
-    assert every(facts(1, 2, overwritten_by="s3://b/theirs-1.stats")).merge is None, "the first run merges it anyway"
+    assert every(facts(1, 2, **overwritten | {"overwritten_by": "s3://b/others-2.stats"}), plan.cursor).merge == "2"
+    assert every(facts(1, 2, overwritten_by="s3://b/others-1.stats")).merge is None, "the first run merges it anyway"
     assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).merge is None, (
         "the run that is in flight merges it"
     )
-    assert run_key(UUID, "2", merged="s3://b/theirs-1.stats") == "table:2:theirs-1.stats"
+    assert run_key(UUID, "2", merged="s3://b/others-1.stats") == "table:2:others-1.stats"
 
 
 def test_a_table_made_again_under_its_name_starts_anew() -> None:

@@ -144,10 +144,10 @@ def test_room_that_a_dead_writer_claimed_is_free_again(tmp_path: Path, keys: lis
     size = one_file(tmp_path / "measure", keys[0])
     folder = tmp_path / "cache"
     ShardCache(CacheSettings(folder, size, 0))
-    writer = SPAWN.Process(target=hold_unfinished, args=(folder, size, size, tmp_path / "told"))
+    writer = SPAWN.Process(target=hold_unfinished, args=(folder, size, size, tmp_path / "ready"))
     writer.start()
     until = time.monotonic() + 60
-    while not (tmp_path / "told").exists() and time.monotonic() < until:
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
         time.sleep(0.01)
     kept_by(ShardCache(CacheSettings(folder, size, 0)), keys[0])
     assert not list(folder.glob("*/*.shard"))  # the room is somebody's

@@ -34,9 +34,9 @@ def test_a_data_snapshot_stays_even_where_it_is_named(table: Table) -> None:
 def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expired(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     bindings.drop(table, "ann_e")
-    table.manage_snapshots().create_tag(version.index_snapshot_id, "mine").commit()
+    table.manage_snapshots().create_tag(version.index_snapshot_id, "release").commit()
     assert expire_derived(table, [version.index_snapshot_id], []) == ()
-    assert table.refresh().metadata.refs["mine"].snapshot_id == version.index_snapshot_id
+    assert table.refresh().metadata.refs["release"].snapshot_id == version.index_snapshot_id
     assert expire_derived(table, [17], []) == (17,), "what is gone already is gone"
 
 

@@ -47,7 +47,7 @@ def put(table: Table, path: str, over: str | None = None) -> bool:
 def somebody_writes(table: Table, snapshot_id: int) -> None:
     entry = StatisticsFile(
         snapshot_id=snapshot_id,
-        statistics_path="theirs",
+        statistics_path="others",
         file_size_in_bytes=1,
         file_footer_size_in_bytes=1,
         blob_metadata=[],
@@ -70,7 +70,7 @@ def test_a_writer_right_after_our_commit_is_seen(table: Table, afterwards: list[
     assert not put(table, "ours")
     held = find_statistics(table, first)
     assert held is not None
-    assert held.statistics_path == "theirs"
+    assert held.statistics_path == "others"
 
 
 def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwards: list[Callable[[], Any]]) -> None:

@@ -218,12 +218,12 @@ def test_the_cache_follows_the_user_and_not_the_keys(lake: Vending, tmp_path: Pa
 
 def test_vended_keys_win_over_keys_of_ones_own(lake: Vending, tmp_path: Path) -> None:
     table = new_table(lake, tmp_path)
-    own = {"s3.access-key-id": "mine", "s3.secret-access-key": "mine", "client.session-token": "mine"}
+    own = {"s3.access-key-id": "own", "s3.secret-access-key": "own", "client.session-token": "own"}
     again = connected(lake, **own).load_table(table.name())
     assert exact_search(again, "embedding", DEFINITION.metric, queries(1), 3).rows.num_rows == 3
-    unasked = connected(lake, **own, **{"header.X-Iceberg-Access-Delegation": ""}).load_table(table.name())
-    assert storage_of(unasked).vended is None
-    assert s3_options(storage_of(unasked).properties)["key"] == "mine"
+    plain = connected(lake, **own, **{"header.X-Iceberg-Access-Delegation": ""}).load_table(table.name())
+    assert storage_of(plain).vended is None
+    assert s3_options(storage_of(plain).properties)["key"] == "own"
 
 
 def test_a_catalog_that_somebody_else_opened_vends_as_well(

@@ -489,7 +489,7 @@ def test_a_dropped_index_keeps_the_packs_of_versions_that_the_owner_tagged(table
 
 def test_a_dry_run_leaves_a_pack_that_the_owner_tagged(table: Table) -> None:
     old = head_version(table)
-    table.manage_snapshots().create_tag(old.packs[0].holder_id, "mine").commit()
+    table.manage_snapshots().create_tag(old.packs[0].holder_id, "release").commit()
     table.overwrite(make_rows(5000, 5600))
     index_head(table)
     expected = sweep(table, dry_run=True)

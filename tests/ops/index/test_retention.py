@@ -161,7 +161,7 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
     oldest = index_versions(table, "e")[0].index_snapshot_id
-    table.manage_snapshots().create_tag(oldest, "mine").commit()
+    table.manage_snapshots().create_tag(oldest, "release").commit()
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1, 2]
 
 
@@ -303,7 +303,7 @@ def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog
 def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_catalog: Catalog) -> None:
     plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
     rescued = plan.expire[0].index_snapshot_id
-    sql_catalog.load_table("db.t").manage_snapshots().create_tag(rescued, "mine").commit()
+    sql_catalog.load_table("db.t").manage_snapshots().create_tag(rescued, "release").commit()
     gone = carry_out_retention(table, "ann_e", plan)
     assert rescued not in {item.index_snapshot_id for item in gone}
     assert len(gone) == 2

@@ -199,9 +199,9 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
     assert bool(unranked.warnings) == (vectors == "none")
     assert unranked.profile.bytes_read["index"] == 0
     assert unranked.rows["distance"].equals(ranked.rows["distance"]) == (vectors == "f32")
-    unasked = reader.search(query_vectors, where=where)
-    assert unasked.rows["distance"].equals((ranked if vectors == "none" else unranked).rows["distance"])
-    np.testing.assert_allclose(unasked.rows["distance"], ranked.rows["distance"], rtol=1e-3, atol=2e-3)
+    by_default = reader.search(query_vectors, where=where)
+    assert by_default.rows["distance"].equals((ranked if vectors == "none" else unranked).rows["distance"])
+    np.testing.assert_allclose(by_default.rows["distance"], ranked.rows["distance"], rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(
