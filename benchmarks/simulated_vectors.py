@@ -143,7 +143,7 @@ def _orthonormal(rows: int, columns: int, seed: int) -> F32:
 
 
 def _simulated_base(dims: int, seed: int) -> F32:
-    """Clusters of different sizes in a space of few dimensions, mapped into `dims` of them."""
+    """Clusters of different sizes in a space of few dimensions, mapped into `dims` dimensions."""
     rng = np.random.default_rng(seed)
     latent = min(dims, _LATENT_DIMS)
     labels = (_CLUSTERS * rng.random(_SIMULATED_ROWS) ** 1.5).astype(np.int64)

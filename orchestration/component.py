@@ -31,7 +31,7 @@ _ENTRY = "table"
 
 
 class TablesComponent(dg.StateBackedComponent):
-    """Tables of catalogs. The state is what the catalogs have of them: names, and the indexes in table properties."""
+    """Tables of catalogs. The state, read from the catalogs, is their names and the indexes in their properties."""
 
     _state = ""
 

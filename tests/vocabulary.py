@@ -65,7 +65,7 @@ IDIOMS = {
     "'with many tombstones'": r"\bworn\b",
     "'parameter'": r"\bknobs?\b",
     "'sensor evaluation'": r"\b(?:each|one|next|first|longest|a|the|sensor(?:'s)?) looks?\b(?!-| up)|"
-    r"\blooks (?:at|of|in)\b",
+    r"\blooks\b(?! (?:for|like|up|them up)\b)",
     "'leftover'": r"\bleavings\b",
     "'half as long again', as a factor": r"\b(?:half|as much) again\b",
     "'ignores', 'skips' or 'leaves out'": r"\bpass(?:es|ed|ing)? (?:it )?over\b",
@@ -73,7 +73,8 @@ IDIOMS = {
     "'trusted'": r"\bbeliev(?:e|ed|es)\b",
     "'passes'": r"\bis content\b",
     "'is dropped', 'ends'": r"\bis no more\b",
-    "what is counted, in place of 'of them'": r"(?<!\w)\d[\d,.]*\)?(?: [\w%]+){0,3} of them\b",
+    "what is counted, in place of 'of them'": r"(?<!\w)\d[\d,.]*\)?(?: [\w%]+){0,3} of them\b|"
+    r"\b(?!(?i:one|none|all|each|any|most|many|some|few|half|both|two|several|first|tuple)\b)[A-Za-z]\w*\)? of them\b",
     "the name of the package": r"\b[Rr]ooms\b|\b(?:kernels|ops|index|theta|catalog|search|storage|puffin) room\b",
     "the subject first": r"^test of\b",
     "whose it is": r"\b(?:theirs|mine|is its alone|that one's)\b",

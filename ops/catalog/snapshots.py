@@ -218,7 +218,7 @@ def with_zone(time: datetime) -> datetime:
 
 
 def ancestor_ids(table: Table, snapshot_id: SnapshotId) -> frozenset[SnapshotId]:
-    """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
+    """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest may have expired."""
     parents = (ancestor.parent_snapshot_id for ancestor in ancestors_from(table, snapshot_id))
     return frozenset({snapshot_id, *(SnapshotId(parent) for parent in parents if parent is not None)})
 

@@ -168,7 +168,7 @@ def group_partitions(
     Repeatedly halves the partitions along the direction in which they spread most.
     """
     if np.abs(codebook).max(initial=0) > _LARGE:
-        codebook = codebook * np.float32(2.0**-100)  # exact, and sums of them stay in float's range
+        codebook = codebook * np.float32(2.0**-100)  # exact, and sums stay in float's range
     out = np.empty(len(codebook), np.uint32)
 
     def halve(members: npt.NDArray[np.intp], first: int, count: int) -> None:

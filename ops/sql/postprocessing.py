@@ -84,7 +84,7 @@ class PostprocessingStep:
         return pa.schema(fields)
 
     def _outputs(self, schema: pa.Schema) -> tuple[Output, ...]:
-        """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: which of them is meant?"""
+        """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: it would be ambiguous."""
         expanded = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
         names = [output.name.lower() for output in expanded]
         stars = self.outputs is None or any(output.column == "*" for output in self.outputs)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The nearest rows of one table, k of them or all within a distance, and what is done with them."""
+    """The k nearest rows of one table, or all within a distance, and what is done with them."""
 
     table: str
     snapshot: int | str | datetime | None

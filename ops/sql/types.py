@@ -1,4 +1,4 @@
-"""Types of expressions, as Spark has them under ANSI: what two types have in common, and what arithmetic makes of them.
+"""Types of expressions, as Spark has them under ANSI: the common type of two types, and the types of results.
 
 Types are Arrow's: int32, int64, float, double, decimal128, string, binary, boolean, date32, timestamps in microseconds
 (with UTC: an instant; without: a time on a clock) and null.

@@ -146,8 +146,9 @@ def _search_drawn(
     *,
     threads: int,
 ) -> tuple[int, int]:
-    """(nodes drawn at random, those of them that came back). The rows of a sample lie side by side in the table, and
-    may all be hard to reach in a graph that is sound.
+    """(number of nodes drawn at random, number of those that came back).
+
+    The rows of a sample lie side by side in the table, and may all be hard to reach in a graph that is sound.
     """
     own = np.flatnonzero(is_live)
     drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))

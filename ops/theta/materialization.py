@@ -47,8 +47,8 @@ def materialize_theta_sketches(
     """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
 
     `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
-    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot: more of
-    them make removals and deletes cheap to follow, at 32 KiB per file and column at most.
+    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot: a
+    larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most.
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
     UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the storage and the

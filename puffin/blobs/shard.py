@@ -77,7 +77,7 @@ class Shard:
 
     @property
     def rounded(self) -> bool:
-        """Whether it does not hold the vectors that it was built over, but f16 of them, or codes, or neither."""
+        """Whether it holds f16 vectors, codes or neither in place of the vectors that it was built over."""
         return self.vectors is None or self.vectors.dtype != np.float32
 
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Three snapshots; the sensor runs, coalesces to the newest, and looks every second."""
+    """Three snapshots; the sensor runs, coalesces to the newest, and evaluates the table every second."""
     lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=3)
     lake.write_settings(snapshots="newest", sensor_running=True, sensor_interval_seconds=1)
     return lake

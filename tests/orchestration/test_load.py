@@ -53,7 +53,7 @@ class Clock:
 
 
 def worked_off(daemon: Daemon) -> list[Tick]:
-    """Looks until two in a row find nothing."""
+    """Evaluations of the sensor, until two in a row find nothing."""
     ticks = [daemon.tick(WATCH), daemon.tick(WATCH)]
     while any(tick.shown or tick.launched for tick in ticks[-2:]):
         ticks.append(daemon.tick(WATCH))

@@ -1,4 +1,4 @@
-"""Runs whose process went without a word: ended by whoever looks on the same machine, and by nobody else."""
+"""Runs whose process ended without a report: marked as failed from the same machine, and from no other."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bindings of small files that nobody looks into."""
+"""Bindings of small files that nobody reads."""
 
 from pyiceberg.table import Table
 

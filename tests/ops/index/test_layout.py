@@ -1,4 +1,4 @@
-"""How partitions become shards, and what probing fewer of them loses."""
+"""How partitions become shards, and what probing fewer shards loses."""
 
 import numpy as np
 import pytest

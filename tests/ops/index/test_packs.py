@@ -319,7 +319,7 @@ def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, mon
 def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep looks, a version is published, and the sweep commits."""
+    """The sweep reads the table, a version is published, and the sweep commits."""
     holder = head_version(table).packs[0].holder_id
     refused: list[CommitOutcome] = []
 

@@ -49,7 +49,7 @@ ALL_STAGES = sorted({*chain.from_iterable(STAGES.values())})
 
 
 class DyingRunner:
-    """The driver is lost when the tasks of a stage are done, all but the last of them or all."""
+    """The driver is lost when all tasks of a stage are done, or all but the last."""
 
     parallelism = 2
     task_threads = 1

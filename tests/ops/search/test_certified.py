@@ -25,7 +25,7 @@ INDEXES = [("l2", "f32"), ("l2", "none"), ("cosine", "f32"), ("cosine", "f16")]
 
 
 def rows_around(center: npt.NDArray[np.float64], first: int) -> pa.Table:
-    """Rows around one point, of which some are the same: a file of them is far from others."""
+    """Rows around one point, some of them equal: their data file is far from the others."""
     rng = np.random.default_rng(first)
     ids = np.arange(first, first + ROWS_PER_FILE)
     vectors = center + 0.3 * rng.standard_normal((ROWS_PER_FILE, DIMS))

@@ -269,7 +269,7 @@ def assert_exact(
 def test_directions_that_floats_cannot_tell_apart_are_settled_over_all_shards(
     table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, shards: int, count: int, bundle: int
 ) -> None:
-    """Eight bundles of directions are equally far from each query, and rounding decides which row of them is nearest.
+    """Eight bundles of directions are equally far from each query, and rounding decides which row is nearest.
 
     The list of a share has all its rows that may be among the nearest, and so has the longer one of all shares, and
     that of many queries, which tasks divide among them. Lists of small bundles are short, and all count together.

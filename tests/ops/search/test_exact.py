@@ -260,7 +260,7 @@ def test_candidates_that_floats_cannot_tell_apart_are_reported(
 def test_candidates_that_floats_change_more_than_their_distances_are_reported(
     sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, metric: str
 ) -> None:
-    """Products that cancel are small, and what floats change of them is not; of tiny numbers floats keep few bits."""
+    """Products that cancel are small, and their rounding errors are not; tiny numbers have few bits as floats."""
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
     rng = np.random.default_rng(0)
     cancelling = np.array([1e8, -1e8]) + rng.uniform(-3.9, 3.9, (400, 1)) * np.array([1.0, 0.0])
@@ -284,7 +284,7 @@ def test_candidates_that_floats_change_more_than_their_distances_are_reported(
 def test_directions_that_are_one_in_floats_are_ranked_by_the_vectors(
     sql_catalog: Catalog, tier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the rows point the same way but for the last bits: more of them than are compared at first."""
+    """Half of the rows point the same way but for the last bits: more rows than are compared at first."""
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
     rng = np.random.default_rng(3)
     center = rng.standard_normal(16)

@@ -37,7 +37,7 @@ METRICS = ["l2", "cosine", "ip"]
 
 
 def clustered(first: int, count: int, center: Sequence[float], seed: int = 0) -> pa.Table:
-    """Rows around one point: a file of them is far from others."""
+    """Rows around one point: their data file is far from the others."""
     rng = np.random.default_rng([seed, first])
     ids = np.arange(first, first + count)
     vectors = np.asarray(center) + 0.3 * rng.standard_normal((count, DIMS))

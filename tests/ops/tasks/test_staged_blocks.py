@@ -1,4 +1,4 @@
-"""Staged rows: what was lost of them on the way is noticed."""
+"""Staged rows: a loss on the way is noticed."""
 
 import contextlib
 from pathlib import Path
