@@ -46,7 +46,7 @@ _LABELS = {
     "estimate": "estimate",
     "self_search": "self-search",
 }
-"""Labels in the UI, which groups nothing by itself: the part before the slash keeps together what belongs together."""
+"""Labels in the UI, which has no groups: the labels of a group begin alike, up to the slash."""
 
 
 def version_metadata(
@@ -99,7 +99,7 @@ def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
 def version_drawings(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Shards, tombstones and recall by cost as a picture, small and large, and how far recall has gone since the last
+    """Shards, tombstones and recall by cost as a picture, small and large, and the change of recall since the last
     build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
     """
     versions = index_versions(table, definition.name)

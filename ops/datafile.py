@@ -269,8 +269,8 @@ def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int,
     """Names of a file's top-level columns, by field id.
 
     Columns of imported files have no ids. Their ids are found by name: in the table's mapping (Iceberg spec, "Column
-    Projection"), or in the schema where the table has no mapping. Columns of other names are left out, and those whose
-    value is that of an identity partition.
+    Projection"), or in the schema where the table has no mapping. Left out are columns of
+    other names, and columns whose value comes from an identity partition.
     """
     by_id = _by_field_id(stored)
     if by_id:
@@ -350,7 +350,7 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
         return pyarrow_to_schema(stored, name_mapping=_mapping(file, projected), format_version=3)
     except (UnsupportedPyArrowTypeException, TypeError) as error:
         raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error
-    except (ValueError, StopIteration) as error:  # the latter of a mapping without a list's element
+    except (ValueError, StopIteration) as error:  # StopIteration: a mapping that lacks a list's element
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error

@@ -18,7 +18,7 @@ from icepuffin.puffin.blobs.shard import Shard
 _FILES = 4
 """Data files that a shard's sample lies in, at most"""
 _RUN = 16
-"""Nodes per file: of rows that lie close together, so that few row groups are read"""
+"""Nodes per data file; their rows lie side by side, so that few row groups are read"""
 
 
 def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:

@@ -29,7 +29,7 @@ ROWS, ROWS_PER_FILE = 480, 120
 
 
 class PackedRunner(LocalRunner):
-    """What goes to another process goes as bytes."""
+    """Pickles tasks and results, as a runner in other processes does."""
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
         results = super().run(function, pickle.loads(pickle.dumps(tasks)), label=label)  # noqa: S301  our own bytes
