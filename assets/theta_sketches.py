@@ -25,7 +25,7 @@ _LABELS = {
     "seconds": "seconds/total",
     "estimate": "estimate",
 }
-"""Labels in the UI, which groups them by the part before the slash."""
+"""Labels in the UI, which has no groups: the labels of a group begin alike, up to the slash."""
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
