@@ -18,7 +18,7 @@ not among them; nor are the workers' kernels among `kernel_seconds`.
 `default_rates` has the seconds that a plan's default rates (`ops/index/rates.py`) give for the run's amounts of work,
 and those of the stages that they are for. After a rollback, which does no work, both are of the version before.
 
-`upsert_1pct` deletes by an equality delete: the ids of all data files are read, and nothing else of them.
+`upsert_1pct` deletes by an equality delete: the ids of all data files are read, and no other column.
 
 Spark writes and compacts a table of format v3 (`benchmarks.spark_lake`), whose scenarios are those without deletes.
 

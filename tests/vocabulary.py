@@ -50,7 +50,7 @@ ACTIVITIES = (
 """Nouns in -ing that modules are named by, as the field has them: Roaring is a bitmap"""
 IDIOMS = {
     "'per'": r"\b(?:runs?|bits?|bytes|lines?|edges?|nodes|distances|queries|candidates|(?:milli)?seconds|[num]s|"
-    r"calls?|one|two|requests?|looks?|pieces? of work) an? "
+    r"calls?|one|two|objects?|byte|rows?|tasks?|requests?|looks?|pieces? of work) an? "
     r"(?:partition|row|core|node|shard|table|quer\w+|index|column|fault|stage|dimension|vector(?! database)|value|"
     r"file|hash|machine|process|snapshot|second)\b",
     "'depend on'": r"\bh[au]ngs? on\b",

@@ -1,4 +1,4 @@
-"""From an Arrow column to a theta sketch, by the column's Iceberg type, without a Python object a value.
+"""From an Arrow column to a theta sketch, by the column's Iceberg type, without a Python object per value.
 
 A value is hashed as its Iceberg single-value serialisation ("Appendix D" of the table spec), read straight from
 Arrow's buffers. Floats are hashed as they are stored, as Iceberg's own statistics do: 0.0 and -0.0 are two values, and

@@ -20,7 +20,7 @@ def apart(count: int, dims: int, clusters: int, seed: int = 0) -> np.ndarray:
 
 
 def widely_spread(count: int, dims: int, seed: int = 0) -> np.ndarray:
-    """Norms from 1e-3 to 1e3: one byte a dimension cannot tell the short ones apart."""
+    """Norms from 1e-3 to 1e3: one byte per dimension cannot tell the short ones apart."""
     rng = np.random.default_rng(seed)
     return np.asarray(rng.standard_normal((count, dims)) * 10.0 ** rng.uniform(-3, 3, (count, 1)), np.float32)
 

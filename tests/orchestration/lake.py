@@ -15,7 +15,7 @@ DIMS = 8
 
 
 def without_captured_output(home: Path) -> Path:
-    """A Dagster instance that keeps no run's stdout: the processes that follow it cost a second a run."""
+    """A Dagster instance that keeps no run's stdout: the processes that follow it cost a second per run."""
     prepare_home(home)
     lines = "compute_logs:\n  module: dagster._core.storage.noop_compute_log_manager\n  class: NoOpComputeLogManager\n"
     (home / "dagster.yaml").write_text(DAGSTER_YAML + lines, encoding="utf-8")

@@ -75,7 +75,7 @@ def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance
 
 
 def test_one_night_requests_one_run_and_the_next_night_another(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Dagster launches one run a run key."""
+    """Dagster launches one run per run key."""
     keys = [evaluated(lake, instance, at)[0][0].run_key for at in (NIGHT, NIGHT, NIGHT.replace(day=22))]
     assert keys[0] == keys[1] != keys[2]
 
