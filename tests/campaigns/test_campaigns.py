@@ -33,10 +33,11 @@ def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> 
         use_settings(None)
 
 
-def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("catalog", ["sqlite", pytest.param("rest", marks=pytest.mark.services)])
+def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, catalog: str) -> None:
     monkeypatch.setattr(packs, "PACK_BYTES", packs.PACK_BYTES)  # put back afterwards
     budget = Budget(seconds=0.1, seed=1)
-    crowd.run(budget, "sqlite")
+    crowd.run(budget, catalog)
     assert budget.counts["rounds"] == 1
 
 

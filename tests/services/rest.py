@@ -27,16 +27,19 @@ _FROM_SPARK = (
 
 @contextlib.contextmanager
 def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
-    """Run the server. Returns its URI. Tables without a location lie under `folder`/warehouse; s3:// works."""
+    """Run the server. Returns its URI. Tables without a location lie under `folder`/warehouse; s3:// works
+    where `s3` has the properties of a server.
+    """
     port = free_port()
     properties = {
         "uri": f"jdbc:sqlite:{folder}/catalog.db?synchronous=OFF",
         "warehouse": f"file://{folder}/warehouse",
         "io-impl": "org.apache.iceberg.io.ResolvingFileIO",
         "s3.path-style-access": "true",
-        "client.region": s3["s3.region"],
-        **{key: s3[key] for key in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key")},
+        **{key: s3[key] for key in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key") if key in s3},
     }
+    if "s3.region" in s3:
+        properties["client.region"] = s3["s3.region"]
     command = [java(), "-Xmx512m", *SMALL_JVM, "-cp", ":".join(map(str, _class_path()))]
     command += ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), "RestCatalog", str(port)]
     command += [f"{key}={value}" for key, value in properties.items()]
