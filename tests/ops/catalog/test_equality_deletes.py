@@ -19,6 +19,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -43,9 +44,15 @@ from icepuffin.ops.catalog import equality_deletes
 from icepuffin.ops.catalog.delete_keys import KeyRanges, KeySchemas, key_bounds
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
+from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.catalog.equality import delete_where_id_is
+from tests.ops.index.comparison import DEFINITION, index_head
 
 STORE = LocalStorage()
 
@@ -216,6 +223,21 @@ def test_files_of_more_rows_than_are_read_at_once(folder: Folder, monkeypatch: p
     assert deleted(*files) == [[place for place, number in enumerate(own) if number in set(doomed)] for own in values]
 
 
+def test_files_with_other_deletes_of_the_same_keys(folder: Folder) -> None:
+    """As upserts leave them: the newer file has the row that the delete of the older one made room for."""
+    schema = one(LongType())
+    first, second = (folder.deletes(schema, [{"a": key}, {"a": 9}], sequence) for key, sequence in ((1, 2), (2, 3)))
+    older, newer = (folder.data(schema, [{"a": 1}, {"a": 2}, {"a": 9}], sequence) for sequence in (1, 2))
+    assert deleted(replace(older, deletes=(first, second)), replace(newer, deletes=(second,))) == [[0, 1, 2], [1, 2]]
+
+
+def test_nan_is_nan_whatever_its_bits(folder: Folder) -> None:
+    schema = one(DoubleType())
+    patterns = np.array([0x7FF8_0000_0000_0000, 0xFFF8_0000_0000_0001], np.uint64).view(np.float64).tolist()
+    delete = folder.deletes(schema, [{"a": patterns[0]}])
+    assert deleted(folder.data(schema, [{"a": value} for value in patterns], deletes=(delete,))) == [[0, 1]]
+
+
 def test_columns_that_were_widened_renamed_added_or_dropped(folder: Folder) -> None:
     schemas = {
         0: one(IntegerType()),
@@ -352,3 +374,38 @@ def test_delete_files_without_a_row_of_the_data_file_are_left_out(
     key = NestedField(1, "a", LongType(), required=False)
     delete, data = (file_of(values, LongType(), lambda value: value, counts=True) for values in (of_delete, of_data))
     assert KeyRanges(key, [key_bounds(delete, key)]).may_meet(data).tolist() == [expected]
+
+
+def test_a_bound_that_was_cut_short_covers_what_begins_like_it() -> None:
+    key = NestedField(1, "a", StringType(), required=False)
+    delete, data = (
+        file_of(values, StringType(), lambda value: value[:2], counts=True) for values in (["abc"], ["abd"])
+    )
+    assert KeyRanges(key, [key_bounds(data, key)]).may_meet(delete).tolist() == [True]
+    exact = file_of(["abb"], StringType(), lambda value: value, counts=True)
+    assert KeyRanges(key, [key_bounds(data, key)]).may_meet(exact).tolist() == [True]
+
+
+def test_an_index_follows_deletes_by_key(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after its refresh; then the version's tombstones serve, and no keys are read."""
+    table = table_factory()
+    table.append(make_rows(0, 100))
+    index_head(table)
+    snapshot = delete_where_id_is(table, 3, 5)
+    live_ids = [number for number in range(100) if number not in (3, 5)]
+
+    def ids() -> list[int]:
+        result = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(queries(1), 200, columns=["id"])
+        return sorted(result.rows["id"].to_pylist())
+
+    assert ids() == live_ids
+    report = index_head(table)
+    assert (report.rows, report.tombstones, report.inserted) == (98, 2, 0)
+    sketches = materialize_theta_sketches(table, SnapshotId(snapshot), runner=LocalRunner(1), storage=STORAGE)
+    assert sketches.ndv["id"] == 98
+    monkeypatch.setattr(equality_deletes, "_resolved", equality_deletes._Resolutions())
+    monkeypatch.setattr(equality_deletes, "DataFile", None)
+    assert ids() == live_ids
+    monkeypatch.undo()
+    delete_where_id_is(table, 7)
+    assert ids() == [number for number in live_ids if number != 7]
