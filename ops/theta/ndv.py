@@ -24,10 +24,10 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     """Numbers of distinct values that the table's metadata holds for a snapshot; no file is read.
 
-    They are of the snapshot's own statistics, or else of its nearest ancestor's that has any. An NDV is fresh, and only
-    then to be used by a planner, where icepuffin counted it for this very snapshot: its snapshot id and sequence number
-    are the snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is
-    not known to count that snapshot's rows (see `icepuffin.ops.theta.build_id`).
+    They are of the snapshot's own statistics, or else of its nearest ancestor's that has any. An NDV is fresh where
+    icepuffin counted it for this very snapshot: its snapshot id and sequence number are the snapshot's, and its build
+    id is of a format that is trusted. A planner should use fresh NDVs only. What another engine stamped with a snapshot
+    may count other rows (see `icepuffin.ops.theta.build_id`).
 
     Parameters
     ----------
