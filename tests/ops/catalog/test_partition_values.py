@@ -31,7 +31,7 @@ from pyiceberg.types import (
 
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_positions
-from icepuffin.ops.datafile import read_live
+from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
