@@ -3,15 +3,16 @@
 import json
 import math
 import struct
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader, FloatReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
@@ -28,9 +29,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.schema import visit_with_partner
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+_Struct = TypeVar("_Struct", bound=StructProtocol)
 _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
 _FIELD_PLACES = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
@@ -55,12 +58,7 @@ class PlannedManifest(ManifestFile):
 
 def read_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """The same as `snapshot.manifests`, with the row ids of v3."""
-    with AvroFile[ManifestFile](
-        io.new_input(snapshot.manifest_list),
-        MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION],
-        read_types={-1: PlannedManifest, 508: PartitionFieldSummary},
-        read_enums={517: ManifestContent},
-    ) as reader:
+    with _WholeFile[ManifestFile](io.new_input(snapshot.manifest_list), _list_reader) as reader:
         return list(reader)
 
 
@@ -79,7 +77,7 @@ def field_of(file: DataFile, name: str) -> Any:
 
 
 def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> list[ManifestEntry]:
-    with _ManifestEntryFile(io.new_input(manifest.manifest_path)) as reader:
+    with _WholeFile[ManifestEntry](io.new_input(manifest.manifest_path), _entry_reader) as reader:
         return [
             _inherit_from_manifest(entry, manifest)
             for entry in reader
@@ -87,15 +85,33 @@ def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> li
         ]
 
 
-class _ManifestEntryFile(AvroFile[ManifestEntry]):
-    """A manifest, read with a cached reader of its schema: making one takes longer than reading, and schemas repeat."""
+class _WholeFile(AvroFile[_Struct]):
+    """An Avro file, read with a cached reader of its schema: making one takes longer than reading, and schemas repeat.
 
-    def __enter__(self) -> "_ManifestEntryFile":
+    Raises ValueError for a file that was cut short: PyIceberg takes it for one of fewer blocks, or reads past its end.
+    """
+
+    def __init__(self, file: InputFile, reader_of: Callable[[str], Reader]) -> None:
+        super().__init__(file)
+        self._reader_of = reader_of
+
+    def __enter__(self) -> "_WholeFile[_Struct]":
         with self.input_file.open() as stream:
-            self.decoder = new_decoder(stream.read())
+            content = stream.read()
+        self.decoder = new_decoder(content)
         self.header = self._read_header()
-        self.reader = _entry_reader(self.header.meta[_SCHEMA_KEY])
+        if not content.endswith(self.header.sync):  # as the header and every block do
+            raise ValueError(f"{self.input_file.location} is cut short, after {len(content):,} bytes")
+        self.reader = self._reader_of(self.header.meta[_SCHEMA_KEY])
         return self
+
+
+@lru_cache(maxsize=64)
+def _list_reader(schema: str) -> Reader:
+    resolver = ReadSchemaResolver(
+        read_types={-1: PlannedManifest, 508: PartitionFieldSummary}, read_enums={517: ManifestContent}
+    )
+    return _resolved(schema, MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION], resolver)
 
 
 @lru_cache(maxsize=64)
@@ -104,8 +120,11 @@ def _entry_reader(schema: str) -> Reader:
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     )
+    return _resolved(schema, MANIFEST_ENTRY_SCHEMAS[_READ_VERSION], resolver)
+
+
+def _resolved(schema: str, read: Any, resolver: ReadSchemaResolver) -> Reader:
     stored: Any = AvroSchemaConversion().avro_to_iceberg(json.loads(schema))
-    read: Any = MANIFEST_ENTRY_SCHEMAS[_READ_VERSION]
     partners: Any = SchemaPartnerAccessor()
     reader: Any = visit_with_partner(stored, read, resolver, partners)
     return reader  # type: ignore[no-any-return]

@@ -203,6 +203,23 @@ def test_a_snapshot_whose_manifests_are_lost_is_named(table: Table, content: byt
     assert len(reader.search(queries(1), 3).rows) == 3
 
 
+@pytest.mark.parametrize("part", ["list", "manifest"])
+def test_manifests_that_were_cut_short_are_not_shorter_ones(table: Table, part: str) -> None:
+    """As a copy leaves them that was broken off: readers of whole blocks would see fewer files, or none."""
+    table.append(make_rows(100, 150))
+    snapshot = table.refresh().current_snapshot() or pytest.fail("gone")
+    location = snapshot.manifest_list if part == "list" else snapshot.manifests(table.io)[0].manifest_path
+    path = Path(location.removeprefix("file://"))
+    content = path.read_bytes()
+    assert len(live_files(table, SnapshotId(snapshot.snapshot_id)).files) == 2
+    marker = content[-16:]  # ends the header and every block
+    header = content.index(marker) + len(marker)
+    for length in (*range(header + 1, len(content), 37), len(content) - 17, len(content) - 16, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(ManifestError, match="cut short"):
+            live_files(table, SnapshotId(snapshot.snapshot_id))
+
+
 def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table: Table) -> None:
     ancestor = table.refresh().current_snapshot() or pytest.fail("gone")
     materialize_theta_sketches(table, ancestor.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
