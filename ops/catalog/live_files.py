@@ -49,6 +49,14 @@ class RepeatedFileError(IcepuffinError):
 
     retryable = False
 
+    @classmethod
+    def of_unlike_deletes(cls, path: str) -> "RepeatedFileError":
+        """The error for a file where deletes apply to one of its entries alone."""
+        return cls(
+            f"{path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
+            "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
+        )
+
 
 class ManifestError(IcepuffinError):
     """Raised when manifests of a snapshot cannot be read: then nobody knows its files."""
@@ -164,6 +172,13 @@ def require_distinct_files(live: LiveFiles) -> None:
                 f"table => '{live.table}', options => map('rewrite-all', 'true')), or remove "
                 "the second entry (it came by add_files without a check)"
             )
+
+
+def require_same_deletes(live: LiveFiles) -> None:
+    """Raises RepeatedFileError for a file that the snapshot lists twice, and not each time with the same deletes."""
+    for file, following in pairwise(live.files):
+        if file.path == following.path and file.deletes != following.deletes:
+            raise RepeatedFileError.of_unlike_deletes(file.path)
 
 
 def _partition(file: DataFile) -> tuple[int, Any]:

@@ -46,10 +46,7 @@ def deleted_by_file(
     alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
         if deletes.setdefault(file.path, file.deletes) != file.deletes:
-            raise RepeatedFileError(
-                f"{file.path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
-                "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
-            )
+            raise RepeatedFileError.of_unlike_deletes(file.path)
         if file.path in parts:
             continue
         parts[file.path] = []

@@ -50,10 +50,10 @@ def materialize_theta_sketches(
     of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most.
 
-    Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
-    UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the storage and the
-    runner raise. Nothing is published then. Where file sketches or the old statistics file are lost, `note` has
-    it: that is no error.
+    Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
+    derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
+    storage and the runner raise. Nothing is published then. Where file sketches or the old statistics file are lost,
+    `note` has it: that is no error.
     """
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)

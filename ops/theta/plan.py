@@ -12,7 +12,7 @@ from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import own_tag_target
-from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
+from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from icepuffin.ops.catalog.statistics import find_statistics
@@ -60,14 +60,15 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
     """The plan of a snapshot's sketches. Reads metadata, and the footers of file sketches.
 
-    Raises ThetaError, EqualityDeletesError, UnsketchableColumnError, UnsupportedFormatError, and TagTakenError where
-    the tag of the file sketches is somebody else's.
+    Raises ThetaError, EqualityDeletesError, RepeatedFileError, UnsketchableColumnError, UnsupportedFormatError, and
+    TagTakenError where the tag of the file sketches is somebody else's.
     """
     require_committable(table)
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
         own_tag_target(table, tag)
     live = live_files(table, SnapshotId(snapshot.snapshot_id))
     require_resolvable_deletes(live)
+    require_same_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
     earlier = open_earlier_sketches(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())

@@ -8,7 +8,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import RepeatedFileError, live_files
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_exact, open_index
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -87,3 +90,15 @@ def test_entries_with_different_deletes_are_scanned_each_by_its_own_or_refused(t
     assert len(exact.rows) == 90 + 100 + 100
     with pytest.raises(RepeatedFileError, match=r"listed twice in a snapshot, and deletes apply"):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
+
+
+def test_sketches_of_entries_with_different_deletes_are_refused(table: Table) -> None:
+    """One sketch per path counts the rows of one entry."""
+    list_again(table)
+    head = SnapshotId(table.metadata.current_snapshot_id or 0)
+    assert materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE).ndv["id"] == 200
+    append_position_deletes(table, {live_files(table, head).files[0].path: np.arange(10)})
+    list_again(table, rows=380)
+    head = SnapshotId(table.metadata.current_snapshot_id or 0)
+    with pytest.raises(RepeatedFileError, match=r"listed twice in a snapshot, and deletes apply"):
+        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
