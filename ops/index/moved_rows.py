@@ -14,7 +14,7 @@ from icepuffin.ops.index.dead_nodes import Nodes
 from icepuffin.ops.index.stages import BuildContext, ReadSummary, SlottedFile
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
 from icepuffin.ops.model import FileSlot, ShardId
-from icepuffin.ops.tasks.file_balls import BallSet, merge_balls
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, merge_balls
 from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, StagedMoves, hash_files, match_rows
 from icepuffin.ops.tasks.match_lineage import (
     LineageMatchResult,
@@ -220,7 +220,7 @@ def _read_summary(
     """Summary of the new files by lineage alone; no vector was read.
 
     Balls that hold all rows of a file hold any of them, so a new file gets the balls of the files that its rows came
-    from. It gets none where one of those has none.
+    from. Where one of those has none, it gets none, or one without end where its other rows get balls.
     """
     rows = dict.fromkeys((slot for slot, _ in after), 0)
     sources: dict[FileSlot, set[FileSlot]] = {}
@@ -228,13 +228,16 @@ def _read_summary(
         rows[move.after] += move.rows
         sources.setdefault(move.after, set()).add(move.before)
     balls_of = balls_by_slot(matching.base, matching.context.storage) if sources else {}
-    balls = [
-        (slot, ball)
-        for slot, olds in sorted(sources.items())
-        if all(balls_of[old] for old in olds)
-        for ball in merge_balls([ball for old in sorted(olds) for ball in balls_of[old]])
-    ]
-    return ReadSummary(rows, 0, (BallSet.of(balls, matching.context.layout.dims),))
+    dims = matching.context.layout.dims
+    endless: Ball = np.zeros(dims, np.float32), np.inf
+    with_other_rows = {slot for result in results for slot, _ in result.rows.unmatched}
+    balls: list[tuple[int, Ball]] = []
+    for slot, olds in sorted(sources.items()):
+        if all(balls_of[old] for old in olds):
+            balls += [(slot, ball) for ball in merge_balls([ball for old in sorted(olds) for ball in balls_of[old]])]
+        elif slot in with_other_rows:
+            balls.append((slot, endless))
+    return ReadSummary(rows, 0, (BallSet.of(balls, dims),))
 
 
 def _joined(matching: _Matching, results: Sequence[MatchResult], read: ReadSummary) -> _MatchOutcome:

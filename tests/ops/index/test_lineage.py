@@ -19,6 +19,7 @@ from icepuffin.ops.index import changes, dead_nodes, materialize_index, moved_ro
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.search import open_index
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
@@ -176,3 +177,20 @@ def test_moved_rows_of_a_file_without_a_ball_have_none_in_the_new_file(
     assert refreshed(table, LocalRunner(1)).remapped == ROWS
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     assert list(balls_by_slot(opened, STORAGE).values()) == [[]]
+
+
+def test_a_file_of_which_some_rows_have_no_ball_is_never_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other rows, which lineage does not find, are read and get balls of their own: around one cluster."""
+    (file,) = live_files(table, table.refresh().metadata.current_snapshot_id or 0).files
+    path = file.path.removeprefix("file://")
+    rows = pq.read_table(path)
+    place = rows.schema.get_field_index("_row_id")
+    row_ids = [number if number % 8 else 10 * ROWS + number for number in rows["_row_id"].to_pylist()]
+    pq.write_table(rows.set_column(place, rows.schema.field(place), pa.array(row_ids)), path)
+    real = moved_rows.balls_by_slot
+    monkeypatch.setattr(moved_rows, "balls_by_slot", lambda *of: {**real(*of), 2: []})
+    assert refreshed(table, LocalRunner(1)).remapped == ROWS
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    for number in range(0, ROWS, 60):
+        vector = make_rows(number, number + 1)["embedding"][0].as_py()
+        assert [row["id"] for row in reader.within(vector, 1e-6, columns=["id"])] == [number]
