@@ -284,9 +284,10 @@ class IndexReader:
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
+        doubts = (*doubts, *skipped.warnings)
         if certified_hits is not None:
             profile, doubts = certified_hits.profile(profile), certified_hits.warnings
-        return self._result(rows, profile, (*warnings, *doubts, *skipped.warnings))
+        return self._result(rows, profile, (*warnings, *doubts))
 
     def within(
         self,

@@ -252,7 +252,9 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _proof(certificate: Certificate) -> str:
     """The query for which the proof is closest, in words."""
     bounds = zip(certificate.pruned_from, certificate.last, strict=True)
-    pruned_from, last = min(bounds, key=lambda bound: bound[0] - bound[1] if bound[1] < math.inf else math.inf)
+    pruned_from, last = min(
+        bounds, key=lambda bound: bound[0] - bound[1] if bound[1] < math.inf else math.inf, default=(math.inf, math.inf)
+    )
     if math.isinf(pruned_from):
         return "every row was compared"
     return f"the last row is at {last:.6g}, and no row of the pruned files is under {pruned_from:.6g}"

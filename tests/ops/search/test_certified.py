@@ -1,5 +1,7 @@
 """Certified searches: the rows of an exact scan, however poor the graph's answer was, and a proof that holds."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +18,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import DIMS, ROWS, STORAGE
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
 CENTERS = 3 * np.eye(DIMS)[:6]
@@ -144,6 +146,11 @@ def test_a_search_that_is_not_certified_has_no_certificate(readers: dict[tuple[s
     assert "certified" not in result.explain()
 
 
+def test_no_queries_are_certified_and_explained(readers: dict[tuple[str, str, str], IndexReader]) -> None:
+    result = readers["l2", "f32", "in-process"].search(np.empty((0, DIMS)), 5, certified=True)
+    assert (len(result), "certified" in result.explain()) == (0, True)
+
+
 def test_an_exact_scan_needs_no_certificate(table: Table) -> None:
     reader = open_exact(table, "embedding", "ip", storage=STORAGE)
     result = reader.search(CENTERS[0], 5, certified=True, columns=["id"])
@@ -159,3 +166,18 @@ def test_what_cannot_be_certified_is_refused(table: Table) -> None:
     partial = open_index(table, definition_of("l2", "f32"), stale=StalePolicy.NEAREST_ONLY, storage=STORAGE)
     with pytest.raises(QueryError, match="stale='complete'"):
         partial.search(CENTERS[0], 5, certified=True)
+
+
+def test_a_row_without_a_distance_is_counted_once(table_factory: Callable[..., Table]) -> None:
+    """The first answer and its proof both scan the freshness tail."""
+    table = table_factory()
+    table.append(make_rows(0, 100))
+    index_head(table)
+    rows = make_rows(100, 102)
+    vectors = rows["embedding"].to_pylist()
+    vectors[0][0] = math.nan
+    kind = rows.schema.field("embedding").type
+    place = rows.schema.get_field_index("embedding")
+    table.append(rows.set_column(place, rows.schema.field(place), pa.array(vectors, kind)))
+    result = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(vectors[1], 3, certified=True)
+    assert ["no distance" in warning for warning in result.warnings] == [True]
