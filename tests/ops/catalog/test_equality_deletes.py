@@ -386,6 +386,12 @@ def test_a_bound_that_was_cut_short_covers_what_begins_like_it() -> None:
     assert KeyRanges(key, [key_bounds(data, key)]).may_meet(exact).tolist() == [True]
 
 
+def test_a_bound_of_another_width_bounds_nothing() -> None:
+    """As where a date was widened to a timestamp since: days are no microseconds."""
+    file = file_of([3], DateType(), lambda value: value, counts=True)
+    assert key_bounds(file, NestedField(1, "a", TimestampType(), required=False)).lower is None
+
+
 def test_an_index_follows_deletes_by_key(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before and after its refresh; then the version's tombstones serve, and no keys are read."""
     table = table_factory()

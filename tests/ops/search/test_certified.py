@@ -181,3 +181,12 @@ def test_a_row_without_a_distance_is_counted_once(table_factory: Callable[..., T
     table.append(rows.set_column(place, rows.schema.field(place), pa.array(vectors, kind)))
     result = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(vectors[1], 3, certified=True)
     assert ["no distance" in warning for warning in result.warnings] == [True]
+
+
+def test_rows_at_no_distance_are_certified(table: Table, readers: dict[tuple[str, str, str], IndexReader]) -> None:
+    """The k-th row lies at the query, as do others: nothing is under its distance."""
+    (row,) = table.scan(row_filter="id = 150").to_arrow().to_pylist()
+    for (metric, _, _), reader in readers.items():
+        certified = reader.search(row["embedding"], 3, certified=True, columns=["id"])
+        exact = open_exact(table, "embedding", metric, storage=STORAGE).search(row["embedding"], 3, columns=["id"])
+        assert certified.rows["id"].equals(exact.rows["id"])
