@@ -30,7 +30,7 @@ from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.range_search import CertifiedHits, RangeSearch, resolve_rounding
+from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
@@ -234,6 +234,9 @@ class IndexReader:
         clock = StageClock()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
+        to_certify = certified and self._choice.loaded is not None  # an exact scan needs no proof
+        if to_certify:
+            self._require_certifiable()
         vectors = prepare_queries(queries, self._metric, self._choice.dims)
         returned = field_ids(self._target.schema, columns, self.table)
         k = min(k, self._max_k)
@@ -254,9 +257,7 @@ class IndexReader:
                 distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
                 hits = resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
                 clock.lap("settle")
-            certified_hits = (
-                self._certify(vectors, hits, k, matches, clock) if certified and self._choice.loaded else None
-            )
+            certified_hits = self._range_search.certify(vectors, hits, k, matches, clock) if to_certify else None
         except IndexUnavailableError as error:
             other = self._without_index(error)
             return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=where)
@@ -474,10 +475,8 @@ class IndexReader:
             warnings = (_CUT_IN_DOUBT,)
         return answer, warnings
 
-    def _certify(
-        self, vectors: npt.NDArray[np.float64], hits: Hits, k: int, matches: Matches | None, clock: StageClock
-    ) -> CertifiedHits:
-        """The k nearest rows, proven, from rows that were found. Raises QueryError where that is impossible."""
+    def _require_certifiable(self) -> None:
+        """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""
         if self.coverage is Coverage.NEAREST_VERSION_ONLY:
             raise QueryError("certified needs the rows that the index lacks: open the reader with stale='complete'")
         if self._metric is Metric.INNER_PRODUCT:
@@ -485,7 +484,6 @@ class IndexReader:
                 "certified cannot rule out a file under inner product, which obeys no triangle inequality: "
                 "icepuffin.open_exact compares every row"
             )
-        return self._range_search.certify(vectors, hits, k, matches, clock)
 
     @cached_property
     def _longest_vector(self) -> float:
