@@ -20,20 +20,18 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.search.clusters import CENTERS, clustered
 
-CENTERS = 3 * np.eye(DIMS)[:6]
 ROWS_PER_FILE = 100
 INDEXES = [("l2", "f32"), ("l2", "none"), ("cosine", "f32"), ("cosine", "f16")]
 
 
 def rows_around(center: npt.NDArray[np.float64], first: int) -> pa.Table:
-    """Rows around one point, some of them equal: their data file is far from the others."""
-    rng = np.random.default_rng(first)
-    ids = np.arange(first, first + ROWS_PER_FILE)
-    vectors = center + 0.3 * rng.standard_normal((ROWS_PER_FILE, DIMS))
-    vectors[::10] = vectors[1]
-    columns = {"id": ids, "name": [f"n{i}" for i in ids], "section": [f"section {i % 5}" for i in ids]}
-    return pa.table({**columns, "embedding": pa.array(vectors.tolist(), pa.list_(pa.float32()))}, schema=ROWS)
+    """Rows around one point, of which some have the same vector."""
+    rows = clustered(first, ROWS_PER_FILE, center.tolist())
+    places = np.arange(ROWS_PER_FILE)
+    places[::10] = 1
+    return rows.set_column(3, ROWS.field("embedding"), rows["embedding"].take(pa.array(places)))
 
 
 @pytest.fixture(scope="module")

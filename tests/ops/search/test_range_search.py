@@ -1,6 +1,6 @@
 """Threshold queries: exactly the rows that brute force finds, whatever was pruned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -31,21 +31,10 @@ from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.naive.thresholds import within
 from tests.naive.vectors import distance
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.search.clusters import CENTERS, clustered
 
 TableFactory = Callable[..., Table]
 METRICS = ["l2", "cosine", "ip"]
-
-
-def clustered(first: int, count: int, center: Sequence[float], seed: int = 0) -> pa.Table:
-    """Rows around one point: their data file is far from the others."""
-    rng = np.random.default_rng([seed, first])
-    ids = np.arange(first, first + count)
-    vectors = np.asarray(center) + 0.3 * rng.standard_normal((count, DIMS))
-    columns = {"id": ids, "name": [f"n{i}" for i in ids], "section": [f"section {i % 5}" for i in ids]}
-    return pa.table({**columns, "embedding": pa.array(vectors.tolist(), pa.list_(pa.float32()))}, schema=ROWS)
-
-
-CENTERS = 3 * np.eye(DIMS)[:6]
 
 
 @pytest.fixture
