@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSystem
 from pyiceberg.io import FileIO, InputStream, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
@@ -71,14 +72,19 @@ class VendedFileIO(PyArrowFileIO):
 
 
 class _File(PyArrowFile):
-    """A file that is opened or looked up once more, with new keys, where the store refuses the keys."""
+    """A file that is read or looked up once more, with new keys, where the store refuses the keys."""
 
     def __init__(self, io: VendedFileIO, file: PyArrowFile) -> None:
         super().__init__(file.location, file._path, file._filesystem, file._buffer_size)  # noqa: SLF001
         self._io = io
 
     def open(self, seekable: bool = True) -> InputStream:
-        return self._with_keys(lambda: super(_File, self).open(seekable))
+        """The whole file, as all that is read this way is metadata: keys may be revoked after a file was opened."""
+        return self._with_keys(lambda: self._content(seekable))
+
+    def _content(self, seekable: bool) -> InputStream:
+        with super().open(seekable) as stream:
+            return pa.BufferReader(stream.read())  # type: ignore[no-any-return]
 
     def _file_info(self) -> FileInfo:
         return self._with_keys(super()._file_info)

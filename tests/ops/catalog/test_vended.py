@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.io import InputStream
+from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.report import IndexReport
@@ -108,6 +111,26 @@ def test_keys_that_the_store_refuses_are_replaced(sends_expiry: bool, lake: Vend
     assert set(lake.refused) == {"ExpiredToken"}
     lake.expire()
     assert table.scan(selected_fields=("id",)).to_arrow().num_rows == 200, "PyIceberg's own client likewise"
+
+
+def test_keys_that_expire_after_a_manifest_was_opened_are_replaced(
+    lake: Vending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(lake, tmp_path)
+    io, location = current_io(table, storage_of(table)), (table.current_snapshot() or pytest.fail("gone")).manifest_list
+    assert io.new_input(location).exists()
+    opened = PyArrowFile.open
+
+    def expired_then(file: PyArrowFile, seekable: bool = True) -> InputStream:
+        monkeypatch.setattr(PyArrowFile, "open", opened)
+        stream = opened(file, seekable)
+        lake.expire()
+        return stream
+
+    monkeypatch.setattr(PyArrowFile, "open", expired_then)
+    with io.new_input(location).open() as stream:
+        assert stream.read().startswith(b"Obj")
+    assert set(lake.refused) == {"ExpiredToken"}
 
 
 class Slow(LocalRunner):
