@@ -77,12 +77,21 @@ def field_of(file: DataFile, name: str) -> Any:
 
 
 def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> list[ManifestEntry]:
+    """Raises ValueError for a manifest of fewer entries than its list says: one that was cut between two blocks."""
     with _WholeFile[ManifestEntry](io.new_input(manifest.manifest_path), _entry_reader) as reader:
-        return [
-            _inherit_from_manifest(entry, manifest)
-            for entry in reader
-            if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
-        ]
+        entries = list(reader)
+    counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
+    listed = sum(count or 0 for count in counts)  # v1 lists may lack them
+    if len(entries) < listed:
+        raise ValueError(
+            f"{manifest.manifest_path} is cut short: it has {len(entries):,} entries, and the manifest list counts "
+            f"{listed:,}"
+        )
+    return [
+        _inherit_from_manifest(entry, manifest)
+        for entry in entries
+        if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
+    ]
 
 
 class _WholeFile(AvroFile[_Struct]):

@@ -220,6 +220,23 @@ def test_manifests_that_were_cut_short_are_not_shorter_ones(table: Table, part: 
             live_files(table, SnapshotId(snapshot.snapshot_id))
 
 
+def test_a_manifest_that_was_cut_between_two_blocks_is_not_a_shorter_one(table: Table) -> None:
+    """Each of its blocks is whole then. Its entries are counted in the manifest list."""
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    snapshot = table.current_snapshot() or pytest.fail("gone")
+    (manifest,) = snapshot.manifests(table.io)
+    path = Path(manifest.manifest_path.removeprefix("file://"))
+    content = path.read_bytes()
+    marker = content[-16:]
+    path.write_bytes(content[: content.index(marker) + len(marker)])
+    for work in (
+        lambda: live_files(table, SnapshotId(snapshot.snapshot_id)),
+        lambda: reader.search(queries(1), 3, where="id < 50"),
+    ):
+        with pytest.raises(ManifestError, match="has 0 entries, and the manifest list counts 1"):
+            work()
+
+
 def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table: Table) -> None:
     ancestor = table.refresh().current_snapshot() or pytest.fail("gone")
     materialize_theta_sketches(table, ancestor.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
