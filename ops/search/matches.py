@@ -12,9 +12,10 @@ from itertools import chain
 
 import numpy as np
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
+from pyiceberg.types import UUIDType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.file_io import current_io
@@ -29,6 +30,9 @@ from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.rows import by_file
 
+_LOWER, _UPPER = 2, 3
+"""Places of the bounds in the summary of a partition field"""
+_ALL_UUIDS = bytes(16), b"\xff" * 16
 _MAX_CONDITIONS = 64
 _MAX_ROWS = 4_000_000
 """Rows that a cache keeps, of 8 bytes each"""
@@ -62,6 +66,40 @@ class Matches:
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
         """bool[N]: which nodes of a shard match, of those with a live row."""
         return self.mask(shard.file_numbers, shard.positions)
+
+
+class _FilePlanner(ManifestGroupPlanner):
+    """PyIceberg's choice of the data files that may match, but never by bounds of uuids.
+
+    Writers in Java compared uuids as signed numbers (apache/iceberg#14216), so their bounds enclose other values.
+    """
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        evaluate = super()._build_manifest_evaluator(spec_id)
+        fields = self.table_metadata.specs()[spec_id].partition_type(self.table_metadata.schema()).fields
+        places = [place for place, field in enumerate(fields) if isinstance(field.field_type, UUIDType)]
+
+        def may_match(manifest: ManifestFile) -> bool:
+            summaries = manifest.partitions or []
+            for summary in (summaries[place] for place in places if summaries):
+                if summary.lower_bound is not None:  # else all values are null
+                    summary[_LOWER], summary[_UPPER] = _ALL_UUIDS
+            return evaluate(manifest)
+
+        return may_match
+
+    def _build_metrics_evaluator(self) -> Callable[[DataFile], bool]:
+        evaluate = super()._build_metrics_evaluator()
+        fields = self.table_metadata.schema().fields
+        uuids = [field.field_id for field in fields if isinstance(field.field_type, UUIDType)]
+
+        def may_match(file: DataFile) -> bool:
+            for bounds in (file.lower_bounds, file.upper_bounds):
+                for field_id in uuids if bounds else ():
+                    bounds.pop(field_id, None)
+            return evaluate(file)
+
+        return may_match
 
 
 class MatchCache:
@@ -120,7 +158,7 @@ def scan_matches(
     with reading_manifests(table, live.snapshot_id):
         manifests = [file for file in read_manifests(io, snapshot) if file.content == ManifestContent.DATA]
         # DataScan.plan_files also computes residual filters, and fails at a partition that is null
-        entries = ManifestGroupPlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
+        entries = _FilePlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
         paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
     planned = sorted(
         number for path in paths for number in numbers[path] if files is None or FileNumber(number) in files

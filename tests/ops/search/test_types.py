@@ -13,10 +13,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog import manifests
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.search import FilterError, open_index
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.search import FilterError, matches, open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION
+from tests.ops.search.partitioned import append_rows
 
 COUNT = 30
 DAY = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -136,6 +140,49 @@ def test_a_condition_on_a_column_of_each_type(
 ) -> None:
     """A null satisfies none of them, not even those that say what a column is not."""
     assert matching(typed, where) == [n for n in range(COUNT) if n % 7 != 6 and expected(n)]
+
+
+def as_java_orders(uuid: UUID) -> tuple[int, ...]:
+    return tuple(int.from_bytes(half, "big", signed=True) for half in (uuid.bytes[:8], uuid.bytes[8:]))
+
+
+def test_bounds_of_uuids_in_the_order_of_java_exclude_no_row(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers before Iceberg 1.11 have them, of a file's values and of the partitions of a manifest's files."""
+    codes = [code(16), code(144), code(255)]
+    lower, *_, upper = (item.bytes for item in sorted(codes, key=as_java_orders))
+    assert lower > upper
+    stored = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([item.bytes for item in codes], pa.binary(16)))
+    rows = typed_rows(0, 3).select(["id", "code", "embedding"]).set_column(1, "code", stored)
+    table = catalog.create_table("db.java_uuids", rows.schema, properties={"format-version": "2"})
+    table.append(rows)
+    with table.update_spec() as spec:
+        spec.add_identity("code")
+    append_rows(table.refresh(), rows, "code")
+    field_id = table.schema().find_field("code").field_id
+    read_entries, read_manifests = manifests._entries, matches.read_manifests
+
+    def java_entries(*arguments: Any, **named: Any) -> Any:
+        entries = read_entries(*arguments, **named)
+        for entry in entries:
+            entry.data_file.lower_bounds[field_id], entry.data_file.upper_bounds[field_id] = lower, upper
+        return entries
+
+    def java_manifests(*arguments: Any) -> Any:
+        listed = read_manifests(*arguments)
+        for manifest in listed:
+            for summary in manifest.partitions or ():
+                summary[2], summary[3] = lower, upper
+        return listed
+
+    monkeypatch.setattr(manifests, "_entries", java_entries)
+    monkeypatch.setattr(matches, "read_manifests", java_manifests)
+    for number, item in enumerate(codes):
+        assert matching(table, f"code = '{item}'") == [number, number]
+        assert matching(table, IB.In("code", [item, code(1)])) == [number, number]
+    assert matching(table, f"code < '{code(145)}'") == [0, 0, 1, 1]
+    live = live_files(table, SnapshotId(table.refresh().metadata.current_snapshot_id or 0))
+    read = matches.find_matches(table, live, table.schema(), f"code = '{codes[0]}'", STORAGE)
+    assert (read.files_read, len(live.files)) == (2, 4), "partition values exclude files"
 
 
 @pytest.mark.parametrize(
