@@ -13,7 +13,6 @@ from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
-from icepuffin.ops.index.integrity import check_integrity, remedy
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.model import Action, SnapshotId
 
@@ -172,6 +171,8 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 severity=dg.AssetCheckSeverity.WARN,
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
+        from icepuffin.ops.index.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
+
         report = check_integrity(table, version, storage_of(table))
         for fault in report.faults:
             dg.get_dagster_logger().error("%s: %s", report.path, fault)

@@ -71,7 +71,7 @@ class IcepuffinCount(Icepuffin):
 
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
-        materialization: Any = importlib.import_module("icepuffin.ops.theta.materialization")
+        sketching: Any = importlib.import_module("icepuffin.ops.theta.snapshot_sketches")
         live: Any = importlib.import_module("icepuffin.ops.catalog.live_files")
         tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
         blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
@@ -81,7 +81,7 @@ class IcepuffinCount(Icepuffin):
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()
         wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
-        parts = -(-file.record_count // materialization.PART_ROWS)
+        parts = -(-file.record_count // sketching.PART_ROWS)
         shares = [tasks.FilePart(file, wanted, part, parts) for part in range(parts)]
         runner = self.runner
         todo = tasks.plan_tasks(

@@ -81,12 +81,22 @@ def test_a_package_imports_only_what_it_may(imported: tuple[str, ...], absent: t
         (("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate", "ops.theta.ndv"), ("numba",)),
         (("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
         (("ops.runs.maintenance",), ("numba",)),
-        (("ops.runs.index", "ops.runs.sketches"), ("numba",)),
+        (("ops.runs.index", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
+        (("orchestration.definitions",), ("numba",)),
     ],
-    ids=["definitions of kernels", "settings", "lists of indexes", "statistics", "overviews", "garbage", "plans"],
+    ids=[
+        "definitions of kernels",
+        "settings",
+        "lists of indexes",
+        "statistics",
+        "overviews",
+        "garbage",
+        "runs",
+        "Dagster",
+    ],
 )
 def test_metadata_is_read_without_kernels(modules: tuple[str, ...], absent: tuple[str, ...]) -> None:
-    """Commands that read metadata alone must start fast, and numba takes a third of a second."""
+    """Commands, runs without work and Dagster's processes must start fast, and numba takes a third of a second."""
     imports = ", ".join(f"icepuffin.{module}" for module in modules)
     done = run(sys.executable, "-c", f"import sys, {imports}\nprint(sorted(set({absent}) & set(sys.modules)))")
     assert done.returncode == 0, done.stderr

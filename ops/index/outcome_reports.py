@@ -1,14 +1,17 @@
 """The report of a run on an index, from its plan and from what was made."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import IndexReport, ShardReport, mean_recall
-from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import Action, How, ShardId
 from icepuffin.ops.stage_clock import StageClock
+
+if TYPE_CHECKING:
+    from icepuffin.ops.index.assembly import VersionFile
+    from icepuffin.ops.index.stages import ShardSet
 
 
 def empty_report(plan: VersionPlan, clock: StageClock) -> IndexReport:
@@ -53,7 +56,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
 
 
 def new_version_report(
-    plan: VersionPlan, clock: StageClock, shard_set: ShardSet, file: VersionFile, version: DerivedVersion
+    plan: VersionPlan, clock: StageClock, shard_set: "ShardSet", file: "VersionFile", version: DerivedVersion
 ) -> IndexReport:
     """Report a run that published a version."""
     shards = shard_set.shards

@@ -9,6 +9,7 @@ from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
 from icepuffin.ops.index.definition import IndexDefinition, resolve_filters
 from icepuffin.ops.index.estimate import estimate
+from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Estimate, IndexReport
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -34,8 +35,6 @@ def refresh_index(
     `verify`: a version is reused or taken as base only after its whole file has been read and found intact.
     Raises what `materialize_index` and `create_index` raise.
     """
-    from icepuffin.ops.index.materialization import materialize_index  # noqa: PLC0415  numba, which estimates do not need
-
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{table_name(table)}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
@@ -64,8 +63,6 @@ def maintain_index(
 
     Returns None where no shard is. Raises what `materialize_index` raises.
     """
-    from icepuffin.ops.index.materialization import rebuild_tombstoned_shards  # noqa: PLC0415  numba
-
     definition = ensure_defined(table, definition)
     head = head_of(table, watched_ref)
     rows = 0 if head is None else snapshot_rows(table, head)

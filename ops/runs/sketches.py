@@ -8,7 +8,7 @@ from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.runner import Progress
-from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches
+from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
 
 
 def refresh_sketches(
@@ -25,8 +25,6 @@ def refresh_sketches(
 
     `columns`: None for all whose type is sketched. Raises what `materialize_theta_sketches` raises.
     """
-    from icepuffin.ops.theta import materialize_theta_sketches  # noqa: PLC0415  numba, which estimates do not need
-
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{table_name(table)}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
     report = materialize_theta_sketches(

@@ -1,36 +1,27 @@
 """Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.theta import union
 from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import Progress, TaskRunner
-from icepuffin.ops.tasks.theta import FilePart, SketchResult, plan_tasks, sketch_files
-from icepuffin.ops.theta.ancestry import Extension
-from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
-from icepuffin.ops.theta.estimate import estimate_work, measurement_text
-from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
+from icepuffin.ops.theta.columns import is_enabled
+from icepuffin.ops.theta.estimate import measurement_text
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import ndv_at
-from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, data_snapshot, find_missing, is_current, plan_sketches
+from icepuffin.ops.theta.plan import data_snapshot, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics
-from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome, ThetaReport
+from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
-from icepuffin.puffin.blobs import theta as theta_blob
-from icepuffin.puffin.blobs.theta import ThetaSketch
-
-PART_ROWS = 1 << 20
-"""Rows per part of a file, about, into which a longer file is cut at row groups, so that several cores read one file"""
 
 
 def materialize_theta_sketches(
@@ -84,7 +75,9 @@ def materialize_theta_sketches(
         make_lasting(table, SKETCHES_TAG)
         return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
 
-    sketched = _sketch(plan, store, storage, runner, progress)
+    from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
+
+    sketched = sketch_snapshot(plan, store, storage, runner, progress)
     reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
     written, carried, note = publish_statistics(table, store, snapshot, new)
@@ -110,73 +103,3 @@ def materialize_theta_sketches(
             filter(None, (plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _SnapshotSketches:
-    """Sketches of the live rows of a snapshot, and the work that they took."""
-
-    united: Mapping[int, ThetaSketch]
-    per_file: tuple[FileSketches, ...]
-    """Sketches per live file, where there are any"""
-    missing: MissingSketches
-    """Sketches that were missing, and were made now"""
-    estimate: ThetaEstimate
-
-
-def _sketch(
-    plan: SketchPlan, store: Storage, config: StorageConfig, runner: TaskRunner, progress: Progress | None
-) -> _SnapshotSketches:
-    """Read the columns of files that no file sketch covers, and unite all sketches."""
-    earlier = plan.earlier.read(plan.keys.values(), plan.columns)
-    sketches_by_path = {path: earlier[key] for path, key in plan.keys.items()}
-    missing = find_missing(plan, store, sketches_by_path)
-    expected = estimate_work(plan, missing, config, runner)
-    for result in _run(plan, config, runner, missing.columns, progress):
-        for column, image in zip(missing.columns[result.path], result.images, strict=True):
-            sketch = theta_blob.decode(image)
-            other = sketches_by_path[result.path].get(column.field_id)
-            sketches_by_path[result.path][column.field_id] = _union([sketch, other] if other else [sketch])
-    united = {c.field_id: _united(c, sketches_by_path, missing.extensions.get(c.field_id)) for c in plan.columns}
-    types = {c.field_id: c.counted_as for c in plan.columns}
-    per_file = tuple(
-        FileSketches(plan.keys[path], {(i, types[i]): sketch for i, sketch in sketches.items()})
-        for path, sketches in sorted(sketches_by_path.items())
-        if sketches
-    )
-    return _SnapshotSketches(united, per_file, missing, expected)
-
-
-def _united(
-    column: SketchedColumn, sketches_by_path: Mapping[str, Mapping[int, ThetaSketch]], extension: Extension | None
-) -> ThetaSketch:
-    parts = [extension.sketch] if extension else []
-    covered = extension.covered if extension else frozenset()
-    parts += [
-        s[column.field_id] for path, s in sketches_by_path.items() if path not in covered and column.field_id in s
-    ]
-    return _union(parts)
-
-
-def _union(sketches: Sequence[ThetaSketch]) -> ThetaSketch:
-    return ThetaSketch(*union((s.theta, s.hashes) for s in sketches))
-
-
-def _run(
-    plan: SketchPlan,
-    config: StorageConfig,
-    runner: TaskRunner,
-    columns_by_path: Mapping[str, Sequence[SketchedColumn]],
-    progress: Progress | None,
-) -> list[SketchResult]:
-    files: Mapping[str, LiveFile] = plan.live.by_path()
-    file_parts = []
-    for path in sorted(columns_by_path):
-        columns = tuple((c.field_id, c.type) for c in columns_by_path[path])
-        parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
-        file_parts += [FilePart(files[path], columns, part, parts) for part in range(parts)]
-    tasks = plan_tasks(file_parts, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)
-    if not tasks:
-        return []
-    done = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)
-    return [result for results in done for result in results]

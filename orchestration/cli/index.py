@@ -290,7 +290,6 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
       icepuffin index verify demo.packages embedding
     """
     from icepuffin.ops.catalog.bound_versions import tagged_version
-    from icepuffin.ops.index.integrity import check_integrity, remedy
 
     definition = context.index(index)
     version = tagged_version(context.table, definition.name)
@@ -299,6 +298,8 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
             f"{context.name} has no version of index {definition.name} yet; "
             f"make one with: icepuffin refresh {context.name}"
         )
+    from icepuffin.ops.index.integrity import check_integrity, remedy  # numba, which a missing version does not need
+
     with progress_bars(quiet=context.as_json) as bars:
         integrity = check_integrity(context.table, version, context.storage, progress=bars)
     if context.as_json:

@@ -19,7 +19,6 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.discovery import indexes_of, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION
 from icepuffin.orchestration.processes import lost_runs, process_tags
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
@@ -173,6 +172,8 @@ def _root_message(error: SerializableErrorInfo | None) -> str:
 
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick | LocalRun | SkippedTable]:
     """Evaluate every table and run what is due, oldest snapshot first. Yields each result when it is there."""
+    from icepuffin.orchestration.factory import build  # noqa: PLC0415  assets and jobs, which `due_runs` does not need
+
     catalogs = catalogs_of(settings)
     listings = list_tables(settings.tables, catalogs)
     definitions = build(settings, listings)

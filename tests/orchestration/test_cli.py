@@ -505,6 +505,20 @@ def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], la
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
+def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake) -> None:
+    run("refresh", "demo.packages")
+    program = (
+        "import sys; from icepuffin.orchestration.cli import main\n"
+        f"main(['refresh', 'demo.packages', '--json', '--dir', {str(lake.directory)!r}])\n"
+        "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    document, loaded = done.stdout.rsplit("\n", 2)[:2]
+    assert loaded == "[]", done.stderr
+    assert json.loads(document)["embedding"]["action"] == "reused"
+    assert json.loads(document)["theta_sketches"]["outcome"] == "current"
+
+
 def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_dagster(lake: Lake) -> None:
     for command in (["sql", "SHOW INDEXES ON demo.packages"], ["ui"]):
         program = (
@@ -516,14 +530,20 @@ def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_da
         assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
-def test_an_evaluation_of_the_sensor_loads_no_pandas(lake: Lake) -> None:
+def test_an_evaluation_of_the_sensor_loads_no_kernels_and_no_jobs(run: Run, lake: Lake) -> None:
+    """And names the snapshot that was appended."""
+    run("sensor-tick")
+    added = str(lake.append())
     program = (
         "import sys; from icepuffin.orchestration.cli import main\n"
-        f"main(['sensor-tick', '--dry-run', '--dir', {str(lake.directory)!r}])\n"
-        "print(sorted({'pandas', 'pyspark'} & set(sys.modules)))"
+        f"main(['sensor-tick', '--dry-run', '--json', '--dir', {str(lake.directory)!r}])\n"
+        "print(sorted({'numba', 'pandas', 'pyspark', 'icepuffin.orchestration.factory'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+    document, loaded = done.stdout.rsplit("\n", 2)[:2]
+    assert loaded == "[]", done.stderr
+    assert json.loads(document) == [{"table": "demo/demo/packages", "due": [added]}]
+    run("sensor-tick")
 
 
 def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:

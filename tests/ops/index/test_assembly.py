@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import assembly, background_file, materialization, stages
+from icepuffin.ops.index import assembly, background_file, new_version, stages
 from icepuffin.ops.storage import StorageError, local
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
@@ -70,7 +70,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
     assert answer_with_recall(changed)[1] >= 0.95
 
 
-@pytest.mark.parametrize("stage", [(stages, "make_shard"), (materialization, "pass_gate"), (assembly, "_read_back")])
+@pytest.mark.parametrize("stage", [(stages, "make_shard"), (new_version, "pass_gate"), (assembly, "_read_back")])
 def test_a_refresh_that_fails_leaves_no_file(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, stage: tuple[Any, str]
 ) -> None:

@@ -24,7 +24,8 @@ from icepuffin.ops.index import (
     create_index,
     drop_index,
     integrity,
-    materialization,
+    materialize_index,
+    new_version,
     packs,
 )
 from icepuffin.ops.index.errors import NotAnIndexError
@@ -290,7 +291,7 @@ def test_a_missing_file_that_is_no_pack_costs_no_verification(table: Table, monk
     def missing(*_: object, **__: object) -> None:
         raise ObjectMissingError("deletes.parquet does not exist")
 
-    monkeypatch.setattr(materialization, "find_dead_nodes", missing)
+    monkeypatch.setattr(new_version, "find_dead_nodes", missing)
     with pytest.raises(ObjectMissingError):
         index_head(table)
     assert not verified
@@ -307,7 +308,7 @@ def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, mon
     table.append(make_rows(600, 620))
     before = packs_of(table)
     with monkeypatch.context() as patch:
-        patch.setattr(materialization.bindings, "publish", late)
+        patch.setattr(new_version.bindings, "publish", late)
         with pytest.raises(bindings.LostRaceError, match="dropped meanwhile"):
             index_head(table)
     assert packs_of(table) == before
@@ -387,7 +388,7 @@ def test_a_failure_leaves_neither_file_nor_pack(table: Table, monkeypatch: pytes
     table.overwrite(make_rows(5000, 5600))
     before = packs_of(table)
     with monkeypatch.context() as patch:
-        patch.setattr(materialization, "require_rows", failing)
+        patch.setattr(new_version, "require_rows", failing)
         with pytest.raises(CoverageError):
             index_head(table)
     assert packs_of(table) == before
@@ -400,11 +401,11 @@ def test_the_loser_of_two_equal_builds_leaves_no_pack(table: Table, monkeypatch:
     real = bindings.publish
 
     def late(*args: object) -> object:
-        monkeypatch.setattr(materialization.bindings, "publish", real)
+        monkeypatch.setattr(new_version.bindings, "publish", real)
         index_head(table.catalog.load_table(table.name()))
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(materialization.bindings, "publish", late)
+    monkeypatch.setattr(new_version.bindings, "publish", late)
     index_head(table)
     assert packs_of(table) == {pack.path for version in index_versions(table, "e") for pack in version.packs}
     assert_right(table)
@@ -538,7 +539,7 @@ def test_a_pack_that_expires_between_read_and_commit_is_not_named(
 def index_second(table: Table) -> None:
     """Make a version of the second of three snapshots: under a tag of its own, which expires."""
     second = data_snapshots(table)[1].snapshot_id
-    materialization.materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
+    materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
 
 
 def test_a_sweep_notices_a_version_of_an_older_snapshot(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

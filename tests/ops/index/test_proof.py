@@ -173,11 +173,11 @@ def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
     table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an older release may have left it."""
-    from icepuffin.ops.index import materialization  # noqa: PLC0415
+    from icepuffin.ops.index import new_version  # noqa: PLC0415
 
     with monkeypatch.context() as patched:
         corrupt(patched)
-        patched.setattr(materialization, "require_rows", lambda *_: UNPROVEN)
+        patched.setattr(new_version, "require_rows", lambda *_: UNPROVEN)
         index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
@@ -207,7 +207,7 @@ def test_a_kept_shard_is_searched_when_its_turn_comes(table: Table, monkeypatch:
     drop_everything(table)
     with monkeypatch.context() as patched:
         other_vectors(patched)
-        patched.setattr("icepuffin.ops.index.materialization.require_rows", lambda *_: UNPROVEN)
+        patched.setattr("icepuffin.ops.index.new_version.require_rows", lambda *_: UNPROVEN)
         index_head(table)
     monkeypatch.setattr(proof, "CHECK_INTERVAL", 1)
     for first in range(640, 1640, 10):  # a shard's turn is drawn by the build id, which has random snapshot ids

@@ -374,7 +374,7 @@ def test_over_budget_the_largest_files_are_kept(table: Table, runner: Threadless
 def test_a_file_of_many_row_groups_is_cut_into_tasks(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icepuffin.ops.theta.materialization.PART_ROWS", 1_000)
+    monkeypatch.setattr("icepuffin.ops.theta.snapshot_sketches.PART_ROWS", 1_000)
     with table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": "500"})
     snapshot = append(table, 0, 4_200)

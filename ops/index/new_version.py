@@ -1,0 +1,186 @@
+"""The making of a version: shards, recall gate, file, proof, and the commit that binds it to its snapshot."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.catalog.derived_snapshots import Binding
+from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.index.assembly import Assembly, VersionFile
+from icepuffin.ops.index.attributes import attribute_blobs
+from icepuffin.ops.index.build import build_shards
+from icepuffin.ops.index.dead_nodes import find_dead_nodes
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.errors import CoverageError, GateFailedError
+from icepuffin.ops.index.estimate import estimate
+from icepuffin.ops.index.integrity import spot_check
+from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.proof import require_rows
+from icepuffin.ops.index.rates import measurement_text
+from icepuffin.ops.index.refresh import refresh_shards
+from icepuffin.ops.index.report import IndexReport, mean_recall
+from icepuffin.ops.index.stages import ShardSet
+from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.stage_clock import StageClock
+from icepuffin.ops.steps import RunStep, reached
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+
+_RECALL_ADVICE = {
+    "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'). Else ",
+    "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
+    "f32": "To find more, ",
+}
+"""Advice on low recall, by the precision of the vectors in shards"""
+_LENGTHS = 1e-17, 1e18
+"""Lengths of vectors whose squares floats hold, a margin included"""
+_log = logging.getLogger(__name__)
+
+
+def make_version(
+    table: Table,
+    plan: VersionPlan,
+    clock: StageClock,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: StageProgress | None = None,
+) -> IndexReport:
+    """Make and publish the version that a plan to build or to refresh is for; nothing, where no row has a vector.
+
+    Raises ShardTooLargeError where a shard of the base version has no room for the new rows, GateFailedError,
+    CoverageError, PuffinError where the base version is damaged, ObjectMissingError where another run swept what this
+    one had staged, and what the catalog, the storage and the runner raise. Nothing is published then.
+    """
+    bindings.require_bindable(table)
+    reached(RunStep.PLANNED)
+    base = plan.base if plan.action is Action.REFRESHED else None
+    if base:
+        with clock.stage("copy"):
+            spot_check(base, plan.build_id, storage)
+    with clock.stage("work"):
+        dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base else None
+    with clock.stage("estimate"):
+        expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
+    with Assembly(plan, storage) as assembly:
+        shard_set: ShardSet | None
+        with clock.stage("work"):
+            if base and dead:
+                shard_set = refresh_shards(
+                    plan, base, dead, runner=runner, storage=storage, progress=progress, on_kept=assembly.begin
+                )
+            else:
+                shard_set = build_shards(plan, runner=runner, storage=storage, progress=progress)
+        if shard_set is None:
+            return empty_report(replace(plan, reason="no live row has a vector"), clock)
+        pass_gate(plan, shard_set)
+        with clock.stage("work"):
+            columns = attribute_blobs(plan, shard_set.files, storage=storage, runner=runner, progress=progress)
+        reached(RunStep.MADE)
+        with clock.stage("assemble"):
+            file = assembly.finish(shard_set, columns)
+        with clock.stage("verify"):
+            try:
+                searched = require_rows(plan, shard_set, file, storage, runner)
+            except CoverageError:  # the next attempt must not reuse what was staged
+                _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
+                raise
+    reached(RunStep.ASSEMBLED)
+    clock.split("assemble", "copy", file.copy_seconds)
+    with clock.stage("bind"):
+        measurement = measurement_text(plan, shard_set, clock.stages, runner)
+        version = publish(table, plan, file, storage=storage, measurement=measurement)
+        _expire_packs(table)
+    return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
+
+
+def _expire_packs(table: Table) -> None:
+    """Drop the packs of versions that have expired since: no engine's expiry does. What fails here is done later."""
+    if not unnamed_packs(table):
+        return
+    try:
+        expire_packs(table)
+    except Exception as error:  # a catalog's client raises its own, as where the right to remove snapshots is missing
+        _log.warning("packs that no version names stay until a later refresh, or `icepuffin gc`: %s", error)
+
+
+def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
+    """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
+    recall = mean_recall(shard_set.shards)
+    if recall < plan.definition.target_recall:
+        why = _recall_advice(plan.definition, shard_set)
+        raise GateFailedError(
+            f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
+            f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
+            f"previous version stays. {why}raise max_degree or search_list, or lower target_recall"
+        )
+
+
+def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:
+    """What to change where recall is low, before all else."""
+    length = float(np.linalg.norm(shard_set.layout.codebook.astype(np.float64), axis=1).max(initial=0))
+    if definition.metric is Metric.COSINE or _LENGTHS[0] <= length <= _LENGTHS[1]:
+        return _RECALL_ADVICE[definition.vectors]
+    return (
+        f"Vectors are about {length:.0e} long, and a graph is built by squares of floats, which end at 3e38 and vanish "
+        "under 1e-38: scale the column to about 1, and queries alike. Else "
+    )
+
+
+def publish(
+    table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, measurement: str = ""
+) -> DerivedVersion:
+    """Bind the file. If another run has published an equal version first, return that and delete this file.
+
+    Raises LostRaceError where another version was published, and what `bindings.publish` raises.
+    """
+    store = open_storage(plan.live.location, storage)
+    binding = Binding(
+        kind=BlobKind.INDEX,
+        name=plan.definition.name,
+        tag=plan.tag,
+        base_snapshot_id=plan.live.snapshot_id,
+        build_id=plan.build_id,
+        puffin_path=file.path,
+        file_size=file.file_size,
+        footer_size=file.footer_size,
+        expected_ref=plan.expected_ref,
+        max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
+        measurement=measurement,
+        packs=tuple(pack.holder_id for pack in file.packs),
+        new_pack=file.new_pack,
+    )
+    try:
+        version = bindings.publish(table, binding)
+    except LostRaceError:
+        published = [
+            item
+            for item in index_versions(table, plan.definition.name)
+            if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
+        ]
+        for path in (file.path, *((file.new_pack.path,) if file.new_pack else ())):
+            store.delete(path)
+        if not published:
+            raise
+        version = published[-1]
+    _sweep(store, plan.staging_prefix)
+    return version
+
+
+def _sweep(store: Storage, prefix: str) -> None:
+    """Delete the staged objects of a published build; markers first, so that none outlives what it names.
+
+    Objects that another run is still writing have hidden names, and are left alone.
+    """
+    for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
+        if not item.path.rpartition("/")[2].startswith("."):
+            store.delete(item.path)
+            reached(RunStep.SWEEPING)
