@@ -18,6 +18,7 @@ ORDER = (
     "IndexReader",
     "SearchResult",
     "FollowingReader",
+    "ArrayContains",
     "open_exact",
     "IndexDefinition",
     "create_index",

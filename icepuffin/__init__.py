@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.runs.snapshot import refresh
     from icepuffin.ops.search.following_reader import FollowingReader
+    from icepuffin.ops.search.list_predicate import ArrayContains
     from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import SearchResult
@@ -43,6 +44,7 @@ _HOMES = {
     "FollowingReader": "icepuffin.ops.search.following_reader",
     "SearchResult": "icepuffin.ops.search.result",
     "IndexDefinition": "icepuffin.ops.index.definition",
+    "ArrayContains": "icepuffin.ops.search.list_predicate",
     "create_index": "icepuffin.ops.index.ddl",
     "refresh": "icepuffin.ops.runs.snapshot",
     "drop_index": "icepuffin.ops.index.ddl",
@@ -57,6 +59,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ArrayContains",
     "FollowingReader",
     "IcepuffinTableComponent",
     "IndexDefinition",

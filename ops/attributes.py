@@ -4,21 +4,24 @@ A data file never changes, so what was read of it holds for as long as it would 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.datafile import arrow_schema, mapped_names
 from icepuffin.ops.model import LiveFile
-from icepuffin.puffin.blobs.attributes import FileValues
+from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, FileTokens, FileValues
 from icepuffin.puffin.errors import BadBlobError
 
 BYTES_PER_ROW = 16
 """Bytes of distinct values and codes per row of a data file over which they are not kept, as of unique texts"""
+LIST_BYTES_PER_ROW = 128
+"""Bytes of distinct elements and of rows per row of a data file over which a column of lists is not kept"""
 ALWAYS_KEPT = 1 << 16
 """Bytes of distinct values that are kept of any file"""
 _MERGED_BYTES = 1 << 20
@@ -53,14 +56,22 @@ def is_by_name(reading: str) -> bool:
 
 
 def stored_type(field: NestedField) -> pa.DataType:
-    """The Arrow type that holds the values of a column of plain values."""
+    """The Arrow type that holds the values of a column of plain values, or the elements of one of lists."""
     kind = arrow_schema(Schema(field)).field(0).type
+    if pa.types.is_list(kind):
+        kind = kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def plain_values(column: pa.Array) -> pa.Array:
     """A column in its `stored_type`."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def list_parents(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """int64[n]: number of the list of each value of `lists.flatten()`."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths)
 
 
 def merged(parts: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
@@ -75,6 +86,55 @@ def file_values(batches: Iterable[pa.Array], kind: pa.DataType, rows: int) -> Fi
     Memory: the distinct values, and 4 bytes per row.
     """
     limit = ALWAYS_KEPT + BYTES_PER_ROW * rows
+    merged_values = _merged_batches(batches, kind, limit)
+    if merged_values is None:
+        return None
+    values = encoded_values(*merged_values)
+    return values if values.codes.nbytes + _size(values) <= limit else None
+
+
+def file_lists(batches: Iterable[pa.Array], kind: pa.DataType, rows: int) -> FileTokens | None:
+    """The lists of a column, from batches of its rows; None where they take more than `LIST_BYTES_PER_ROW`.
+
+    `kind`: of the elements. Memory: the distinct elements, and 16 bytes per element of a list.
+    """
+    limit = ALWAYS_KEPT + LIST_BYTES_PER_ROW * rows
+    owners, states, first = [np.empty(0, np.int64)], [np.empty(0, np.uint8)], 0
+
+    def elements() -> Iterator[pa.Array]:
+        nonlocal first
+        for lists in batches:
+            states.append(np.where(np.asarray(lists.is_null()), NULL, WHOLE).astype(np.uint8))
+            owners.append(first + list_parents(lists))
+            first += len(lists)
+            yield plain_values(lists.flatten())
+
+    merged_values = _merged_batches(elements(), kind, limit)
+    if merged_values is None or rows >= 1 << 32:
+        return None
+    distinct, parts = merged_values
+    codes, owner, state = (
+        np.concatenate([np.empty(0, np.int64), *parts]),
+        np.concatenate(owners),
+        np.concatenate(states),
+    )
+    state[owner[codes < 0]] = WITH_NULL
+    pairs = np.unique(codes[codes >= 0] * np.int64(rows) + owner[codes >= 0])
+    starts = np.searchsorted(pairs, np.arange(len(distinct) + 1) * np.int64(rows)).astype(np.uint32)
+    tokens = FileTokens(encoded_values(distinct, []), state, starts, (pairs % max(1, rows)).astype(np.uint32))
+    size = _size(tokens.tokens) + tokens.starts.nbytes + tokens.rows.nbytes + rows
+    return tokens if size <= limit else None
+
+
+def _size(values: FileValues) -> int:
+    """Bytes of the distinct values."""
+    return len(values.values) + (0 if values.offsets is None else values.offsets.nbytes)
+
+
+def _merged_batches(
+    batches: Iterable[pa.Array], kind: pa.DataType, limit: int
+) -> tuple[pa.Array, list[npt.NDArray[np.int64]]] | None:
+    """(distinct values, the code of each value by batch, -1 for null); None where they take more bytes than `limit`."""
     distinct, codes = pa.array([], kind), list[npt.NDArray[np.int64]]()
     pending, pending_bytes = list[pa.DictionaryArray](), 0
     for batch in batches:
@@ -85,10 +145,7 @@ def file_values(batches: Iterable[pa.Array], kind: pa.DataType, rows: int) -> Fi
             pending, pending_bytes = [], 0
             if distinct.nbytes > limit:
                 return None
-    distinct = _merge(distinct, pending, codes)
-    values = encoded_values(distinct, codes)
-    own_bytes = len(values.values) + values.codes.nbytes + (0 if values.offsets is None else values.offsets.nbytes)
-    return values if own_bytes <= limit else None
+    return _merge(distinct, pending, codes), codes
 
 
 def _merge(distinct: pa.Array, batches: Sequence[pa.DictionaryArray], codes: list[npt.NDArray[np.int64]]) -> pa.Array:

@@ -24,6 +24,7 @@ class BlobType(enum.StrEnum):
     SHARD = "flockdb-ann-index-v1"
     ADDRESSES = "icepuffin-ann-addresses-v1"
     ATTRIBUTES = "icepuffin-ann-attributes-v1"
+    TOKENS = "icepuffin-ann-tokens-v1"
 
 
 COMMUNITY_NAMES = {

@@ -260,7 +260,8 @@ def _planned(
 
 
 def _planned_values(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:
-    planned = _planned(plan, BlobType.ATTRIBUTES, length, codec=None)
+    blob_type = BlobType.TOKENS if column.of_lists else BlobType.ATTRIBUTES
+    planned = _planned(plan, blob_type, length, codec=None)
     left_out = sum(bool(entry.left_out) for entry in column.entries)
     return replace(
         planned,

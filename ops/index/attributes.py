@@ -5,6 +5,9 @@ those of other files are read. See docs/formats.md.
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyiceberg.types import ListType
 
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
@@ -55,7 +58,14 @@ def attribute_blobs(
     for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):
         for field_id, entry in new:
             entries[field_id][FileSlot(entry.slot)] = entry
-    return [_fitting(AttributeBlob(field_id, _in_order(entries[field_id]))) for field_id in plan.filter_ids]
+    return [
+        _fitting(AttributeBlob(field_id, _in_order(entries[field_id]), of_lists=_is_list(plan, field_id)))
+        for field_id in plan.filter_ids
+    ]
+
+
+def _is_list(plan: VersionPlan, field_id: int) -> bool:
+    return isinstance(plan.filter_schema.find_type(field_id), ListType)
 
 
 def _kept(
@@ -97,7 +107,7 @@ def _fitting(blob: AttributeBlob) -> AttributeBlob:
     for entry in blob.entries:
         size += len(entry.stored)
         entries.append(entry if size <= MAX_BLOB_BYTES else _without_values(entry))
-    return AttributeBlob(blob.field_id, tuple(entries))
+    return replace(blob, entries=tuple(entries))
 
 
 def _without_values(entry: AttributeEntry) -> AttributeEntry:

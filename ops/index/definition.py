@@ -376,17 +376,27 @@ def resolve_filters(definition: IndexDefinition, schema: "Schema", table: str) -
                 f"{table}, index {definition.name}: filters names {name!r}, which is no column at the top level; "
                 f"there are {', '.join(fields)}"
             )
-        if not has_plain_values(fields[name]):
+        if not has_kept_values(fields[name]):
             raise DefinitionError(
                 f"{table}, index {definition.name}: filters names {name!r}, which is {fields[name].field_type}; "
-                "only columns of plain values can be kept"
+                "only columns of plain values, and of lists of plain values but of floats, can be kept"
             )
     return tuple(fields[name].field_id for name in definition.filters)
 
 
-def has_plain_values(field: "NestedField") -> bool:
-    """Whether the values of a column can be kept for conditions. A column of the type unknown has none."""
-    return field.field_type.is_primitive and str(field.field_type) != "unknown"
+def has_kept_values(field: "NestedField") -> bool:
+    """Whether the values of a column can be kept for conditions: plain ones, or lists of such, but no vectors.
+
+    A column of the type unknown has none.
+    """
+    from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
+
+    kind = field.field_type
+    if isinstance(kind, ListType):
+        kind = kind.element_type
+        if isinstance(kind, FloatType | DoubleType):
+            return False
+    return kind.is_primitive and str(kind) != "unknown"
 
 
 def _vector_field_id(field: "NestedField", table: str) -> int:

@@ -93,10 +93,11 @@ def check_integrity(
         definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if blob.type == BlobType.CENTROID):
             centroid.decode(reader.read_blob(blob))
-        for blob in (blob for blob in blobs if blob.type == BlobType.ATTRIBUTES):
-            for entry in attributes.decode(reader.read_blob(blob)).entries:
+        for blob in (blob for blob in blobs if blob.type in (BlobType.ATTRIBUTES, BlobType.TOKENS)):
+            column = attributes.decode(reader.read_blob(blob))
+            for entry in column.entries:
                 if not entry.left_out:
-                    attributes.values_of(entry)
+                    (attributes.lists_of if column.of_lists else attributes.values_of)(entry)
         stored = stored_shards(version.puffin_path, blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")

@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.live_files import live_files, require_distinct_files,
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
-from icepuffin.ops.index.definition import IndexDefinition, has_plain_values, resolve_field, resolve_filters
+from icepuffin.ops.index.definition import IndexDefinition, has_kept_values, resolve_field, resolve_filters
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
@@ -70,7 +70,7 @@ class VersionPlan:
     @property
     def filter_ids(self) -> tuple[int, ...]:
         """Field ids of the columns for conditions that have values in the snapshot."""
-        present = {field.field_id for field in self.filter_schema.fields if has_plain_values(field)}
+        present = {field.field_id for field in self.filter_schema.fields if has_kept_values(field)}
         return tuple(field_id for field_id in self.definition.filter_ids or () if field_id in present)
 
     @property

@@ -102,7 +102,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
-        attributes = {blob.fields[0]: blob for blob in by_type.get(BlobType.ATTRIBUTES, []) if blob.fields}
+        columns = (*by_type.get(BlobType.ATTRIBUTES, []), *by_type.get(BlobType.TOKENS, []))
+        attributes = {blob.fields[0]: blob for blob in columns if blob.fields}
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
@@ -180,7 +181,8 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
     reader = PuffinReader(open_storage(path, storage).source(path))
     blob = attribute_blob.decode(reader.read_blob(version.attributes[field_id]))
     files = version.routing.files
-    if blob.field_id != field_id or any(
+    of_lists = version.attributes[field_id].type == BlobType.TOKENS
+    if (blob.field_id, blob.of_lists) != (field_id, of_lists) or any(
         entry.slot >= len(files) or files[entry.slot].rows != entry.rows for entry in blob.entries
     ):
         raise BadBlobError(f"{path}: the values of column {field_id} are not of the files of its routing blob")

@@ -5,30 +5,35 @@ of comparing the rows of the data files: the same code compares (`predicate`).
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import And, BooleanExpression, Or
+from pyiceberg.expressions import And, BooleanExpression, BoundIsNull, BoundNotNull, Or
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import ListType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_name, merged, reading_of, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.list_predicate import BoundArrayContains
 from icepuffin.ops.search.matches import Matches, scan_matches
-from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.search.predicate import RowPredicate, element_truth
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import StorageError, open_storage
-from icepuffin.puffin.blobs.attributes import AttributeEntry, values_of
+from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
 
+_NO_LIST = 3
+"""State of the list of a row that is deleted, or whose file's values are missing"""
 _MOST_RUNS = 8
 """Runs of codes that are compared one by one, which is faster than a look-up"""
 
@@ -70,7 +75,47 @@ class _Combination:
     parts: "tuple[_Tree, ...]"
 
 
-_Tree = _Part | _Combination
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """The lists of some rows, or of the rows of some nodes."""
+
+    states: npt.NDArray[np.uint8]
+    """u8[n], of each list: `WHOLE`, `WITH_NULL`, `NULL`, or `_NO_LIST` where the row is deleted or not here"""
+    starts: I64
+    """int64[elements + 1], numbers of `places` before those of each element"""
+    places: npt.NDArray[np.unsignedinteger]
+    """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
+
+    def having(self, code: int, span: slice) -> npt.NDArray[np.unsignedinteger]:
+        """The lists of a span that have an element, by their numbers in the span."""
+        places = self.places[self.starts[code] : self.starts[code + 1]]
+        if span.start or span.stop < len(self.states):
+            first, last = np.searchsorted(places, np.array([span.start, span.stop], places.dtype))
+            places = places[first:last] - places.dtype.type(span.start)
+        return places
+
+
+@dataclass(frozen=True, eq=False)
+class _ListPart:
+    """A part of a condition that is on one column of lists: `array_contains`, or whether the list is null."""
+
+    field_id: int
+    elements: tuple[int, ...] | None
+    """Codes of the elements that the list must have one of, or none of; None where the state alone decides"""
+    states: tuple[int, ...]
+    """States of a list that has none of the elements, for which the part is true"""
+
+    def rows(self, lists: Lists, span: slice) -> Bool:
+        """bool[n]: for which lists of a span it is true."""
+        marked = np.zeros(span.stop - span.start, np.bool_)
+        for state in self.states:
+            marked |= lists.states[span] == state
+        for code in self.elements or ():
+            marked[lists.having(code, span)] = not self.states
+        return marked
+
+
+_Tree = _Part | _ListPart | _Combination
 
 
 def _within(codes: Codes, first: int, last: int) -> Bool:
@@ -81,15 +126,20 @@ def _within(codes: Codes, first: int, last: int) -> Bool:
     return codes <= kind(last) if not first else codes - kind(first) <= kind(last - first)  # unsigned: wraps around
 
 
-def _evaluate(tree: _Tree, codes: Mapping[int, Codes]) -> Bool:
-    """bool[n]: for which rows a tree is true, by their codes in each column."""
-    if isinstance(tree, _Part):
-        return tree.rows(codes[tree.field_id])
-    first, *others = tree.parts
-    marked = _evaluate(first, codes)
-    for part in others:
-        (np.logical_and if tree.every else np.logical_or)(marked, _evaluate(part, codes), out=marked)
-    return marked
+def _evaluate(tree: _Tree, columns: Mapping[int, "Codes | Lists"], span: slice) -> Bool:
+    """bool[n]: for which rows of a span a tree is true, by their codes or lists in each column."""
+    if isinstance(tree, _Combination):
+        first, *others = tree.parts
+        marked = _evaluate(first, columns, span)
+        for part in others:
+            (np.logical_and if tree.every else np.logical_or)(marked, _evaluate(part, columns, span), out=marked)
+        return marked
+    values = columns[tree.field_id]
+    if isinstance(tree, _ListPart) and isinstance(values, Lists):
+        return tree.rows(values, span)
+    if isinstance(tree, _Part) and isinstance(values, np.ndarray):
+        return tree.rows(values[span])
+    raise TypeError(f"field {tree.field_id} is a column of lists to a condition, and of plain values to the index")
 
 
 class AttributeColumn:
@@ -112,6 +162,20 @@ class AttributeColumn:
         return np.bincount(self.codes, minlength=len(self.values) + 1)
 
 
+class ListColumn:
+    """The lists of one column, for one snapshot: those of all rows, and those of the nodes of each shard."""
+
+    def __init__(self, values: pa.Array, rows: Lists, missing: Mapping[FileNumber, str]) -> None:
+        self.values = values
+        """Distinct elements"""
+        self.rows = rows
+        """Lists of all rows, by file number and position"""
+        self.missing = missing
+        """Live files whose values the version lacks, with the reason"""
+        self.nodes: dict[ShardId, Lists] = {}
+        """Lists of the nodes of each shard"""
+
+
 class Attributes:
     """The columns for conditions of an index version, for one snapshot. Thread-safe; a column is read once, when a
     condition is on it.
@@ -123,7 +187,7 @@ class Attributes:
         self._schema = schema
         self._storage = storage
         self._lock = threading.Lock()
-        self._columns: dict[int, AttributeColumn] = {}
+        self._columns: dict[int, AttributeColumn | ListColumn] = {}
         counts = np.array([file.record_count for file in live.files], np.int64)
         self._counts = counts
         self.starts: I64 = np.concatenate([[0], np.cumsum(counts)])
@@ -138,7 +202,7 @@ class Attributes:
         """Whether the version keeps the values of a column."""
         return field_id in self._opened.attributes
 
-    def column(self, field_id: int) -> AttributeColumn:
+    def column(self, field_id: int) -> AttributeColumn | ListColumn:
         """One column. Where it cannot be read, the values of all files are missing."""
         with self._lock:
             if field_id not in self._columns:
@@ -153,14 +217,35 @@ class Attributes:
         """The codes of a shard's nodes; those of nodes without a live row mean nothing."""
         with self._lock:
             if shard_id not in column.nodes:
-                numbers, positions = shard.file_numbers, shard.positions
-                outside = (numbers < 0) | (positions >= self._counts[numbers])
-                rows = np.where(outside, 0, self.starts[numbers] + positions)
+                rows, outside = self._rows_of(shard)
                 codes = column.codes[rows] if len(column.codes) else np.empty(0, column.codes.dtype)
                 if outside.any():
                     codes[outside] = len(column.values)
                 column.nodes[shard_id] = codes
             return column.nodes[shard_id]
+
+    def node_lists(self, column: ListColumn, shard_id: ShardId, shard: MaskedShard) -> Lists:
+        """The lists of a shard's nodes; those of nodes without a live row have no list."""
+        with self._lock:
+            if shard_id not in column.nodes:
+                rows, outside = self._rows_of(shard)
+                live = np.flatnonzero(~outside & shard.is_live)
+                states = np.full(len(rows), _NO_LIST, np.uint8)
+                states[live] = column.rows.states[rows[live]]
+                none = len(rows)
+                node_of_row = np.full(len(column.rows.states), none, np.uint32)
+                node_of_row[rows[live]] = live
+                nodes = node_of_row[column.rows.places]
+                here = nodes != none
+                starts = np.append(0, np.cumsum(here))[column.rows.starts]
+                column.nodes[shard_id] = Lists(states, starts, nodes[here])
+            return column.nodes[shard_id]
+
+    def _rows_of(self, shard: MaskedShard) -> tuple[I64, Bool]:
+        """(number among all rows of each node's row, whether it is of no live file)."""
+        numbers, positions = shard.file_numbers, shard.positions
+        outside = (numbers < 0) | (positions >= self._counts[numbers])
+        return np.where(outside, 0, self.starts[numbers] + positions), outside
 
     @cached_property
     def _numbers(self) -> dict[FileSlot, FileNumber]:
@@ -179,10 +264,12 @@ class Attributes:
             rows.append(start + positions[positions < file.record_count])  # others would be rows of the next file
         return np.concatenate(rows).astype(np.int64)
 
-    def _read(self, field_id: int) -> AttributeColumn:
-        kind = stored_type(self._schema.find_field(field_id))
+    def _read(self, field_id: int) -> AttributeColumn | ListColumn:
+        field = self._schema.find_field(field_id)
+        kind, of_lists = stored_type(field), isinstance(field.field_type, ListType)
         missing = {FileNumber(number): "the version lacks them" for number in range(self.files)}
-        values: dict[FileNumber, tuple[pa.Array, Codes]] = {}
+        entries: dict[FileNumber, AttributeEntry] = {}
+        join = self._joined_lists if of_lists else self._joined
         try:
             for entry in read_attribute_blob(self._opened, field_id, self._storage).entries:
                 number = self._numbers.get(FileSlot(entry.slot))
@@ -190,13 +277,12 @@ class Attributes:
                     continue
                 missing[number] = self._unlike(entry, number, field_id)
                 if not missing[number]:
-                    file_values = values_of(entry)
-                    values[number] = decoded_values(file_values, kind), file_values.codes
+                    entries[number] = entry
                     del missing[number]
-            return self._joined(values, kind, missing)
+            return join(entries, kind, missing)
         except (PuffinError, StorageError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
             reason = f"they cannot be read: {error}"
-            return self._joined({}, kind, {FileNumber(number): reason for number in range(self.files)})
+            return join({}, kind, {FileNumber(number): reason for number in range(self.files)})
 
     def _unlike(self, entry: AttributeEntry, number: FileNumber, field_id: int) -> str:
         """Reason why an entry cannot be used; empty where it can."""
@@ -210,9 +296,13 @@ class Attributes:
         return ""
 
     def _joined(
-        self, values: Mapping[FileNumber, tuple[pa.Array, Codes]], kind: pa.DataType, missing: Mapping[FileNumber, str]
+        self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
     ) -> AttributeColumn:
-        """The column with one code for equal values of all files."""
+        """The column with one code for equal values of all files. Raises PuffinError."""
+        values: dict[FileNumber, tuple[pa.Array, Codes]] = {}
+        for number, entry in entries.items():
+            file_values = values_of(entry)
+            values[number] = decoded_values(file_values, kind), file_values.codes
         distinct, places = merged([pa.array([], kind), *(own for own, _ in values.values())])
         distinct, ranks = _sorted(distinct)
         null = len(distinct)
@@ -225,6 +315,31 @@ class Attributes:
             first += len(own)
         codes[self._deleted] = dead
         return AttributeColumn(pa.concat_arrays([distinct, pa.nulls(1, kind)]), codes, missing)
+
+    def _joined_lists(
+        self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
+    ) -> ListColumn:
+        """The column with one code for equal elements of all files. Raises PuffinError."""
+        numbers = sorted(entries)
+        files = [lists_of(entries[number]) for number in numbers]
+        elements = [decoded_values(file.tokens, kind) for file in files]
+        distinct, codes_of = merged([pa.array([], kind), *elements])
+        count = int(self.starts[-1])
+        row_type = np.uint32 if count < 1 << 32 else np.uint64
+        states = np.full(count, _NO_LIST, np.uint8)
+        codes, rows, first = [np.empty(0, np.int64)], [np.empty(0, row_type)], 0
+        for number, file, own in zip(numbers, files, elements, strict=True):
+            states[self.starts[number] : self.starts[number + 1]] = file.states
+            codes.append(np.repeat(codes_of[first : first + len(own)], np.diff(file.starts)))
+            rows.append((file.rows + self.starts[number]).astype(row_type))
+            first += len(own)
+        states[self._deleted] = _NO_LIST
+        code, row = np.concatenate(codes), np.concatenate(rows)
+        live = np.flatnonzero(states[row] != _NO_LIST)
+        code, row = code[live], row[live]
+        order = np.argsort(code, kind="stable")  # files ascend, and so do the rows of each element
+        starts = np.searchsorted(code[order], np.arange(len(distinct) + 1))
+        return ListColumn(distinct, Lists(states, starts, row[order]), missing)
 
 
 def _sorted(values: pa.Array) -> tuple[pa.Array, I64]:
@@ -244,7 +359,7 @@ class Condition:
 
     attributes: Attributes
     tree: _Tree
-    columns: Mapping[int, AttributeColumn]
+    columns: Mapping[int, AttributeColumn | ListColumn]
     """Columns of the condition, by field id"""
 
     @classmethod
@@ -255,12 +370,14 @@ class Condition:
 
         def tree_of(part: BooleanExpression) -> _Tree:
             own = extract_field_ids(part)
-            if len(own) == 1:
-                (field_id,) = own
-                return _Part(field_id, np.append(predicate.truth(part, columns[field_id].values), False))
-            if not isinstance(part, And | Or):
-                raise TypeError(f"{part} is on several columns")
-            return _Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
+            column = columns[min(own)]
+            if len(own) == 1 and isinstance(column, AttributeColumn):
+                return _Part(min(own), np.append(predicate.truth(part, column.values), False))
+            if isinstance(part, And | Or):
+                return _Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
+            if len(own) == 1 and isinstance(column, ListColumn):
+                return _list_part(part, min(own), column.values)
+            raise TypeError(f"{part} is on several columns")
 
         trees = tuple(map(tree_of, parts))
         return cls(attributes, trees[0] if len(trees) == 1 else _Combination(every=True, parts=trees), columns)
@@ -276,22 +393,45 @@ class Condition:
 
     def rows(self, number: FileNumber) -> Bool:
         """bool[rows]: which rows of a file satisfy it."""
-        own = slice(self.attributes.starts[number], self.attributes.starts[number + 1])
-        return self._evaluated(lambda column: column.codes[own])
+        return self._of_rows(slice(int(self.attributes.starts[number]), int(self.attributes.starts[number + 1])))
 
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
         """bool[N]: which nodes of a shard satisfy it, of those with a live row."""
-        return self._evaluated(lambda column: self.attributes.node_codes(column, shard_id, shard))
+        own = {
+            field_id: self.attributes.node_lists(column, shard_id, shard)
+            if isinstance(column, ListColumn)
+            else self.attributes.node_codes(column, shard_id, shard)
+            for field_id, column in self.columns.items()
+        }
+        return _evaluate(self.tree, own, slice(0, len(shard.is_live)))
 
     def count(self) -> int:
         """Number of rows that satisfy it, of the files that it decides."""
-        if isinstance(self.tree, _Part):
-            return int(self.columns[self.tree.field_id].counts[self.tree.true].sum())
-        every = int(np.count_nonzero(self._evaluated(lambda column: column.codes)))
+        column = None if isinstance(self.tree, _Combination) else self.columns[self.tree.field_id]
+        if isinstance(self.tree, _Part) and isinstance(column, AttributeColumn):
+            return int(column.counts[self.tree.true].sum())
+        every = int(np.count_nonzero(self._of_rows(slice(0, int(self.attributes.starts[-1])))))
         return every - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
 
-    def _evaluated(self, codes: Callable[[AttributeColumn], Codes]) -> Bool:
-        return _evaluate(self.tree, {field_id: codes(column) for field_id, column in self.columns.items()})
+    def _of_rows(self, span: slice) -> Bool:
+        own = {
+            field_id: column.rows if isinstance(column, ListColumn) else column.codes
+            for field_id, column in self.columns.items()
+        }
+        return _evaluate(self.tree, own, span)
+
+
+def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> _ListPart:
+    """A part of a condition that is on a column of lists. `elements`: the distinct ones. Raises FilterError."""
+    match part:
+        case BoundArrayContains():
+            codes = tuple(np.flatnonzero(element_truth(part, elements).to_numpy(zero_copy_only=False)).tolist())
+            return _ListPart(field_id, codes, (WHOLE,) if part.negated else ())
+        case BoundIsNull():
+            return _ListPart(field_id, None, (NULL,))
+        case BoundNotNull():
+            return _ListPart(field_id, None, (WHOLE, WITH_NULL))
+    raise TypeError(f"{part} is no condition on lists")
 
 
 class _MatchingRows(Mapping[FileNumber, I64]):

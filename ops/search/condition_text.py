@@ -23,6 +23,8 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 
+from icepuffin.ops.search.list_predicate import ArrayContains
+
 _OPERATORS: dict[type, str] = {
     EqualTo: "=",
     NotEqualTo: "!=",
@@ -69,6 +71,10 @@ class _InWords(BooleanExpressionVisitor[str]):
         return f"({left_result} or {right_result})"
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> str:
+        if isinstance(predicate, ArrayContains):
+            value = None if predicate.value is None else predicate.value.value
+            call = f"array_contains({getattr(predicate.term, 'name', predicate.term)}, {value!r})"
+            return f"not ({call})" if predicate.negated else call
         comparison = f"{getattr(predicate.term, 'name', predicate.term)} {_OPERATORS[type(predicate)]}"
         if isinstance(predicate, LiteralPredicate):
             return f"{comparison} {predicate.literal.value!r}"

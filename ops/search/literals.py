@@ -67,6 +67,8 @@ from pyiceberg.types import (
     TimeType,
 )
 
+from icepuffin.ops.search.list_predicate import ArrayContains, element_of
+
 _DAY = len("2026-01-31")
 _MICROS = 86_400_000_000
 """Microseconds per day"""
@@ -79,6 +81,7 @@ _EXACT_IN_DOUBLE = 2**53
 _EXACTLY = Context(prec=2_000)
 _UPWARDS = (GreaterThan, GreaterThanOrEqual)
 _DOWNWARDS = (LessThan, LessThanOrEqual)
+_NUMBERS = (IntegerType, LongType, DecimalType, FloatType, DoubleType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +98,22 @@ class _Neighbors:
         return self.under is self.over
 
 
-def fitted(where: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """The condition without NOT, with literals that fit a schema. Raises ValueError for a literal that does not fit."""
-    return visit(rewrite_not(where), _LiteralFitter(schema))
+def fitted(where: BooleanExpression, schema: Schema, *, on_lists: bool = True) -> BooleanExpression:
+    """The condition without NOT, with literals that fit a schema. Raises ValueError for a literal that does not fit.
+
+    `on_lists`: without it, a condition that PyIceberg knows, and that is true wherever this one is.
+    """
+    return visit(rewrite_not(where), _LiteralFitter(schema, on_lists=on_lists))
 
 
 class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, on_lists: bool) -> None:
         self._schema = schema
+        self._on_lists = on_lists
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        if isinstance(predicate, ArrayContains):
+            return _fitted_element(predicate, self._schema) if self._on_lists else AlwaysTrue()
         if not isinstance(predicate, LiteralPredicate | SetPredicate):
             return predicate
         operator: Any = type(predicate)
@@ -150,6 +159,20 @@ def _comparison(operator: Any, term: Any, neighbors: _Neighbors) -> BooleanExpre
     return comparison
 
 
+def _fitted_element(predicate: ArrayContains, schema: Schema) -> ArrayContains:
+    """The predicate with a value that an element may have, or without one. Raises ValueError."""
+    field = predicate.term.bind(schema, case_sensitive=True).ref().field
+    element, literal = element_of(field), predicate.value
+    if literal is None:
+        raise ValueError(f"array_contains({field.name}, ...) does not find null")
+    if isinstance(literal, StringLiteral) and isinstance(element.field_type, _NUMBERS):
+        raise ValueError(  # noqa: TRY004  of the user's condition
+            f"{field.name} is {field.field_type}: array_contains takes a number, not a text"
+        )
+    neighbors = _neighbors(literal, element)
+    return ArrayContains(predicate.term, neighbors.under if neighbors.exact else None, negated=predicate.negated)
+
+
 def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:
     """An expression that is true for every value but null, or for none."""
     not_null: Any = NotNull
@@ -159,7 +182,7 @@ def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:
 def _neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
     """Raises ValueError for a literal that cannot be compared with the column's type."""
     own_type = field.field_type
-    if isinstance(own_type, IntegerType | LongType | DecimalType | FloatType | DoubleType):
+    if isinstance(own_type, _NUMBERS):
         return _number_neighbors(_number(literal, field), own_type)
     if isinstance(own_type, DateType | TimestampType | TimestamptzType):
         return _time_neighbors(literal, field)

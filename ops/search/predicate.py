@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import BooleanExpression, BoundTerm
+from pyiceberg.expressions import BooleanExpression, BoundPredicate, BoundTerm, parser
 from pyiceberg.expressions.literals import Literal
-from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, extract_field_ids, visit
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, FixedType, FloatType, UUIDType
-from pyparsing import ParseException
+from pyiceberg.types import DoubleType, FixedType, FloatType, IcebergType, ListType, UUIDType
+from pyparsing import CaselessKeyword, OpAssoc, ParseException, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.search.condition_text import condition_text
 from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.list_predicate import ArrayContains, BoundArrayContains, contains, element_of
 from icepuffin.ops.search.literals import fitted
 
 _POSITION = "icepuffin_position"
@@ -40,11 +40,15 @@ class RowPredicate:
             )
         self._where = where
         try:
-            self.planned = fitted(_parsed(where) if isinstance(where, str) else where, schema)
+            expression = _parsed(where) if isinstance(where, str) else where
+            self.planned = fitted(expression, schema)
             """Expression that a scan is planned by"""
             self.bound = bind(schema, self.planned, case_sensitive=True)
-            """The same, bound to the schema"""
+            """The condition, bound to the schema"""
             self.columns = _top_level(self.bound, schema, self._text)
+            self._on_lists = any(isinstance(schema.find_type(name), ListType) for name in self.columns)
+            if self._on_lists:
+                self.planned = fitted(expression, schema, on_lists=False)
         except ParseException as error:
             raise FilterError(
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
@@ -85,6 +89,9 @@ class RowPredicate:
         `rows` has the columns `columns`; `positions` int64[n] are those of its rows.
         """
         stored = [column.storage if isinstance(column.type, pa.UuidType) else column for column in rows.columns]
+        if self._on_lists:  # of which Arrow has no expression
+            columns = dict(zip(rows.schema.names, stored, strict=True))
+            return positions[self._true(self.bound, lambda term: columns[term.ref().field.name], len(positions))]
         table = pa.Table.from_arrays([*stored, pa.array(positions)], names=[*rows.schema.names, _POSITION])
         try:
             return np.asarray(table.filter(self._expression)[_POSITION].to_numpy())
@@ -96,12 +103,18 @@ class RowPredicate:
 
         Raises FilterError.
         """
+        return self._true(part, lambda _: values, len(values))
+
+    def _true(
+        self, part: BooleanExpression, column: Callable[[BoundTerm], pa.Array], count: int
+    ) -> npt.NDArray[np.bool_]:
+        """bool[count]: for which rows a part of the condition is true, by arrays of its columns. Raises FilterError."""
         try:
-            result = visit(part, _ArrowExpression(lambda _: values))
+            result = visit(part, _ArrowExpression(column))
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             raise self._misfit(self._schema, error) from error
         if isinstance(result, pa.Scalar):
-            return np.full(len(values), bool(result.as_py()))
+            return np.full(count, bool(result.as_py()))
         return np.asarray(result.fill_null(False).to_numpy(zero_copy_only=False))
 
 
@@ -113,7 +126,27 @@ def _parsed(text: str) -> BooleanExpression:
             "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
             "StartsWith takes a text as it is"
         )
-    return parse(text)
+    if _ARRAY_CONTAINS not in text.lower():
+        return parser.parse(text)
+    parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
+    return parsed
+
+
+def _array_contains(result: ParseResults) -> ArrayContains:
+    return ArrayContains(result.column, result.literal)
+
+
+_ARRAY_CONTAINS = "array_contains"
+_CONTAINS = CaselessKeyword(_ARRAY_CONTAINS) + Suppress("(") + parser.column + Suppress(",") + parser.literal + ")"
+_GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
+    _CONTAINS.set_parse_action(_array_contains) | parser.predicate,
+    [
+        (Suppress(parser.NOT), 1, OpAssoc.RIGHT, parser.handle_not),
+        (Suppress(parser.AND), 2, OpAssoc.LEFT, parser.handle_and),
+        (Suppress(parser.OR), 2, OpAssoc.LEFT, parser.handle_or),
+    ],
+).add_parse_action(parser.handle_always_expression)
+"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`"""
 
 
 def _top_level(bound: BooleanExpression, schema: Schema, text: str) -> tuple[str, ...]:
@@ -133,6 +166,16 @@ class _ArrowExpression(BoundBooleanExpressionVisitor[Any]):
 
     def __init__(self, column: Callable[[BoundTerm], Any]) -> None:
         self._column = column
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> Any:
+        if not isinstance(predicate, BoundArrayContains):
+            return super().visit_bound_predicate(predicate)
+        lists = self._column(predicate.term)
+        elements = lists.flatten()
+        if isinstance(elements, pa.ExtensionArray):
+            elements = elements.storage
+        truth = contains(lists, element_truth(predicate, elements))
+        return pc.invert(truth) if predicate.negated else truth
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
         values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart
@@ -194,6 +237,14 @@ class _ArrowExpression(BoundBooleanExpressionVisitor[Any]):
         return pc.or_kleene(left_result, right_result)
 
 
+def element_truth(predicate: BoundArrayContains, elements: pa.Array) -> pa.Array:
+    """bool[n] or null: whether each element is equal to the value of `array_contains`."""
+    if predicate.value is None:
+        return pa.array(np.zeros(len(elements), np.bool_), mask=np.asarray(elements.is_null()))
+    kind = element_of(predicate.term.ref().field).field_type
+    return pc.equal(elements, _typed([predicate.value.value], kind)[0])
+
+
 def _column(term: BoundTerm) -> pc.Expression:
     return pc.field(term.ref().field.name)
 
@@ -203,8 +254,11 @@ def _is_float(term: BoundTerm) -> bool:
 
 
 def _constants(term: BoundTerm, values: Iterable[Any]) -> pa.Array:
+    return _typed(values, term.ref().field.field_type)
+
+
+def _typed(values: Iterable[Any], field_type: IcebergType) -> pa.Array:
     """Uuids are compared by their bytes: Arrow has no order for them."""
-    field_type = term.ref().field.field_type
     return pa.array(list(values), schema_to_pyarrow(FixedType(16) if isinstance(field_type, UUIDType) else field_type))
 
 

@@ -16,6 +16,7 @@ from icepuffin.ops.sql import (
     arithmetic,
     comparisons,  # noqa: F401  registers its rules
     functions,
+    lists,  # noqa: F401  registers its rules
 )
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError

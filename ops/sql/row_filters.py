@@ -25,6 +25,7 @@ from pyiceberg.expressions import (
 )
 from sqlglot import exp
 
+from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.typed_expressions import shown
 from icepuffin.ops.sql.values import Node, Values
@@ -111,6 +112,10 @@ def _like(node: Node, values: Values) -> BooleanExpression:
     raise NotIndexableError(f"LIKE '{pattern}': only a prefix, such as 'abc%', is an Iceberg filter")
 
 
+def _array_contains(node: Node, values: Values) -> BooleanExpression:
+    return _filter(ArrayContains, node.this, values.comparable(node.expression))
+
+
 _RULES: dict[type, Callable[[Any, Values], BooleanExpression]] = {
     exp.Boolean: lambda node, _: AlwaysTrue() if node.this else AlwaysFalse(),
     exp.Column: lambda node, _: _filter(EqualTo, node, value=True),
@@ -123,4 +128,5 @@ _RULES: dict[type, Callable[[Any, Values], BooleanExpression]] = {
     exp.In: _in,
     exp.Between: _between,
     exp.Like: _like,
+    exp.ArrayContains: _array_contains,
 }

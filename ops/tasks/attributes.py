@@ -5,14 +5,24 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.types import ListType
 
-from icepuffin.ops.attributes import BYTES_PER_ROW, file_values, plain_values, reading_of, stored_type
+from icepuffin.ops.attributes import (
+    BYTES_PER_ROW,
+    LIST_BYTES_PER_ROW,
+    file_lists,
+    file_values,
+    plain_values,
+    reading_of,
+    stored_type,
+)
 from icepuffin.ops.datafile import BATCH_ROWS, DataFile
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
-from icepuffin.puffin.blobs.attributes import AttributeEntry, entry_of
+from icepuffin.puffin.blobs.attributes import AttributeEntry, entry_of, list_entry_of
 
 _TOO_MANY = f"its distinct values take more than {BYTES_PER_ROW} bytes per row"
+_TOO_MANY_IN_LISTS = f"its lists take more than {LIST_BYTES_PER_ROW} bytes per row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,11 @@ def _entry(task: AttributesTask, slot: FileSlot, file: LiveFile, field_id: int) 
     field = task.schema.find_field(field_id)
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
     kind = str(field.field_type)
+    if isinstance(field.field_type, ListType):
+        lists = file_lists(_columns(opened), stored_type(field), file.record_count)
+        if lists is not None:
+            return list_entry_of(slot, file.record_count, kind, reading, lists)
+        return AttributeEntry(slot, file.record_count, kind, reading, _TOO_MANY_IN_LISTS)
     values = file_values(_columns(opened), stored_type(field), file.record_count)
     if values is None:
         return AttributeEntry(slot, file.record_count, kind, reading, _TOO_MANY)

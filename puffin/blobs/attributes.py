@@ -1,9 +1,10 @@
-"""Blob `icepuffin-ann-attributes-v1` (`ANNA`): the values of one column, by data file and row position.
+"""Blobs `icepuffin-ann-attributes-v1` (`ANNA`) and `icepuffin-ann-tokens-v1` (`ANNT`): the values of one column, which
+is one of lists in the latter, by data file and row position.
 
-Header, 24 bytes: magic `ANNA`, then u32 version, field id, entries, bytes of the table, CRC-32 of header (with this
-field 0) and table. The table has an entry per data file; the bodies of the entries follow, in the same order. A body
-has the file's distinct values and a code per row. A data file never changes, so a body is copied as it is from version
-to version.
+Header, 24 bytes: magic, then u32 version, field id, entries, bytes of the table, CRC-32 of header (with this field 0)
+and table. The table has an entry per data file; the bodies of the entries follow, in the same order. A body has the
+file's distinct values, and a code per row; or the distinct elements of its lists, and the rows of each. A data file
+never changes, so a body is copied as it is from version to version.
 """
 
 import struct
@@ -19,7 +20,10 @@ from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNA"
+MAGIC_OF_LISTS = b"ANNT"
 VERSION = 1
+WHOLE, WITH_NULL, NULL = range(3)
+"""States of a list: without a null element, with one, and null"""
 _HEADER = struct.Struct("<4s5I")
 _ENTRY = struct.Struct("<IQQQBI")
 _BODY = struct.Struct("<4I")
@@ -40,6 +44,20 @@ class FileValues:
     """u32[count + 1], bytes of `values` before each; None where all values are equally long"""
     codes: npt.NDArray[np.unsignedinteger]
     """u8, u16 or u32 [rows]: place of each row's value, or `count` for null"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTokens:
+    """The lists of one column in one data file: the distinct elements, and the rows whose lists have each."""
+
+    tokens: FileValues
+    """The distinct elements; without codes"""
+    states: npt.NDArray[np.uint8]
+    """u8[rows], of each row's list: `WHOLE`, `WITH_NULL` or `NULL`"""
+    starts: npt.NDArray[np.uint32]
+    """u32[elements + 1], numbers of `rows` before those of each element"""
+    rows: npt.NDArray[np.uint32]
+    """u32, positions of the rows whose lists have an element, ascending per element"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +92,12 @@ class AttributeBlob:
 
     field_id: int
     entries: tuple[AttributeEntry, ...]
+    of_lists: bool = False
+    """Whether the column is one of lists"""
+
+    @property
+    def magic(self) -> bytes:
+        return MAGIC_OF_LISTS if self.of_lists else MAGIC
 
 
 def entry_of(slot: int, rows: int, kind: str, reading: str, values: FileValues) -> AttributeEntry:
@@ -82,7 +106,23 @@ def entry_of(slot: int, rows: int, kind: str, reading: str, values: FileValues) 
     if values.offsets is not None:
         parts.append(np.ascontiguousarray(values.offsets, "<u4").tobytes())
     codes = values.codes.astype(values.codes.dtype.newbyteorder("<"), copy=False)
-    body = b"".join([*parts, values.values, codes.tobytes()])
+    return _entry_of(slot, rows, kind, reading, b"".join([*parts, values.values, codes.tobytes()]))
+
+
+def list_entry_of(slot: int, rows: int, kind: str, reading: str, lists: FileTokens) -> AttributeEntry:
+    """An entry that holds the elements of lists."""
+    tokens = lists.tokens
+    parts = [_BODY.pack(tokens.count, tokens.width, len(lists.rows), 0)]
+    if tokens.offsets is not None:
+        parts.append(np.ascontiguousarray(tokens.offsets, "<u4").tobytes())
+    steps = np.diff(lists.rows, prepend=np.uint32(0))
+    first = lists.starts[:-1][np.diff(lists.starts) > 0]
+    steps[first] = lists.rows[first]
+    arrays = (np.ascontiguousarray(array, "<u4").tobytes() for array in (lists.starts, steps))
+    return _entry_of(slot, rows, kind, reading, b"".join([*parts, tokens.values, lists.states.tobytes(), *arrays]))
+
+
+def _entry_of(slot: int, rows: int, kind: str, reading: str, body: bytes) -> AttributeEntry:
     stored, name = codec.encode(body, "zstd")
     return AttributeEntry(slot, rows, kind, reading, "", stored, len(body), name is not None)
 
@@ -104,8 +144,8 @@ def encode(blob: AttributeBlob) -> bytes:
         rows += [packed_text(text) for text in (entry.kind, entry.reading, entry.left_out)]
     table = b"".join(rows)
     numbers = VERSION, blob.field_id, len(blob.entries), len(table)
-    checksum = zlib.crc32(table, zlib.crc32(_HEADER.pack(MAGIC, *numbers, 0)))
-    return b"".join([_HEADER.pack(MAGIC, *numbers, checksum), table, *(entry.stored for entry in blob.entries)])
+    checksum = zlib.crc32(table, zlib.crc32(_HEADER.pack(blob.magic, *numbers, 0)))
+    return b"".join([_HEADER.pack(blob.magic, *numbers, checksum), table, *(entry.stored for entry in blob.entries)])
 
 
 def decode(data: bytes) -> AttributeBlob:
@@ -113,9 +153,10 @@ def decode(data: bytes) -> AttributeBlob:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"attribute blob of {len(data)} bytes has no header")
     magic, version, field_id, count, length, checksum = _HEADER.unpack_from(data)
-    if magic == MAGIC and version > VERSION:
+    is_own = magic in (MAGIC, MAGIC_OF_LISTS)
+    if is_own and version > VERSION:
         raise LaterFormatError(f"attribute blob of version {version}: a later release wrote it, this reads {VERSION}")
-    if magic != MAGIC or version != VERSION:
+    if not is_own or version != VERSION:
         raise BadBlobError(f"attribute blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     cursor = Cursor(memoryview(data)[_HEADER.size :], "attribute blob")
     table = cursor.take(length, "table")
@@ -136,30 +177,61 @@ def decode(data: bytes) -> AttributeBlob:
         entries.append(AttributeEntry(slot, file_rows, kind, reading, left_out, body, raw_length, bool(packed)))
     rows.finish()
     cursor.finish()
-    return AttributeBlob(field_id, tuple(entries))
+    return AttributeBlob(field_id, tuple(entries), of_lists=magic == MAGIC_OF_LISTS)
 
 
 def values_of(entry: AttributeEntry) -> FileValues:
     """The values of an entry that has some. Raises BadBlobError, BadCompressionError."""
-    where = f"attributes of file slot {entry.slot}"
-    stored = bytes(entry.stored)
-    body = codec.decompress(stored, "zstd" if entry.packed else None, where=where, max_bytes=entry.raw_length)
-    if len(body) != entry.raw_length:
-        raise BadBlobError(f"{where}: {len(body)} bytes, {entry.raw_length} were declared")
-    cursor = Cursor(body, where)
+    cursor, where = _body_of(entry)
     count, width, code_bytes, reserved = cursor.unpack("4I", "head")
     if reserved or code_bytes not in _CODES or count >= 1 << 8 * code_bytes:
         raise BadBlobError(f"{where}: {count} values with codes of {code_bytes} bytes")
-    offsets = None
-    if width:
-        values = bytes(cursor.take(width * count, "values"))
-    else:
-        offsets = cursor.array("<u4", count + 1, "offsets")
-        if offsets[0] or (np.diff(offsets.astype(np.int64)) < 0).any():
-            raise BadBlobError(f"{where}: offsets of its values descend")
-        values = bytes(cursor.take(int(offsets[-1]), "values"))
+    offsets, values = _distinct(cursor, count, width, where)
     codes = cursor.array(_CODES[code_bytes], entry.rows, "codes")
     cursor.finish()
     if len(codes) and int(codes.max()) > count:
         raise BadBlobError(f"{where}: code {int(codes.max())} of {count} values")
     return FileValues(count, width, values, offsets, codes)
+
+
+def lists_of(entry: AttributeEntry) -> FileTokens:
+    """The lists of an entry that has some. Raises BadBlobError, BadCompressionError."""
+    cursor, where = _body_of(entry)
+    count, width, pairs, reserved = cursor.unpack("4I", "head")
+    offsets, values = _distinct(cursor, count, width, where)
+    states = cursor.array("<u1", entry.rows, "states")
+    starts = cursor.array("<u4", count + 1, "starts")
+    steps = cursor.array("<u4", pairs, "rows")
+    cursor.finish()
+    numbers = starts.astype(np.int64)
+    if reserved or starts[0] or starts[-1] != pairs or (np.diff(numbers) <= 0).any() or (states > NULL).any():
+        raise BadBlobError(f"{where}: the rows of its elements are not possible")
+    total = np.cumsum(steps, dtype=np.int64)
+    before = np.append(0, total)[numbers[:-1]]
+    rows = total - np.repeat(before, np.diff(numbers))
+    first = np.zeros(pairs, np.bool_)
+    first[numbers[:-1]] = True
+    if (rows >= entry.rows).any() or (steps[~first] == 0).any() or (states[rows] == NULL).any():
+        raise BadBlobError(f"{where}: the rows of its elements are not possible")
+    tokens = FileValues(count, width, values, offsets, np.empty(0, np.uint8))
+    return FileTokens(tokens, states, starts, rows.astype(np.uint32))
+
+
+def _body_of(entry: AttributeEntry) -> tuple[Cursor, str]:
+    """(the body of an entry, what to call it in messages)."""
+    where = f"attributes of file slot {entry.slot}"
+    stored = bytes(entry.stored)
+    body = codec.decompress(stored, "zstd" if entry.packed else None, where=where, max_bytes=entry.raw_length)
+    if len(body) != entry.raw_length:
+        raise BadBlobError(f"{where}: {len(body)} bytes, {entry.raw_length} were declared")
+    return Cursor(body, where), where
+
+
+def _distinct(cursor: Cursor, count: int, width: int, where: str) -> tuple[npt.NDArray[np.uint32] | None, bytes]:
+    """(offsets of the distinct values, where they have lengths of their own; the values)."""
+    if width:
+        return None, bytes(cursor.take(width * count, "values"))
+    offsets = cursor.array("<u4", count + 1, "offsets")
+    if offsets[0] or (np.diff(offsets.astype(np.int64)) < 0).any():
+        raise BadBlobError(f"{where}: offsets of its values descend")
+    return offsets, bytes(cursor.take(int(offsets[-1]), "values"))

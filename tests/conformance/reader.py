@@ -119,7 +119,8 @@ def attributes(data: bytes) -> dict[str, Any]:
     """Section 9: the values of each file's rows, by slot; a text where they are left out."""
     read = Bytes(data)
     magic, version, field_id, count, length, checksum = read("4s5I")
-    need((magic, version) == (b"ANNA", 1), "header")
+    need(magic in (b"ANNA", b"ANNT") and version == 1, "header")
+    body_of = file_lists if magic == b"ANNT" else file_values
     table = Bytes(read.take(length))
     need(zlib.crc32(data[:20] + bytes(4) + table.data) == checksum, "checksum")
     out: dict[str, Any] = {"field_id": field_id, "files": {}}
@@ -132,7 +133,7 @@ def attributes(data: bytes) -> dict[str, Any]:
         if not left_out:
             body = expand(body, "zstd" if packed else None)
             need(len(body) == raw, "length")
-        out["files"][slot] = left_out or file_values(body, rows, kind)
+        out["files"][slot] = left_out or body_of(body, rows, kind)
     table.end()
     read.end()
     return out
@@ -142,14 +143,36 @@ def file_values(body: bytes, rows: int, kind: str) -> list[Any]:
     read = Bytes(body)
     count, width, code, zero = read("4I")
     need(zero == 0 and code in (1, 2, 4) and count < 2 ** (8 * code), "body")
-    ends = [width * place for place in range(count + 1)] if width else read.array("<u4", count + 1).tolist()
-    raw = read.take(ends[-1])
-    pieces = [raw[start:end] for start, end in itertools.pairwise(ends)]
+    values = distinct_values(read, count, width, kind)
     codes = read.array(f"<u{code}", rows).tolist()
     read.end()
     need(max(codes, default=0) <= count, "code")
-    values = [value_of(piece, kind) for piece in pieces]
     return [None if code == count else values[code] for code in codes]
+
+
+def file_lists(body: bytes, rows: int, kind: str) -> list[Any]:
+    """Each list as its distinct elements, in the order of the body, and None where it has a null."""
+    read = Bytes(body)
+    count, width, pairs, zero = read("4I")
+    need(zero == 0, "body")
+    elements = distinct_values(read, count, width, kind.removeprefix("list<").removesuffix(">"))
+    states = read.array("u1", rows).tolist()
+    starts, steps = read.array("<u4", count + 1).tolist(), read.array("<u4", pairs).tolist()
+    read.end()
+    need(starts[0] == 0 and starts[-1] == pairs and max(states, default=0) <= 2, "starts")
+    out = [None if state == 2 else [] for state in states]
+    for element, (start, end) in zip(elements, itertools.pairwise(starts), strict=True):
+        need(start < end and all(steps[start + 1 : end]), "rows")
+        for row in itertools.accumulate(steps[start:end]):
+            need(row < rows and states[row] < 2, "row")
+            out[row].append(element)
+    return [[*own, None] if state == 1 else own for own, state in zip(out, states, strict=True)]
+
+
+def distinct_values(read: Bytes, count: int, width: int, kind: str) -> list[Any]:
+    ends = [width * place for place in range(count + 1)] if width else read.array("<u4", count + 1).tolist()
+    raw = read.take(ends[-1])
+    return [value_of(raw[start:end], kind) for start, end in itertools.pairwise(ends)]
 
 
 def value_of(piece: bytes, kind: str) -> Any:

@@ -40,7 +40,9 @@ class Version:
         self.routing = reader.routing(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-routing-v1"))
         self.centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))
         self.attributes = [
-            reader.attributes(data) for blob, data in blobs if blob["type"] == "icepuffin-ann-attributes-v1"
+            reader.attributes(data)
+            for blob, data in blobs
+            if blob["type"] in ("icepuffin-ann-attributes-v1", "icepuffin-ann-tokens-v1")
         ]
         shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
         named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]

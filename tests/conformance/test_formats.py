@@ -45,6 +45,12 @@ def test_attributes_are_read_through_the_text() -> None:
     assert read == {"field_id": 5, "files": {0: texts, 2: "too many", 3: [7] * 300}}
 
 
+def test_lists_are_read_through_the_text() -> None:
+    read = reader.attributes(attributes.encode(samples.lists()))
+    some = [["a", "b"], None, ["b", None], [], ["a"]]
+    assert read == {"field_id": 5, "files": {0: some, 2: "too many", 3: [[7]] * 4}}
+
+
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
 @pytest.mark.parametrize("pq", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 300])

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry, FileValues, entry_of
+from icepuffin.puffin.blobs.attributes import (
+    AttributeBlob,
+    AttributeEntry,
+    FileTokens,
+    FileValues,
+    entry_of,
+    list_entry_of,
+)
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry
 from icepuffin.puffin.blobs.shard import Shard
@@ -47,6 +54,21 @@ def centroid() -> CentroidIndex:
         max_distances=np.array([0.5, 1.0, 0.0, 7.25], np.float32),
         files=("data/a.parquet", "data/ü=1/b.parquet", "s3://other/c.parquet"),
     )
+
+
+def lists() -> AttributeBlob:
+    """[["a", "b"], None, [None, "b"], [], ["a"]], then four lists of 7."""
+    texts = FileValues(2, 0, b"ab", np.array([0, 1, 2], np.uint32), np.empty(0, np.uint8))
+    numbers = FileValues(1, 4, b"\x07\x00\x00\x00", None, np.empty(0, np.uint8))
+    states = np.array([0, 2, 1, 0, 0], np.uint8)
+    tagged = FileTokens(texts, states, np.array([0, 2, 4], np.uint32), np.array([0, 4, 0, 2], np.uint32))
+    same = FileTokens(numbers, np.zeros(4, np.uint8), np.array([0, 4], np.uint32), np.arange(4, dtype=np.uint32))
+    entries = (
+        list_entry_of(0, 5, "list<string>", "{}", tagged),
+        AttributeEntry(2, 9, "list<string>", "{}", "too many"),
+        list_entry_of(3, 4, "list<int>", "{}", same),
+    )
+    return AttributeBlob(5, entries, of_lists=True)
 
 
 def attributes() -> AttributeBlob:

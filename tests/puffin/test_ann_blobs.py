@@ -39,6 +39,7 @@ def same(one: Any, other: Any) -> bool:
 ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("centroid", centroid.encode(samples.centroid()), centroid.decode),
     ("attributes", attributes.encode(samples.attributes()), attributes.decode),
+    ("lists", attributes.encode(samples.lists()), attributes.decode),
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
@@ -87,6 +88,39 @@ def test_codes_without_a_value_are_refused(codes: list[int]) -> None:
     values = replace(attributes.values_of(samples.attributes().entries[0]), codes=np.array(codes, np.uint8))
     with pytest.raises(BadBlobError):
         attributes.values_of(attributes.entry_of(0, 5, "string", "", values))
+
+
+def test_lists_are_read_as_written() -> None:
+    value = samples.lists()
+    read = attributes.decode(attributes.encode(value))
+    assert same(read, value)
+    texts = attributes.lists_of(read.entries[0])
+    assert (texts.tokens.values, texts.states.tolist()) == (b"ab", [0, 2, 1, 0, 0])
+    assert (texts.starts.tolist(), texts.rows.tolist()) == ([0, 2, 4], [0, 4, 0, 2])
+    assert attributes.lists_of(read.entries[2]).rows.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"states": [0, 2, 1, 0]},
+        {"states": [0, 2, 1, 0, 3]},
+        {"states": [2, 2, 1, 0, 0]},
+        {"starts": [0, 2, 3]},
+        {"starts": [0, 4, 4]},
+        {"starts": [1, 2, 4]},
+        {"rows": [0, 5, 0, 2]},
+        {"rows": [4, 4, 0, 2]},
+        {"rows": [0, 4, 0]},
+    ],
+    ids=str,
+)
+def test_lists_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    lists = attributes.lists_of(samples.lists().entries[0])
+    kinds = {"states": np.uint8, "starts": np.uint32, "rows": np.uint32}
+    broken = replace(lists, **{name: np.array(values, kinds[name]) for name, values in change.items()})
+    with pytest.raises(BadBlobError):
+        attributes.lists_of(attributes.list_entry_of(0, 5, "list<string>", "", broken))
 
 
 def test_centroids_and_routing_are_read_as_written() -> None:

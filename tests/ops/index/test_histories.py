@@ -67,9 +67,21 @@ K = 10
 DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=12, search_list=48, shards=2, target_recall=0.5
 )
+FIELD_IDS = {"section": 3, "id": 1, "tags": 5}
+FILTERS = st.sampled_from([(), ("section",), ("section", "id"), ("tags",), ("tags", "section", "id")])
+TAGS = 6
 _log = logging.getLogger(__name__)
 COUNTS: Counter[str] = Counter()
 MISSES: list[float] = []
+
+
+def tags_of(number: int) -> list[str | None] | None:
+    """The tags of a row: some twice, some null, or none at all."""
+    rng = np.random.default_rng([7, number])
+    if rng.random() < 0.1:
+        return None
+    drawn = rng.integers(0, TAGS + 1, rng.integers(0, 5)).tolist()
+    return [None if tag == TAGS and rng.random() < 0.3 else f"tag {tag}" for tag in drawn]
 
 
 class TableHistory(RuleBasedStateMachine):
@@ -99,7 +111,7 @@ class TableHistory(RuleBasedStateMachine):
         deltas=st.sampled_from([4, 4, 2, 1, 0]),
         share=st.sampled_from([0.25, 1.0]),
         recorded=st.booleans(),
-        filters=st.sampled_from([(), ("section",), ("section", "id")]),
+        filters=FILTERS,
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
     )
     def create(
@@ -125,7 +137,7 @@ class TableHistory(RuleBasedStateMachine):
             max_deltas=deltas,
             delta_share=share,
             filters=filters,
-            filter_ids=tuple({"section": 3, "id": 1}[name] for name in filters),
+            filter_ids=tuple(FIELD_IDS[name] for name in filters),
         )
         folder = self.folder
         folder.mkdir()
@@ -133,7 +145,8 @@ class TableHistory(RuleBasedStateMachine):
             "h", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
         )
         catalog.create_namespace("db")
-        self.table = catalog.create_table("db.t", make_rows(0, 1).schema, properties={"format-version": version})
+        schema = make_rows(0, 1).schema.append(pa.field("tags", pa.list_(pa.string())))
+        self.table = catalog.create_table("db.t", schema, properties={"format-version": version})
         self.append(80)
 
     # ------------------------------------------------------------------------------------------- what writers do
@@ -167,9 +180,9 @@ class TableHistory(RuleBasedStateMachine):
             update.rename_column(old, "part" if old == "section" else "section")
         COUNTS["rename section"] += 1
 
-    @rule(filters=st.sampled_from([(), ("section",), ("section", "id")]))
+    @rule(filters=FILTERS)
     def keep_other_attributes(self, filters: tuple[str, ...]) -> None:
-        ids = tuple({"section": 3, "id": 1}[name] for name in filters)
+        ids = tuple(FIELD_IDS[name] for name in filters)
         self.definition = replace(self.definition, filters=filters, filter_ids=ids)
 
     @rule()
@@ -362,8 +375,9 @@ class TableHistory(RuleBasedStateMachine):
 
     def _rows(self, count: int) -> pa.Table:
         rows = make_rows(self.next_id, self.next_id + count, dims=DIMS)
+        rows = rows.append_column("tags", pa.array(map(tags_of, range(self.next_id, self.next_id + count))))
         self.next_id += count
-        names = ["id", "name", self._section_column(), self._vector_column()]
+        names = ["id", "name", self._section_column(), self._vector_column(), "tags"]
         rows = rows.rename_columns(names)
         if self.extra_column:
             rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
@@ -420,6 +434,15 @@ class TableHistory(RuleBasedStateMachine):
         others = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
         unlike = pc.or_kleene(pc.is_null(rows[name]), pc.not_equal(rows[name], section))
         self._compare(others, rows.filter(pc.and_(unlike, pc.greater_equal(rows["id"], lowest))))
+        tag = f"tag {snapshot_id % TAGS}"
+        lists = rows["tags"].to_pylist()
+        for where, expected in (
+            (f"array_contains(tags, '{tag}')", [tag in (tags or ()) for tags in lists]),
+            (f"not array_contains(tags, '{tag}')", [tags is not None and not {tag, None} & {*tags} for tags in lists]),
+        ):
+            tagged = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
+            self._compare(tagged, rows.filter(pa.array(expected, pa.bool_())))
+        COUNTS[f"condition {tagged.profile.condition.split(';')[0]}"] += 1
         COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
         found = reader.search(queries(4, DIMS), K, columns=["id"])
         self._compare(found, rows)

@@ -1,7 +1,11 @@
 """Conditions by the values that a version keeps: the rows that the data files give, and no data file is read."""
 
+import datetime as dt
+import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import And, BooleanExpression, IsNull, Not, Or
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform, Transform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UnknownType
+from pyiceberg.types import BooleanType, IntegerType, ListType, LongType, NestedField, StringType, UnknownType
 
 from icepuffin.ops import attributes as kept_values
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -37,7 +41,11 @@ from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
+from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.sql.session import SqlSession
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
@@ -433,3 +441,156 @@ def test_texts_of_more_than_arrow_takes_are_read_from_the_data_files(
 def test_a_column_that_cannot_be_kept_is_refused(table: Table, filters: tuple[str, ...], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         create_index(table, replace(SECTIONS, filters=filters))
+
+
+ELEMENTS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "texts": (pa.string(), ["", "a", "b", "it's", "\U0001f600"]),
+    "numbers": (pa.int64(), [0, -3, 2**40]),
+    "prices": (pa.decimal128(9, 2), [Decimal("0.10"), Decimal("-2.00")]),
+    "days": (pa.date32(), [dt.date(2026, 1, 1), dt.date(1969, 12, 31)]),
+    "raws": (pa.binary(), [b"", b"\xff" * 3]),
+    "flags": (pa.bool_(), [True, False]),
+}
+"""Column of lists -> (type of an element, values)"""
+LISTS = replace(RANDOM, name="l", filters=tuple(ELEMENTS))
+
+
+def lists_table(catalog: Catalog, name: str, rng: random.Random) -> tuple[Table, list[dict[str, Any]]]:
+    """(a table of random lists with deletes, its live rows). The last file has one column less, the first two."""
+
+    def lists(values: list[Any], count: int) -> list[Any]:
+        return [
+            None if rng.random() < 0.15 else [rng.choice([*values, None]) for _ in range(rng.randrange(4))]
+            for _ in range(count)
+        ]
+
+    def rows(first: int, count: int) -> pa.Table:
+        columns = {name: pa.array(lists(own, count), pa.list_(kind)) for name, (kind, own) in ELEMENTS.items()}
+        vectors = pa.array([[float(number), 1.0] for number in range(first, first + count)], pa.list_(pa.float32()))
+        return pa.table({"id": range(first, first + count), **columns, "embedding": vectors})
+
+    early = rows(0, 50).drop_columns(["flags"])
+    table = catalog.create_table(name, early.schema, properties={"format-version": "2"})
+    table.append(early)
+    with table.update_schema() as change:
+        change.add_column("flags", ListType(99, BooleanType(), element_required=False))
+    later = rows(50, 70)
+    table.append(later)
+    removed = [3, 4, 49, 60]
+    files = {file.record_count: file.path for file in live_files(table, table.metadata.current_snapshot_id or 0).files}
+    append_position_deletes(table, {files[50]: np.array(removed[:3]), files[70]: np.array([10])})
+    every = [*({**row, "flags": None} for row in early.to_pylist()), *later.to_pylist()]
+    return table.refresh(), [row for row in every if row["id"] not in removed]
+
+
+def meaning(value: Any, elements: list[Any] | None) -> bool | None:
+    """`array_contains`, as Spark has it."""
+    if elements is None or (value not in elements and None in elements):
+        return None
+    return value in elements
+
+
+def drawn_condition(rng: random.Random, depth: int = 2) -> tuple[BooleanExpression, Callable[[Any], bool | None]]:
+    """(a condition on lists, what it is of a row)."""
+    name = rng.choice(list(ELEMENTS))
+    if depth and rng.random() < 0.6:
+        (one, first), (other, second) = drawn_condition(rng, depth - 1), drawn_condition(rng, depth - 1)
+        if rng.random() < 0.3:
+            return Not(one), lambda row: None if (truth := first(row)) is None else not truth
+        decisive = rng.random() < 0.5
+
+        def both(row: Any) -> bool | None:
+            truths = {first(row), second(row)}
+            return decisive if decisive in truths else None if None in truths else not decisive
+
+        return (Or if decisive else And)(one, other), both
+    if rng.random() < 0.2:
+        return IsNull(name), lambda row: row[name] is None  # type: ignore[arg-type, call-arg]
+    value = rng.choice(ELEMENTS[name][1])
+    return ArrayContains(name, value), lambda row: meaning(value, row[name])
+
+
+@pytest.mark.parametrize("kept", [tuple(ELEMENTS), ("texts", "flags"), ()], ids=len)
+def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept: tuple[str, ...]) -> None:
+    rng = random.Random(len(kept))
+    table, rows = lists_table(catalog, f"db.lists{len(kept)}", rng)
+    definition = replace(LISTS, filters=kept)
+    index(table, definition)
+    for _ in range(60):
+        where, truth = drawn_condition(rng)
+        expected = [row["id"] for row in rows if truth(row)]
+        own, scanned, how = both_ways(table, definition, where)
+        assert own == scanned, where
+        assert sum(map(len, own.values())) == len(expected), where
+        result = reader(table, definition).search([0.0, 0.0], 200, where=where, columns=["id"])
+        assert sorted(result.rows["id"].to_pylist()) == expected, where
+        assert len(kept) < len(ELEMENTS) or "read" not in how, how
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("array_contains(tags, 'a')", [0, 1]),
+        ("not ARRAY_CONTAINS(tags, 'a') and id < 5", [2, 4]),
+        ("array_contains(tags, 'it''s') or id = 5", [2, 5]),
+        ("not (array_contains(tags, 'a') or array_contains(tags, 'b'))", [2, 4]),
+        ("array_contains(numbers, 2)", [0]),
+        ("array_contains(numbers, 2.0)", [0]),
+        ("array_contains(numbers, 2.5)", []),
+        ("not array_contains(numbers, 2.5)", [0, 1]),
+        ("not array_contains(numbers, 9999999999)", [0, 1]),
+        ("tags is null", [5]),
+    ],
+)
+@pytest.mark.parametrize("kept", [("tags", "numbers"), ()], ids=len)
+def test_conditions_on_lists_are_written_as_sql_writes_them(
+    sql_catalog: Catalog, kept: tuple[str, ...], where: str, expected: list[int]
+) -> None:
+    rows = make_rows(0, 6)
+    tags = pa.array([["a"], ["a", None], ["it's"], [None], [], None], pa.list_(pa.string()))
+    numbers = pa.array([[2, 2], [3], None, [None], None, None], pa.list_(pa.int32()))
+    rows = rows.append_column("tags", tags).append_column("numbers", numbers)
+    table = sql_catalog.create_table("db.tags", rows.schema)
+    table.append(rows)
+    definition = replace(SECTIONS, filters=kept)
+    index(table, definition)
+    result = reader(table, definition).search(queries(1), 6, where=where, columns=["id"])
+    assert sorted(result.rows["id"].to_pylist()) == expected
+    session = SqlSession(lambda _: (table.refresh(), STORAGE))
+    text = f"SELECT id FROM db.t WHERE {where} ORDER BY l2_distance(embedding, :q) LIMIT 6"
+    assert sorted(session.sql(text, {"q": queries(1)[0]}).rows["id"].to_pylist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("array_contains(section, 'a')", "section is string: array_contains takes a column of lists of plain values"),
+        ("array_contains(numbers, '2')", "numbers is list<int>: array_contains takes a number, not a text"),
+        ("array_contains(numbers, true)", "an element of numbers is int, which True is not"),
+        (ArrayContains("numbers", None), "array_contains(numbers, ...) does not find null"),
+    ],
+    ids=str,
+)
+def test_what_no_list_contains_is_refused(where: Any, message: str) -> None:
+    fields = (
+        NestedField(1, "section", StringType()),
+        NestedField(2, "numbers", ListType(3, IntegerType(), element_required=False)),
+    )
+    with pytest.raises(FilterError, match=re.escape(message)):
+        RowPredicate(where, Schema(*fields))
+
+
+def test_long_lists_are_left_out_with_a_reason(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_values, "ALWAYS_KEPT", 100)
+    monkeypatch.setattr(kept_values, "LIST_BYTES_PER_ROW", 8)
+    rows = make_rows(0, 100)
+    long = rows.append_column("tags", pa.array([["x", "y", f"{number}"] for number in range(100)]))
+    table = sql_catalog.create_table("db.long", long.schema)
+    table.append(long)
+    table.append(rows.append_column("tags", pa.array([["x"]] * 100)))
+    definition = replace(SECTIONS, filters=("tags",))
+    index(table, definition)
+    own, scanned, how = both_ways(table, definition, "array_contains(tags, 'x')")
+    assert own == scanned
+    assert sum(map(len, own.values())) == 200
+    assert how.endswith("1 without values of tags: its lists take more than 128 bytes per row")
