@@ -5,9 +5,17 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
+from icepuffin.orchestration.sensor import evaluation
+
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     """Dagster's own in memory: an event is written in 2 ms instead of 20, and nothing else differs."""
     with dg.DagsterInstance.ephemeral() as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def patient_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation writes all that is due, on a slow machine as well."""
+    monkeypatch.setattr(evaluation, "WRITING_SECONDS", 3600.0)

@@ -18,8 +18,7 @@ POOL = "table_demo_demo_packages"
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr("icepuffin.orchestration.sensor.evaluation.WRITING_SECONDS", 60.0)
+def lake(tmp_path: Path) -> Lake:
     return make_lake(tmp_path / "lake", snapshots=2)
 
 

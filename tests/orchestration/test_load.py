@@ -18,7 +18,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.evaluation import WRITING_SECONDS
+from icepuffin.orchestration.sensor import evaluation
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
@@ -112,7 +112,7 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     expired = [f"expired-{number}" for number in range(9)]
     instance.add_dynamic_partitions(partitions_name(spec), expired)
     daemon = Daemon(instance, settings)
-    written = slow_writes(instance, Clock(monkeypatch), WRITING_SECONDS / 4, monkeypatch)
+    written = slow_writes(instance, Clock(monkeypatch), evaluation.WRITING_SECONDS / 4, monkeypatch)
     first = daemon.tick(WATCH)
     assert first.launched == tuple(ids(backlog)[:4])
     assert written == ["report_runless_asset_event"] * 4 + ["delete_dynamic_partition", "report_runless_asset_event"]
@@ -140,7 +140,7 @@ def test_a_write_that_takes_longer_than_an_evaluation_still_gets_on(
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
     daemon = Daemon(instance, backlog.settings())
-    slow_writes(instance, Clock(monkeypatch), 10 * WRITING_SECONDS, monkeypatch)
+    slow_writes(instance, Clock(monkeypatch), 10 * evaluation.WRITING_SECONDS, monkeypatch)
     assert [daemon.tick(WATCH).shown for _ in range(4)] == [1, 1, 1, 0]
     assert daemon.launched[WATCH] == ids(backlog)
 
