@@ -1,6 +1,7 @@
 """Real parts for every test: a SQLite catalog, tables with vectors, runners."""
 
 import itertools
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri
+from tests.services.processes import SMALL_JVM
 from tests.services.rest import rest_catalog
 from tests.services.s3proxy import s3proxy
 from tests.services.spark import spark_session
@@ -37,6 +39,8 @@ STORAGE = StorageConfig({})
 
 settings.register_profile("icepuffin", deadline=None)  # a busy machine is no failure
 settings.load_profile("icepuffin")
+
+os.environ.setdefault("JAVA_TOOL_OPTIONS", SMALL_JVM)
 
 
 @event.listens_for(Engine, "connect")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.services.processes import SMALL_JVM, free_port, serving
+from tests.services.processes import free_port, serving
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         "SPARK_HOME": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": " ".join(SMALL_JVM),
     }
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"

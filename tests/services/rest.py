@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.services.jars import ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, SPARK_JARS, fetch_all, pinned
-from tests.services.processes import SMALL_JVM, free_port, java, serving
+from tests.services.processes import free_port, java, serving
 
 _SOURCE = Path(__file__).with_name("RestCatalog.java")
 _OF_OTHERS = (ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, "io.zonky")
@@ -40,7 +40,7 @@ def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
     }
     if "s3.region" in s3:
         properties["client.region"] = s3["s3.region"]
-    command = [java(), "-Xmx512m", *SMALL_JVM, "-cp", ":".join(map(str, _class_path()))]
+    command = [java(), "-Xmx512m", "-cp", ":".join(map(str, _class_path()))]
     command += ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), "RestCatalog", str(port)]
     command += [f"{key}={value}" for key, value in properties.items()]
 

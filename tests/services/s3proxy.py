@@ -6,7 +6,7 @@ from pathlib import Path
 
 from icepuffin.ops.model import StorageConfig
 from tests.services.jars import S3PROXY, fetch
-from tests.services.processes import SMALL_JVM, answers, free_port, java, serving
+from tests.services.processes import answers, free_port, java, serving
 
 BUCKET = "lake"
 
@@ -22,7 +22,7 @@ def s3proxy(folder: Path) -> Iterator[StorageConfig]:
         "s3proxy.authorization=aws-v4\ns3proxy.identity=test\ns3proxy.credential=testsecret\n"
         f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder / 'data'}\n"
     )
-    command = [java(), "-Xmx384m", *SMALL_JVM, "-jar", str(fetch(S3PROXY)), "--properties", str(conf)]
+    command = [java(), "-Xmx384m", "-jar", str(fetch(S3PROXY)), "--properties", str(conf)]
     with serving(command, lambda: answers(port), folder / "s3proxy.log"):
         yield StorageConfig(
             {

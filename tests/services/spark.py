@@ -25,8 +25,7 @@ def spark_session(folder: Path, jars: Sequence[str]) -> "SparkSession":
         "spark.jars": ",".join(map(str, fetch_all(jars))),
         "spark.sql.extensions": EXTENSIONS,
         "spark.driver.memory": "1g",
-        # a few rows per query: compiling takes longer than running, by the JVM as by Spark
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # a few rows per query: compiling takes longer than running
         "spark.sql.codegen.wholeStage": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

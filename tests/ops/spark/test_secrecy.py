@@ -78,7 +78,12 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(list(SECRETS))],
         input=json.dumps(conf),
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(tmp_path)},
+        env={
+            **os.environ,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONF_DIR": str(tmp_path),
+            "JAVA_TOOL_OPTIONS": "-XX:+UseG1GC -XX:TieredStopAtLevel=1",  # its largest heap is the one asked for
+        },
         capture_output=True,
         text=True,
         check=False,
