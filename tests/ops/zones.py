@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -117,15 +117,15 @@ def connect(folder: Path) -> Iterator[Any]:
         client.stop()
 
 
-def run(folder: Path) -> dict[str, int]:
+SESSIONS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {"classic": classic, "connect": connect}
+
+
+def run(folder: Path, session: str) -> dict[str, int]:
     catalog, table, between = lake(folder)
     answers = dict(by_ourselves(folder, catalog, table, between))
-    kinds: tuple[Callable[[Path], Any], ...] = (classic, connect)
-    for kind in kinds:
-        with kind(folder) as spark:
-            answers |= {f"{kind.__name__} {name}": count for name, count in by_spark(spark, catalog, between)}
-    return answers
+    with SESSIONS[session](folder) as spark:
+        return answers | {f"{session} {name}": count for name, count in by_spark(spark, catalog, between)}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")
+    sys.stdout.write(json.dumps(run(Path(sys.argv[1]), sys.argv[2])) + "\n")

@@ -82,7 +82,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
             **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_CONF_DIR": str(tmp_path),
-            "JAVA_TOOL_OPTIONS": "-XX:+UseG1GC -XX:TieredStopAtLevel=1",  # its largest heap is the one asked for
+            "JAVA_TOOL_OPTIONS": "-XX:+UseG1GC -XX:TieredStopAtLevel=1",  # whose largest heap is the one set
         },
         capture_output=True,
         text=True,
