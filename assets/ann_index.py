@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import version_glance
-from icepuffin.assets.metadata import bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
+from icepuffin.assets.metadata import as_table, bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
@@ -41,12 +41,16 @@ _LABELS = {
     "shard_reports": "shards/table",
     "bytes_total": "bytes/total",
     "bytes_written": "bytes/written",
+    "bytes_shared": "bytes/shared",
     "seconds": "seconds/total",
     "stage_seconds": "seconds",
     "estimate": "estimate",
     "self_search": "self-search",
 }
 """Labels in the UI, which has no groups: the labels of a group begin alike, up to the slash."""
+_ESTIMATED_SHARDS = "estimate/shards"
+_ESTIMATED = ("number", "how", "reason", "bytes_read", "bytes_written")
+"""Columns of the estimates of shards. With all, the table is wider than the page, which then cuts off the summary."""
 
 
 def version_metadata(
@@ -54,6 +58,8 @@ def version_metadata(
 ) -> dict[str, dg.MetadataValue[Any]]:
     """The version in numbers, words and pictures, recall first."""
     numbers = report_metadata(report, _LABELS)
+    if report.estimate and _ESTIMATED_SHARDS in numbers:
+        numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
     drawings = version_drawings(table, storage, definition, report)
     measured = {"recall": numbers["recall"]} if "recall" in numbers and report.action is not Action.EMPTY else {}
     return {

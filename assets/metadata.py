@@ -55,7 +55,7 @@ def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:
             dg.TableRecord(
                 {
                     "snapshot": str(entry.snapshot_id),
-                    "committed (UTC)": f"{entry.committed:%m-%d %H:%M}",
+                    "committed (UTC)": f"{entry.committed:%Y-%m-%d %H:%M}",
                     "operation": entry.operation,
                     "rows": f"+{_count(entry.rows_added)} -{_count(entry.rows_removed)}",
                     "refs": " ".join(entry.refs),
@@ -81,6 +81,34 @@ def snapshot_metadata(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[A
     }
 
 
+def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
+    """The totals of the snapshot's summary: in words, then as numbers, which the UI plots. Empty where it has none."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    totals = {
+        name.removeprefix("total-").replace("-", " "): int(value)
+        for name, value in summary.items()
+        if name.startswith("total-") and value.isdigit()
+    }
+    if not totals:
+        return {}
+    return {
+        "summary": bullet_list(_totals_in_words(totals)),
+        **{name: _number(count) for name, count in totals.items()},
+    }
+
+
+def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
+    """`totals` by the names of Iceberg's summary."""
+    words = {"rows": f"{totals.get('records', 0):,}; data files: {totals.get('data files', 0):,}"}
+    if files := totals.get("delete files", 0):
+        rows = {kind: totals.get(f"{kind} deletes", 0) for kind in ("position", "equality")}
+        counts = " and ".join(f"{count:,} by {kind}" for kind, count in rows.items() if count)
+        words["deletes"] = f"{counts or 'rows not counted'}; delete files: {files:,}"
+    if "files size" in totals:
+        words["bytes"] = readable_bytes(totals["files size"])
+    return words
+
+
 def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return
@@ -104,13 +132,14 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
         entries[name] = dg.MetadataValue.text(", ".join(str(part) for part in value) or "none")
 
 
-def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
-    """Frozen dataclasses as a table in the UI, one per row."""
-    return dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in rows])
+def as_table(rows: Sequence[Any], columns: Sequence[str] | None = None) -> dg.MetadataValue[Any]:
+    """Frozen dataclasses as a table in the UI, one per row. `columns`: names of their fields; None for all."""
+    return dg.MetadataValue.table([dg.TableRecord(_cells(row, columns)) for row in rows])
 
 
-def _cells(row: Any) -> dict[str, str | int | float | bool]:
-    return {field.name: _cell(getattr(row, field.name)) for field in dataclasses.fields(row)}
+def _cells(row: Any, columns: Sequence[str] | None) -> dict[str, str | int | float | bool]:
+    names = [field.name for field in dataclasses.fields(row)] if columns is None else columns
+    return {name: _cell(getattr(row, name)) for name in names}
 
 
 def _cell(value: Any) -> str | int | float | bool:

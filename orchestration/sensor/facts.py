@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
-from icepuffin.assets.metadata import snapshot_metadata, snapshots_table
+from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_metadata
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
@@ -149,19 +149,13 @@ def snapshot_materialization(
     derived from each of them now. One event has the list, not each: Dagster keeps events for ever.
     """
     key = str(snapshot.snapshot_id)
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
-    numbers = {
-        name.removeprefix("total-").replace("-", " "): dg.MetadataValue.int(int(value))
-        for name, value in summary.items()
-        if name.startswith("total-") and value.isdigit()
-    }
     return dg.AssetMaterialization(
         asset_key=spec.key,
         partition=key,
         metadata={
             **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _MAX_LISTED))} if newest_of else {}),
             **snapshot_metadata(snapshot),
-            **numbers,
+            **total_metadata(snapshot),
             "snapshot_id": key,
             "sequence number": snapshot.sequence_number or 0,
         },

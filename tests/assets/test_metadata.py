@@ -9,8 +9,9 @@ from enum import StrEnum
 import dagster as dg
 import pytest
 from dagster_shared.serdes import serialize_value
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.metadata import MAX_KEYS, bar_chart, readable_bytes, report_metadata
+from icepuffin.assets.metadata import MAX_KEYS, as_table, bar_chart, readable_bytes, report_metadata, total_metadata
 
 
 class Way(StrEnum):
@@ -87,6 +88,38 @@ def test_labels_group_numbers_and_come_first() -> None:
 )
 def test_bytes_are_readable(count: int, text: str) -> None:
     assert readable_bytes(count) == text
+
+
+def test_the_totals_of_a_snapshot_are_words_and_numbers() -> None:
+    totals = {"total-records": "4935", "total-data-files": "11", "total-files-size": "4183337", "added-records": "9"}
+    deletes = {"total-delete-files": "10", "total-position-deletes": "324", "total-equality-deletes": "0"}
+    result = total_metadata(_snapshot(totals | deletes))
+    assert result["summary"].value.splitlines() == [
+        "* **rows:** 4,935; data files: 11",
+        "* **deletes:** 324 by position; delete files: 10",
+        "* **bytes:** 4.0 MiB",
+    ]
+    assert {name: value.value for name, value in result.items() if name != "summary"} == {
+        "records": 4935,
+        "data files": 11,
+        "files size": 4_183_337,
+        "delete files": 10,
+        "position deletes": 324,
+        "equality deletes": 0,
+    }
+    assert total_metadata(_snapshot(totals))["summary"].value.splitlines()[1:] == ["* **bytes:** 4.0 MiB"]
+    assert total_metadata(_snapshot({})) == {}
+
+
+def _snapshot(summary: Mapping[str, str]) -> Snapshot:
+    return Snapshot(
+        snapshot_id=1, timestamp_ms=0, manifest_list="file:///list", summary=Summary(Operation.APPEND, **summary)
+    )
+
+
+def test_a_table_has_the_columns_that_are_named() -> None:
+    (record,) = as_table([Part(0, "built", 0.98)], ("number", "recall")).value.records
+    assert record.data == {"number": 0, "recall": 0.98}
 
 
 def test_the_estimate_stands_beside_what_it_took() -> None:
