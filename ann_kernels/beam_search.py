@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
 
 
-class Visited(NamedTuple):
+class VisitedTable(NamedTuple):
     """The nodes that the current search has met. Kept from search to search: clearing costs more than a search."""
 
     marks: U8
@@ -27,7 +27,7 @@ class BeamScratch(NamedTuple):
 
     width: int
     """L: places of the candidate list"""
-    visited: Visited
+    visited: VisitedTable
     candidates: I64
     """Candidate list of `width` keys; after a search, its result"""
     path: I64
@@ -39,20 +39,20 @@ class BeamScratch(NamedTuple):
 
 
 @kernel
-def new_visited(count: int) -> Visited:
+def new_visited(count: int) -> VisitedTable:
     """Marks for a graph of `count` nodes, none of them visited."""
-    return Visited(np.zeros(count, np.uint8), np.zeros(1, np.uint8))
+    return VisitedTable(np.zeros(count, np.uint8), np.zeros(1, np.uint8))
 
 
 @kernel
-def new_beam_scratch(width: int, visited: Visited, path: int, max_degree: int) -> BeamScratch:
+def new_beam_scratch(width: int, visited: VisitedTable, path: int, max_degree: int) -> BeamScratch:
     """Memory for searches of `width` that keep the first `path` nodes of their path."""
     fresh, keys = np.empty(max_degree, np.int32), np.empty(max_degree, np.int64)
     return BeamScratch(width, visited, new_candidates(width), np.empty(path, np.int64), fresh, keys)
 
 
 @kernel
-def _advance_stamp(visited: Visited) -> None:
+def _advance_stamp(visited: VisitedTable) -> None:
     """Forget what was visited: choose a new stamp, and clear the marks when all 255 stamps are used up."""
     if visited.stamp[0] == np.uint8(255):
         visited.marks[:] = 0

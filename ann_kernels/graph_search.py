@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
-from icepuffin.ann_kernels.beam_search import Visited, beam_search, new_beam_scratch
+from icepuffin.ann_kernels.beam_search import VisitedTable, beam_search, new_beam_scratch
 from icepuffin.ann_kernels.compilation import fast_kernel, strict_kernel
 from icepuffin.ann_kernels.distance import reported
 from icepuffin.ann_kernels.distance_computers import (
@@ -127,7 +127,7 @@ class _Results(NamedTuple):
 _RankingFields: TypeAlias = tuple[F32, F64, int, int]
 """The fields of `_Ranking`"""
 _VisitedFields: TypeAlias = tuple[U8, U8]
-"""The fields of `Visited`"""
+"""The fields of `VisitedTable`"""
 _ResultFields: TypeAlias = tuple[I64, F64, I64]
 """The fields of `_Results`"""
 
@@ -369,7 +369,7 @@ def _search_block(
         _EntryPoints(nodes, entry_queries),
         width,
         _Ranking(*ranking),
-        Visited(*visited),
+        VisitedTable(*visited),
         _Results(*results),
     )
 
@@ -381,7 +381,7 @@ def _search_rows(
     entry_points: _EntryPoints,
     width: int,
     ranking: _Ranking,
-    visited: Visited,
+    visited: VisitedTable,
     results: _Results,
 ) -> None:
     """Fill the results with the nearest live nodes of each query, in order.

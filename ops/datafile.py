@@ -79,7 +79,7 @@ class DataFile:
         )
         self.schema = arrow_schema(self._projected)
         self._parquet = open_data_file(storage, file)
-        self._as_stored = _stored_alike(self._parquet.schema, self._projected, self.schema)
+        self._as_stored = _names_as_stored(self._parquet.schema, self._projected, self.schema)
         if self._as_stored is None:
             self._present = _present_fields(self._parquet, self._projected, file)
         self._columns = [field.name for field in self._present.fields] if self._as_stored is None else self._as_stored
@@ -318,7 +318,7 @@ def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
         raise DataFileError(f"{file.path}: the table's schema.name-mapping.default cannot be read: {error}") from error
 
 
-def _stored_alike(stored: pa.Schema, projected: Schema, requested: pa.Schema) -> list[str] | None:
+def _names_as_stored(stored: pa.Schema, projected: Schema, requested: pa.Schema) -> list[str] | None:
     """The file's own names of the fields, where it has all of them under their ids and in the requested types.
 
     Most files do. PyIceberg's projection, 0.1 ms per file and more per batch, is skipped for them. None for other

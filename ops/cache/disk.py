@@ -22,7 +22,7 @@ from icepuffin.ops.cache.ready_shard import Arrays
 _log = logging.getLogger(__name__)
 _STRIPES = 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_ENTRY, _ASIDE = ".shard", ".aside"
+_ENTRY, _DRAFT = ".shard", ".draft"
 T = TypeVar("T")
 
 
@@ -98,21 +98,21 @@ class DiskCache:
         None where it does not fit the budget, or the disk: the latter with a warning.
         """
         path = self._path(owner, name)
-        aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
+        draft_path = path.with_name(f".{uuid.uuid4().hex}{_DRAFT}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(path.parent.lstat()):
                 return None  # `get` has logged why
-            stream = self._claim(aside, size)
+            stream = self._claim(draft_path, size)
             if stream is None:
                 return None
             try:
                 # the file is mapped: writing to it on a full disk would kill the process (SIGBUS), so claim its blocks
                 os.posix_fallocate(stream.fileno(), 0, size)
-                return DraftFile(stream, mapped_arrays.Draft(stream, f"{owner}/{name}"), aside, path, self._folder)
+                return DraftFile(stream, mapped_arrays.Draft(stream, f"{owner}/{name}"), draft_path, path, self._folder)
             except BaseException:
                 stream.close()
-                aside.unlink(missing_ok=True)
+                draft_path.unlink(missing_ok=True)
                 raise
         except OSError as error:
             _warn_not_kept(self._folder, error)
@@ -137,12 +137,12 @@ class DiskCache:
     def _path(self, owner: str, name: str) -> Path:
         return self._folder / owner / f"{name}{_ENTRY}"
 
-    def _claim(self, aside: Path, size: int) -> BinaryIO | None:
+    def _claim(self, draft_path: Path, size: int) -> BinaryIO | None:
         """A new file of `size` bytes, counted against the budget from now on; None where it does not fit."""
         with _locked(self._folder / ".lock"):
             if not self._make_room(size):
                 return None
-            stream = os.fdopen(os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b")
+            stream = os.fdopen(os.open(draft_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b")
             fcntl.flock(stream, fcntl.LOCK_EX)  # held while the file is written
             stream.truncate(size)
             return stream
@@ -152,7 +152,7 @@ class DiskCache:
         total = sum(status.st_size for _, status in files)
         for path, status in files:
             over_budget = total + size > self._budget >= size
-            if (path.suffix == _ENTRY and over_budget) or (path.suffix == _ASIDE and _is_abandoned(path)):
+            if (path.suffix == _ENTRY and over_budget) or (path.suffix == _DRAFT and _is_abandoned(path)):
                 path.unlink(missing_ok=True)
                 total -= status.st_size
         return total + size <= self._budget
@@ -161,7 +161,7 @@ class DiskCache:
         """(path, status) of each file, once even if it is renamed meanwhile."""
         inodes = set()
         for path in self._folder.glob("*/*"):
-            if path.suffix in (_ENTRY, _ASIDE):
+            if path.suffix in (_ENTRY, _DRAFT):
                 with contextlib.suppress(FileNotFoundError):
                     status = path.stat()
                     if status.st_ino not in inodes:
@@ -175,8 +175,10 @@ class DraftFile:
 
     stream: BinaryIO
     arrays: mapped_arrays.Draft
-    aside: Path
+    draft_path: Path
+    """Path while it is being filled"""
     path: Path
+    """Path once it is published"""
     folder: Path
     """Folder of the cache"""
 
@@ -186,16 +188,16 @@ class DraftFile:
             with self.stream:
                 self.arrays.finish(values)
                 with _locked(self.folder / ".lock"):  # whoever counts the files meanwhile would miss this one
-                    self.aside.rename(self.path)
+                    self.draft_path.rename(self.path)
         except OSError as error:
             _warn_not_kept(self.folder, error)
         finally:
-            self.aside.unlink(missing_ok=True)
+            self.draft_path.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Delete the file."""
         self.stream.close()
-        self.aside.unlink(missing_ok=True)
+        self.draft_path.unlink(missing_ok=True)
 
 
 def _warn_not_kept(folder: Path, error: OSError) -> None:

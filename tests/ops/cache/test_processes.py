@@ -49,7 +49,7 @@ def hold_unfinished(folder: Path, budget: int, size: int, is_ready: Path) -> Non
     """Claim room for a file, and never write it."""
     cache = DiskCache(folder, budget)
     (folder / "owner").mkdir(exist_ok=True)
-    claimed = cache._claim(folder / "owner" / ".unfinished.aside", size)
+    claimed = cache._claim(folder / "owner" / ".unfinished.draft", size)
     assert claimed is not None
     is_ready.touch()
     time.sleep(60)
@@ -79,7 +79,7 @@ def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path
     for worker in workers:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
-    assert not list(folder.glob("*/*.aside"))
+    assert not list(folder.glob("*/*.draft"))
 
 
 def test_a_process_that_ends_has_written_what_it_fetched(tmp_path: Path, keys: list[ShardKey]) -> None:
@@ -105,7 +105,7 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
         os.kill(worker.pid or 0, signal.SIGKILL)
         worker.join(10)
     fetch_at_random(folder, budget, keys, 9, 30)
-    assert not list(folder.glob("*/*.aside"))
+    assert not list(folder.glob("*/*.draft"))
 
 
 def test_one_of_many_that_miss_the_same_shard_fetches_it(tmp_path: Path, keys: list[ShardKey]) -> None:

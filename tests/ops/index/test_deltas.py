@@ -43,7 +43,7 @@ def table(table_factory: TableFactory) -> Table:
     return new_table
 
 
-def hows(report: IndexReport) -> list[str]:
+def how_of_shards(report: IndexReport) -> list[str]:
     return [shard.how for shard in report.shard_reports]
 
 
@@ -70,7 +70,7 @@ def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) 
     before = newest(table)
     report = append(table, 900, 950)
     after = newest(table)
-    assert hows(report) == ["copied"] * 3 + ["built"]
+    assert how_of_shards(report) == ["copied"] * 3 + ["built"]
     assert (after.routing.routed_shards, len(after.routing.shards)) == (3, 4)
     assert [blob(after, number) for number in range(3)] == [blob(before, number) for number in range(3)]
     assert after.routing.shards[3].live_rows == 50
@@ -78,9 +78,9 @@ def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) 
 
 def test_deltas_are_few_and_what_comes_then_goes_into_the_smallest(table: Table) -> None:
     for start, last in ((900, 910), (910, 940), (940, 970), (970, 1000)):
-        assert hows(append(table, start, last))[-1] == "built"
+        assert how_of_shards(append(table, start, last))[-1] == "built"
     report = append(table, 1000, 1020)
-    assert hows(report) == ["copied"] * 3 + ["inserted", "copied", "copied", "copied"]
+    assert how_of_shards(report) == ["copied"] * 3 + ["inserted", "copied", "copied", "copied"]
     assert [shard.live for shard in report.shard_reports[3:]] == [30] * 4
 
 
@@ -88,7 +88,7 @@ def test_when_deltas_hold_too_much_their_rows_go_where_the_codebook_leads(table:
     append(table, 900, 1000)
     append(table, 1000, 1100)
     report = append(table, 1100, 1200)
-    assert set(hows(report)) == {"inserted"}
+    assert set(how_of_shards(report)) == {"inserted"}
     assert (report.shards, report.inserted, report.rows) == (3, 100, 1200)
     assert newest(table).routing.routed_shards == 3
 
@@ -120,7 +120,7 @@ def test_a_delta_full_of_tombstones_is_rebuilt_alone(table: Table) -> None:
     )
     append_position_deletes(table, {file.path: np.arange(30)})
     report = index_head(table)
-    assert hows(report) == ["copied"] * 3 + ["rebuilt"]
+    assert how_of_shards(report) == ["copied"] * 3 + ["rebuilt"]
     assert report.rows == 970
     assert answer_with_recall(table)[1] >= 0.95
 
@@ -131,7 +131,7 @@ def test_a_compaction_finds_rows_in_deltas_and_writes_addresses_alone(table: Tab
     table.refresh()
     table.overwrite(table.scan().to_arrow())
     report = index_head(table)
-    assert hows(report) == ["remapped"] * 4
+    assert how_of_shards(report) == ["remapped"] * 4
     assert (report.inserted, report.remapped, report.tombstones) == (0, 950, 0)
     assert report.bytes_written < report.bytes_total / 2, "of rows this small, addresses are much"
     after = newest(table)
@@ -170,7 +170,7 @@ def test_rows_that_take_the_place_of_others_are_new(table: Table) -> None:
     )
     report = append(table, 900, 950)
     assert (report.rows, report.remapped, report.inserted, report.tombstones) == (900, 0, 50, 50)
-    assert hows(report) == ["masked"] * 3 + ["built"]
+    assert how_of_shards(report) == ["masked"] * 3 + ["built"]
 
 
 def test_a_rolled_back_delete_brings_rows_back_to_life(table: Table) -> None:
@@ -223,10 +223,10 @@ def test_maintenance_rebuilds_a_delta_full_of_tombstones(table: Table) -> None:
     )
     append_position_deletes(table, {file.path: np.arange(30)})
     lenient = replace(DEFINITION, rebuild_ratio=0.9)
-    assert hows(index_head(table, lenient))[-1] == "masked"
+    assert how_of_shards(index_head(table, lenient))[-1] == "masked"
     report = rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE)
     assert report is not None
-    assert hows(report)[-1] == "rebuilt"
+    assert how_of_shards(report)[-1] == "rebuilt"
 
 
 def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_a_graph_that_inserts_have_spoilt_is_rebuilt_and_the_report_has_it(
     table.refresh()
     table.append(make_rows(900, 1800))
     report = index_head(table, replace(DEFINITION, target_recall=0.9))
-    assert set(hows(report)) == {"rebuilt"}
+    assert set(how_of_shards(report)) == {"rebuilt"}
     assert "is built anew" in caplog.text
     assert answer_with_recall(table)[1] >= 0.95
 
