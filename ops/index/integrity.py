@@ -29,7 +29,7 @@ from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routin
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
-from icepuffin.puffin.types import BlobType
+from icepuffin.puffin.types import BlobType, canonical_type
 
 CHECK_INTERVAL = 16
 """Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
@@ -88,10 +88,10 @@ def check_integrity(
         source = open_storage(version.puffin_path, storage).source(version.puffin_path)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
-        first = next(blob for blob in blobs if blob.type == BlobType.ROUTING)
+        first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
         expected = read_routing(reader, first, source.size(), version.packs)
         definition = IndexDefinition.from_json(expected.definition)
-        for blob in (blob for blob in blobs if blob.type == BlobType.CENTROID):
+        for blob in (blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID):
             centroid.decode(reader.read_blob(blob))
         for blob in (blob for blob in blobs if blob.type in (BlobType.ATTRIBUTES, BlobType.TOKENS)):
             column = attributes.decode(reader.read_blob(blob))

@@ -144,6 +144,26 @@ def test_blobs_of_a_later_format_are_reported_as_later_and_not_as_damaged(
     assert "blob of version 1: a later release wrote it" in checked.faults[0]
 
 
+def test_a_file_with_the_communitys_names_of_blob_types_is_read_and_verified(table: Table) -> None:
+    path = index_versions(table, "e")[-1].puffin_path
+    names = {
+        b'"flockdb-ann-routing-v1"': b'"ann-routing-v1"',
+        b'"flockdb-ann-centroid-v1"': b'"ann-centroid-index-v1"',
+        b'"flockdb-ann-index-v1"': b'"ann-vamana-graph-v1"',
+    }
+    file = Path(path.removeprefix("file://"))
+    data = file.read_bytes()
+    for own, common in names.items():
+        assert own in data
+        data = data.replace(own, common.ljust(len(own)))  # spaces between the tokens of JSON mean nothing
+    file.write_bytes(data)
+    result, recall = answer_with_recall(table)
+    assert (result.coverage, recall >= 0.95) == (Coverage.EXACT_VERSION, True)
+    report = check_integrity(table, index_versions(table, "e")[-1], STORAGE)
+    assert report.faults == ()
+    assert report.rows == 600
+
+
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:
     create_index(table, DEFINITION)
     with table.transaction() as transaction:
