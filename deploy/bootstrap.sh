@@ -78,7 +78,7 @@ make_venv() {
 }
 
 # .venv/.stamp says for which lock file the environment is complete. A set-up that was cut off left .venv/.unfinished.
-setup() {
+packages() {
     find_python
     find_java "$base"
     stamp=$(cat requirements/lock.txt pyproject.toml | cksum)
@@ -87,6 +87,16 @@ setup() {
     fi
     PATH=$venv/bin:$PATH
     export PATH
+}
+
+# .venv/.kernels says the same of numba's cache.
+kernels() {
+    [ "$(cat "$venv/.kernels" 2>/dev/null)" = "$stamp" ] || exclusively compile_kernels
+}
+
+setup() {
+    packages
+    kernels
 }
 
 # Two commands may be started at once; the second waits for the environment of the first.
@@ -104,17 +114,22 @@ fill_venv() {
     if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv"; fi
     mkdir -p "$venv"
     touch "$venv/.unfinished"
-    rm -f "$venv/.stamp"
+    rm -f "$venv/.stamp" "$venv/.kernels"
     is_python "$python" || make_venv
     "$python" -m pip --version >/dev/null || die "$venv has no pip: it was not made here; move it away"
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+    printf '%s' "$stamp" >"$venv/.stamp"
+    rm "$venv/.unfinished"
+}
+
+compile_kernels() {
+    [ "$(cat "$venv/.kernels" 2>/dev/null)" != "$stamp" ] || return 0
     say "compiling kernels"
     # Kernels of other sources are of no use any more
     find ann_kernels puffin -name '*.nb[ic]' -delete
     "$python" -m icepuffin.ops.kernel_cache
-    printf '%s' "$stamp" >"$venv/.stamp"
-    rm "$venv/.unfinished"
+    printf '%s' "$stamp" >"$venv/.kernels"
 }
 
 # The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.
@@ -142,8 +157,12 @@ lint() {
     check_names
 }
 
+# Compiling takes one core, and so does checking types.
 check() {
+    kernels &
+    compiling=$!
     lint
+    wait "$compiling"
     say "tests"
     # A third of a test's time is waiting for servers: three workers keep two cores busy. A module is one worker's; in this
     # order the long ones are not last.
@@ -179,8 +198,8 @@ command=${1:-help}
 case $command in
     setup) setup ;;
     demo) setup; say "demo"; icepuffin demo --dir "${1:-demo-data}" ;;
-    lint) setup; lint ;;
-    test | check) setup; check "$@" ;;
+    lint) packages; lint ;;
+    test | check) packages; check "$@" ;;
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
