@@ -18,9 +18,10 @@ from icepuffin.ops.index.errors import CoverageError, ShardTooLargeError
 from icepuffin.ops.index.outcome_reports import empty_report, reuse_report
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.index.version_reader import lost_packs
 from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.stage_clock import StageClock
-from icepuffin.ops.storage import ObjectMissingError, open_storage
+from icepuffin.ops.storage import ObjectMissingError
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
@@ -79,13 +80,7 @@ def materialize_index(
 
 def _is_pack_lost(table: Table, index: str, storage: StorageConfig) -> bool:
     """Whether the store lacks a pack that a version of the index names."""
-    paths = {pack.path for version in index_versions(table, index) for pack in version.packs if pack.path}
-    for path in sorted(paths):
-        try:
-            open_storage(path, storage).size(path)
-        except ObjectMissingError:
-            return True
-    return False
+    return any(lost_packs(version, storage) for version in index_versions(table, index))
 
 
 def carry_out(

@@ -18,7 +18,13 @@ from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
 from icepuffin.ops.index.definition import IndexDefinition, has_kept_values, resolve_field, resolve_filters
-from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
+from icepuffin.ops.index.version_reader import (
+    OpenVersion,
+    covers_all_older_files,
+    lost_packs,
+    open_versions,
+    shared_rows,
+)
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
@@ -221,7 +227,7 @@ def _open_nearest(
     unreadable: list[str] = []
     for version in versions:
         readable, broken = open_versions(table, [version], storage)
-        if readable and (faults := faults_of(version)):
+        if readable and (faults := lost_packs(version, storage) or faults_of(version)):
             readable, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
         opened += readable

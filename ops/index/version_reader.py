@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -22,7 +23,7 @@ from icepuffin.ops.model import (
     StoredAddresses,
     StoredShard,
 )
-from icepuffin.ops.storage import StorageError, open_storage, relative_to
+from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import attributes as attribute_blob
@@ -45,6 +46,7 @@ COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
 """
+_REQUESTS_AT_ONCE = 16
 _log = logging.getLogger(__name__)
 
 
@@ -116,6 +118,23 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     return OpenVersion(
         version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names, attributes
     )
+
+
+def lost_packs(version: DerivedVersion, storage: StorageConfig) -> tuple[str, ...]:
+    """One line on each pack of a version that the store lacks, or has with another length. Reads none of them.
+
+    Raises StorageError where the store does not answer.
+    """
+
+    def fault(pack: BoundPack) -> str:
+        try:
+            size = open_storage(pack.path, storage).size(pack.path)
+        except ObjectMissingError:
+            return f"pack {pack.path} is missing"
+        return "" if size == pack.size else f"pack {pack.path} has {size:,} bytes, it was written with {pack.size:,}"
+
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+        return tuple(filter(None, pool.map(fault, (pack for pack in version.packs if pack.path))))
 
 
 def read_routing(

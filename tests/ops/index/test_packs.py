@@ -283,6 +283,22 @@ def test_a_refresh_starts_anew_where_the_file_of_a_pack_is_gone(table: Table, ch
     assert_right(table)
 
 
+@pytest.mark.parametrize("left", [None, 1000], ids=["gone", "cut short"])
+def test_a_version_whose_pack_is_gone_is_not_reused(table: Table, left: int | None) -> None:
+    """The plan has the reason, and the version is made anew, without a reading of all that is left."""
+    (pack,) = packs_of(table)
+    content = to_path(pack).read_bytes()
+    to_path(pack).unlink()
+    if left is not None:
+        to_path(pack).write_bytes(content[:left])
+    plan = plan_version(table, DEFINITION, head_version(table).base_snapshot_id, storage=STORAGE)
+    assert (plan.action, plan.existing) == (Action.BUILT, None)
+    assert pack in plan.reason
+    assert index_head(table).action is Action.BUILT
+    assert_right(table)
+    assert index_head(table).action is Action.REUSED
+
+
 def test_a_missing_file_that_is_no_pack_costs_no_verification(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.append(make_rows(600, 620))
     verified = []
