@@ -5,6 +5,7 @@ A ref is icepuffin's own only if it is a tag, on a version, with the name that a
 ref belongs to the table's owner, whatever its name: it is neither moved nor dropped.
 """
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from icepuffin.ops.catalog.blob_kind import PACKS_KEY, BlobKind, index_tag, pack
 from icepuffin.ops.catalog.snapshots import pack_owner, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
+
+_log = logging.getLogger(__name__)
 
 
 class TagTakenError(IcepuffinError):
@@ -126,13 +129,20 @@ def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
 
 def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> dict[str, SnapshotId]:
     """Packs of some versions that have no tag: their holder snapshots, by the tag that each is to have. Those that have
-    expired are left out.
+    expired are left out, and with a warning those for whose tag a ref of the table's owner has the name.
     """
     snapshots = {SnapshotId(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}
     named = (snapshots[snapshot_id] for snapshot_id in index_snapshot_ids if snapshot_id in snapshots)
     holders = {holder_id for version in named for holder_id in holder_ids(version) if holder_id in snapshots}
     owners = {holder_id: pack_owner(snapshots[holder_id]) for holder_id in holders}
     tags = {pack_tag(owner, holder_id): holder_id for holder_id, owner in owners.items() if owner is not None}
+    for tag, holder_id in tags.items():
+        if tag_target(table, tag) not in (holder_id, None):
+            _log.warning(
+                "%s: the ref %r, which icepuffin did not make, has the name that the tag of a pack is to have. Without "
+                "that tag the pack is deleted when its snapshot %s expires. Give the ref another name",
+                table_name(table), tag, holder_id,
+            )  # fmt: skip
     return {tag: holder_id for tag, holder_id in tags.items() if tag not in table.metadata.refs}
 
 

@@ -243,6 +243,21 @@ def test_a_version_whose_pack_has_expired_is_no_base_and_no_answer(table: Table)
     assert_right(table)
 
 
+def test_a_pack_whose_tag_gave_way_to_a_ref_of_the_owner_is_reported(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = head_version(table)
+    tag = pack_tag("e", version.packs[0].holder_id)
+    bindings.drop(table, tag)
+    table.manage_snapshots().create_tag(version.base_snapshot_id, tag).commit()
+    sweep(table)
+    assert table.refresh().metadata.refs[tag].snapshot_id == version.base_snapshot_id
+    assert f"the ref '{tag}', which icepuffin did not make, has the name" in caplog.text
+    assert_right(table)
+    table.append(make_rows(600, 620))
+    assert index_head(table).bytes_shared == 0, "no version comes to depend on the pack"
+
+
 def test_a_pack_whose_slot_another_engine_took_is_no_base_and_no_answer(table: Table) -> None:
     """As an ANALYZE of the holder snapshot does; versions of other packs stay."""
     other = head_version(table)
