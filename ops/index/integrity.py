@@ -14,6 +14,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.attribute_proof import attribute_faults
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
@@ -33,6 +34,7 @@ from icepuffin.puffin.types import BlobType, canonical_type
 
 CHECK_INTERVAL = 16
 """Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
+_COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
 _SMALL = 64 * 1024**2
 """Bytes of vectors up to which the driver reads them itself: sooner than Spark starts a job"""
 _TASKS = 64
@@ -76,8 +78,9 @@ def check_integrity(
 
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
     whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
-    addresses and content hashes of all rows are compared with those of all nodes. At last some rows of each shard are
-    searched by their own vectors. `runner` reads the rows and searches; by default this process does.
+    addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions with
+    the values that the version keeps. At last some rows of each shard are searched by their own vectors. `runner` reads
+    the rows and searches; by default this process does.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -93,8 +96,8 @@ def check_integrity(
         definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID):
             centroid.decode(reader.read_blob(blob))
-        for blob in (blob for blob in blobs if blob.type in (BlobType.ATTRIBUTES, BlobType.TOKENS)):
-            column = attributes.decode(reader.read_blob(blob))
+        columns = [attributes.decode(reader.read_blob(blob)) for blob in blobs if blob.type in _COLUMN_BLOBS]
+        for column in columns:
             for entry in column.entries:
                 if not entry.left_out:
                     (attributes.lists_of if column.of_lists else attributes.values_of)(entry)
@@ -109,6 +112,8 @@ def check_integrity(
             tally = _rows_of(covered, expected, storage, runner, progress)
             rows = int(tally.counts.sum())
             faults += _disagreements(nodes, tally, covered.paths, expected)
+            schemas = (covered.schema, table.schema())
+            faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
         if not faults:
             result = _self_search(covered, expected, stored, drawn, storage, runner, progress)
             searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)

@@ -51,6 +51,7 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, values_of
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, random_table
@@ -383,6 +384,59 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     table.append(make_rows(900, 950))
     index(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
+
+
+def test_values_of_other_rows_are_a_fault_that_a_verified_refresh_mends(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a fault of a release would leave them, with checksums that fit."""
+    read = reading.read_attributes
+
+    def turned(task: reading.AttributesTask) -> list[tuple[int, AttributeEntry]]:
+        return [
+            (field_id, replace(entry, stored=reversed_codes(entry).stored) if field_id == 3 else entry)
+            for field_id, entry in read(task)
+        ]
+
+    monkeypatch.setattr(attributes, "read_attributes", turned)
+    index(table, SECTIONS)
+    monkeypatch.undo()
+    own, scanned, _ = both_ways(table, SECTIONS, "section = 'section 3'")
+    assert own != scanned
+    version = index_versions(table.refresh(), "s")[-1]
+    faults = check_integrity(table, version, STORAGE).faults
+    assert len(faults) == len(live_files(table, version.base_snapshot_id).files)
+    assert all("the values of column 3 for conditions are others" in fault for fault in faults)
+    materialize_index(table, SECTIONS, version.base_snapshot_id, runner=LocalRunner(1), storage=STORAGE, verify=True)
+    own, scanned, how = both_ways(table, SECTIONS, "section = 'section 3'")
+    assert own == scanned
+    assert how == "by the index's values of section"
+    assert check_integrity(table, index_versions(table, "s")[-1], STORAGE).faults == ()
+
+
+def reversed_codes(entry: AttributeEntry) -> AttributeEntry:
+    """The entry, with the values of its rows in the opposite order."""
+    values = values_of(entry)
+    other = replace(values, codes=values.codes[::-1].copy())
+    return entry_of(entry.slot, entry.rows, entry.kind, entry.reading, other)
+
+
+def test_values_in_another_order_of_the_distinct_ones_are_no_fault(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another release of Arrow may number them."""
+
+    def backwards(distinct: pa.Array, codes: list[Any]) -> FileValues:
+        count = len(distinct)
+        last_first = [np.where(part < 0, part, count - 1 - part) for part in codes]
+        return encoded(distinct.take(pa.array(range(count - 1, -1, -1))), last_first)
+
+    encoded = kept_values.encoded_values
+    monkeypatch.setattr(kept_values, "encoded_values", backwards)
+    index(table, SECTIONS)
+    monkeypatch.undo()
+    version = index_versions(table.refresh(), "s")[-1]
+    assert check_integrity(table, version, STORAGE).faults == ()
 
 
 def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
