@@ -29,6 +29,8 @@ from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.stage_clock import StageClock
 
+_PAIRS_PENDING = 1 << 20
+"""Pairs of query and row that a search with a limit collects before it keeps the nearest ones"""
 _SLACK = 1 + 1e-9
 """Ratio of a bound to the distance that it is made from, for sums in another order"""
 
@@ -205,9 +207,10 @@ def _hits_within(
 ) -> tuple[Hits, int]:
     """(rows that meet the thresholds, by query, nearest first; number of rows compared).
 
-    `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query.
+    `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query. Memory: all rows that meet the
+    thresholds; with a limit that many per query, and `_PAIRS_PENDING`.
     """
-    hits, compared = [Hits.none()], 0
+    hits, compared, pending = [Hits.none()], 0, 0
     for batch in batches:
         compared += len(batch.positions)
         vectors, raw = (batch.vectors, False) if batch.raw is None else (batch.raw, True)
@@ -216,6 +219,9 @@ def _hits_within(
             hit = np.flatnonzero(thresholds.admit(query, distances))
             rows = row[hit]
             hits.append(Hits(query[hit], np.zeros_like(hit), batch.files[rows], batch.positions[rows], distances[hit]))
+            pending += len(hit)
+            if limit is not None and pending > max(_PAIRS_PENDING, limit * len(queries)):
+                hits, pending = [Hits.ranked(hits, limit)], 0
     return Hits.ranked(hits, limit), compared
 
 

@@ -1,6 +1,6 @@
 """Threshold queries: exactly the rows that brute force finds, whatever was pruned."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +17,20 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexReport
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.search import (
+    Coverage,
+    IndexReader,
+    QueryError,
+    SearchResult,
+    StalePolicy,
+    open_exact,
+    open_index,
+    range_search,
+)
 from icepuffin.ops.search.arguments import RangeThresholds
+from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.pruning import FileBalls
+from icepuffin.ops.search.scan import RowVectors
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.file_balls import partition_balls
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -316,3 +327,35 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Table, 
         index_head(table, definition)
         matches.append((metric, table, open_index(table.refresh(), definition, storage=STORAGE)))
     return matches
+
+
+def test_a_search_with_a_limit_collects_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many lie within the distance, and the answer is the same."""
+    rng = np.random.default_rng(7)
+    query_vectors, vectors = rng.normal(size=(3, 4)), rng.normal(size=(2_000, 4)).astype(np.float32)
+    vectors[::3] = vectors[0]  # ties
+    files, positions = rng.permutation(2_000) % 5, rng.permutation(2_000)
+    batches = [
+        RowVectors(files[start : start + 50], positions[start : start + 50], vectors[start : start + 50])
+        for start in range(0, 2_000, 50)
+    ]
+    thresholds = RangeThresholds(np.full(3, 9.0), inclusive=True, metric=Metric.L2)
+    every, _ = range_search._hits_within(query_vectors, thresholds, batches, None)
+    assert len(every.queries) > 5_000
+    collected: list[int] = []
+    ranked = Hits.ranked
+
+    def counted(parts: Sequence[Hits], limit: int | None) -> Hits:
+        collected.append(sum(len(part.queries) for part in parts))
+        return ranked(parts, limit)
+
+    monkeypatch.setattr(Hits, "ranked", counted)
+    monkeypatch.setattr(range_search, "_PAIRS_PENDING", 200)
+    for limit in (1, 10, 90):
+        hits, compared = range_search._hits_within(query_vectors, thresholds, batches, limit)
+        expected = every.take(np.flatnonzero(every.ranks <= limit))
+        for name in ("queries", "ranks", "files", "positions", "distances"):
+            assert np.array_equal(getattr(hits, name), getattr(expected, name))
+        assert compared == 2_000
+        assert max(collected) <= 2 * 3 * limit + 350
+        collected.clear()
