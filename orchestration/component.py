@@ -49,7 +49,7 @@ class TablesComponent(dg.StateBackedComponent):
         return ResourceKeys()
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Read the catalogs. An error is part of the state, unless that outlives the code server: it is raised then."""
+        """Read the catalogs. An error is kept in the state, or raised where the state outlives the code server."""
         settings = self.table_settings
         listings = list_tables(settings.tables, catalogs_of(settings))
         errors = [text for listing in listings.values() for text in (listing.unknown, *_unread(listing.tables)) if text]
@@ -117,7 +117,7 @@ def _resolve_written_values(context: dg.ResolutionContext, value: Any) -> Any:
 
 
 def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
-    """Texts stay what they are: Dagster's templates read the result as Python, and a password `1e5` as a number."""
+    """Keep texts as texts: Dagster reads results of templates as Python, and makes a number of a password `1e5`."""
     if isinstance(value, BaseModel | Mapping):
         return {key: _resolve_texts(context, entry) for key, entry in _written_values(value).items()}
     if not isinstance(value, str) or context.resolve_value(value) is None:
@@ -436,7 +436,7 @@ def build_defs(
 
 
 def _asset_key(asset: Any) -> dg.AssetKey | None:
-    """The key of an asset, or from a text with slashes."""
+    """The key of an asset, or of a text with slashes."""
     if asset is None:
         return None
     return dg.AssetKey.from_user_string(asset) if isinstance(asset, str) else dg.AssetDep(asset).asset_key

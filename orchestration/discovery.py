@@ -97,8 +97,8 @@ def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict
 def listed_tables(
     tables: Mapping[str, TableSettings], listings: Mapping[str, TableListing]
 ) -> Iterator[tuple[str, TableSettings, PropertyIndexes]]:
-    """(key in the settings, settings, indexes) of each table. Of two tables of patterns whose names are one in Dagster,
-    the first is taken, and the log names the other one.
+    """(key in the settings, settings, indexes) of each table. Of two tables of patterns whose names are the same in
+    Dagster, the first is taken, and the log names the other one.
     """
     labels: dict[str, str] = {}
     nodes: dict[str, str] = {}
@@ -154,8 +154,8 @@ def from_text(text: str) -> dict[str, TableListing]:
 
 
 def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
-    """The spec of one table as Dagster shows it. Of two indexes with one name there, the one of the settings is shown,
-    else the first; the note names the other one.
+    """The spec of one table as Dagster shows it. Of two indexes with the same name there, the one of the settings is
+    shown, else the first; the note names the other one.
 
     Others may write the table's properties, and must not keep everything else from loading.
     """

@@ -1,4 +1,4 @@
-"""What a setting takes, in place of what pydantic says of a value that it does not."""
+"""Messages on wrong settings: what the setting takes, in place of pydantic's own message on the value."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches

@@ -1,7 +1,7 @@
 """Fetching a shard from its store: decoded while it comes, into arrays that may be a file's.
 
-Of the process's own memory this takes the pieces that are under way, the stored lists and the codes, and nothing for
-vectors and neighbours: `scratch_bytes` in all.
+It takes memory of the process for the pieces under way, the stored lists and the codes: `scratch_bytes` in all.
+Vectors and neighbours take none beside the arrays.
 """
 
 import hashlib
@@ -142,7 +142,7 @@ class _PassingBlob:
 
 
 def _require_vectors(header: ShardHeader) -> None:
-    """Raises BadBlobError where the section of the vectors has not the length that the header says."""
+    """Raises BadBlobError where the section of the vectors is not as long as the header has it."""
     entry, dtype = header.find(Section.VECTORS), VECTOR_FORMATS[header.vector_format]
     stored = entry.stored_length if entry else 0
     length = header.count * header.dims * dtype.itemsize if dtype else 0

@@ -36,7 +36,7 @@ class CatalogUnavailableError(IcepuffinError):
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
-    """PyIceberg's catalog, with limits on how long a connection and an answer are waited for.
+    """PyIceberg's catalog, with time limits on connecting and on each answer.
 
     SQLite is set to WAL and to wait for other writers instead of failing after 5 s. Raises CatalogUnavailableError;
     the message names the catalog and not its properties, which may hold secrets.
@@ -91,8 +91,8 @@ def require_database(name: str, properties: Mapping[str, str]) -> None:
 def failure(name: str, properties: Mapping[str, str], error: Exception, *, quoting: bool = False) -> str:
     """Why a catalog failed: `cause (address)`, without what is secret.
 
-    The cause is what the operating system or the database's driver says, or a status of HTTP. What a client says
-    beside that may quote the address with its password: the type of the error stands for it, unless `quoting`.
+    The cause is the message of the operating system or of the database's driver, or a status of HTTP. Messages of a
+    client itself may quote the address with its password: unless `quoting`, the type of the error replaces them.
     """
     from requests.exceptions import HTTPError  # noqa: PLC0415  only where something failed
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
@@ -196,7 +196,7 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
 def _catalog_type(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
     """The catalog's type by PyIceberg's rules; None for a catalog with `py-catalog-impl`.
 
-    Raises CatalogUnavailableError where the settings do not say it.
+    Raises CatalogUnavailableError where the settings do not name it.
     """
     if "py-catalog-impl" in settings:
         return None

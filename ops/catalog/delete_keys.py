@@ -66,7 +66,7 @@ class KeySchemas:
         self._by_ids: dict[tuple[int, ...], tuple[Schema | None, str]] = {}
 
     def schema_of(self, field_ids: tuple[int, ...]) -> tuple[Schema | None, str]:
-        """(these fields as the newest schema that has them all, why the deletes cannot be resolved); one is empty.
+        """(the newest schema with all fields, reduced to them; why the deletes cannot be resolved): one is empty.
 
         A field inside a struct comes inside its struct. Types are the newest, as a column's type only ever widens.
         """
@@ -103,7 +103,7 @@ class KeyBounds:
     """What a manifest says of a column's values in one file."""
 
     lower: Any
-    """Lower bound; None where the manifest tells too little"""
+    """Lower bound; None where the manifest has none that can be used"""
     upper: Any
     has_null: bool
     """Whether a value may be null"""
@@ -126,10 +126,10 @@ def key_bounds(file: DataFile, key: NestedField) -> KeyBounds:
 
 
 def _decoded(bound: bytes | None, field_type: IcebergType, end: bytes) -> Any:
-    """A value that orders as the column's do; None without a bound, and for types whose bounds tell too little.
+    """A value that orders as the column's do; None without a bound, and for types whose bounds exclude no value.
 
-    Floats are such a type: no bound covers NaN. A string's bound may be cut short: `end` makes it greater than all that
-    begin like it.
+    Floats are such a type: no bound covers NaN. A string's bound may be truncated: with `end`, the result is greater
+    than every string that begins with it.
     """
     if bound is None:
         return None

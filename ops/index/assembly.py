@@ -1,7 +1,7 @@
 """Assembly: the Puffin file of a version out of its shards, and a pack where they are large. Bytes are copied inside
 the store where it can.
 
-Shards come first in a file, by id, so that those which stay are copied while the others are shard_set.
+Shards come first in a file, by id, so that those which stay are copied while the others are made.
 """
 
 import json

@@ -102,7 +102,7 @@ def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Cata
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> SensorCursor:
-    """What local evaluations and the daemon's sensor have processed; the rest from the later of the two."""
+    """What local evaluations and the daemon's sensor have processed, together; all else from the later of the two."""
     uuid, key = str(table.metadata.table_uuid), _CURSOR + spec.slug
     stored = instance.daemon_cursor_storage.get_cursor_values({key, _EVALUATED + spec.slug})
     local, local_time = SensorCursor.parse(stored.get(key), uuid), float(stored.get(_EVALUATED + spec.slug, 0.0))

@@ -50,7 +50,7 @@ def test_whatever_differs_shows(what: str) -> None:
     assert [file for file in range(FILES) if after[1][file] != before[1][file]] == [3]
 
 
-def test_what_is_no_row_is_refused() -> None:
+def test_slots_without_a_file_and_positions_without_a_hash_are_refused() -> None:
     slots, positions, hashes = rows()
     with pytest.raises(DimensionError, match="slot 9 of 5 files"):
         sums_of(np.full(len(slots), 9, np.uint32), positions, hashes)

@@ -81,7 +81,7 @@ def test_numbers_that_floats_hardly_tell_apart_have_no_codes() -> None:
 
 @pytest.mark.parametrize("dims", [2, 64, 1100])
 @pytest.mark.parametrize("count", [1, 5, 6, 64, 65, 131])
-def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
+def test_tiles_and_blas_find_the_nearest_in_a_leaf(count: int, dims: int) -> None:
     rng = np.random.default_rng(dims)
     vectors = rng.integers(-3, 4, (140, dims)).astype(np.float32)
     coded = scalar_quantization.encode(vectors)

@@ -100,7 +100,7 @@ def test_values_whose_validity_bit_is_unset_do_not_count(first_bit: int) -> None
 
 @law
 @given(values=numbers, k=ks, seed=st.integers(0, 99))
-def test_order_and_batches_do_not_show(values: list[int], k: int, seed: int) -> None:
+def test_a_sketch_does_not_depend_on_order_and_batches(values: list[int], k: int, seed: int) -> None:
     array = np.array(values, np.int64)
     rng = np.random.default_rng(seed)
     accumulator = ThetaAccumulator(k)

@@ -93,7 +93,7 @@ def test_a_late_index_says_to_switch_the_sensor_on_where_it_is_off(lake: Lake, c
 
 
 @pytest.mark.parametrize("status", [InstigatorStatus.RUNNING, InstigatorStatus.STOPPED])
-def test_a_switch_in_the_ui_counts_before_the_settings(
+def test_a_switch_in_the_ui_wins_over_the_settings(
     lake: Lake, catalogs: Catalogs, tmp_path: Path, status: InstigatorStatus
 ) -> None:
     lake.write_settings(sensor_running=status is InstigatorStatus.STOPPED)
@@ -172,7 +172,7 @@ def test_snapshots_whose_vectors_are_all_null_are_not_behind_after_a_run(
         assert freshness(spec, catalogs, instance).passed
 
 
-def test_a_whole_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+def test_an_undamaged_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     path = indexed(lake, spec)
     found = result(integrity_check(spec, spec.indexes[0]), catalogs)
     assert found.passed, number(found, "faults")

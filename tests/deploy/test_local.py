@@ -95,7 +95,7 @@ def session(leader: int) -> list[int]:
     return members
 
 
-def test_everything_runs_and_is_listed(local: Local) -> None:
+def test_every_service_runs_and_is_listed(local: Local) -> None:
     output = local.run("status")
     assert output.returncode == 0
     assert {line.split()[0] for line in output.stdout.splitlines() if " runs, process " in line} == SERVICES

@@ -100,7 +100,7 @@ def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any
     assert packages == [("icepuffin", package) for package in ("ops", "ops", "ann_kernels", "puffin")]
 
 
-def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
+def test_both_workers_built_shards(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
     """An executor compiles a kernel when it first calls it, beside the module that was unpacked for it."""
     _, _, work = built
     assert len(work) == 2

@@ -102,6 +102,6 @@ def test_each_partition_of_the_backfill_has_metadata_of_its_own(deployment: Depl
             assert asset == THETA or isinstance(event.metadata["recall"].value, float)
 
 
-def test_no_run_failed(deployment: Deployment) -> None:
+def test_no_run_of_the_deployment_failed(deployment: Deployment) -> None:
     with open_instance(deployment.home) as instance:
         assert instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == []

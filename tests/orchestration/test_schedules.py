@@ -133,7 +133,7 @@ def test_an_unreachable_table_is_a_skip_with_a_reason(lake: Lake, instance: dg.D
 
 
 @pytest.mark.parametrize("job", ["maintain_demo_demo_packages", "verify_demo_demo_packages"])
-def test_housekeeping_is_requested_once_a_week(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
+def test_maintenance_is_requested_once_per_week(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
     requests, _ = evaluated(lake, instance, schedule=f"{job}_schedule")
     assert len(requests) == 1
     schedule = build(load(lake.settings_file)).resolve_schedule_def(f"{job}_schedule")

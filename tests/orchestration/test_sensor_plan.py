@@ -261,7 +261,7 @@ def test_a_cursor_stays_while_the_catalog_is_away_and_knows_when_it_is_back() ->
     assert every(facts(1, 2), away).cursor.away_since is None
 
 
-def test_what_one_of_two_sensors_has_processed_counts_for_both() -> None:
+def test_snapshots_that_one_of_two_sensors_processed_are_processed_for_both() -> None:
     both = SensorCursor(UUID, tips=frozenset("1"), ahead=frozenset("5")).joined(
         SensorCursor(UUID, tips=frozenset("2"), ahead=frozenset("6"))
     )

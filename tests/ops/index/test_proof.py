@@ -202,7 +202,7 @@ def test_rows_are_searched_in_the_shards_that_were_written(table: Table) -> None
     assert searched.recall_low < searched.recall <= searched.recall_high
 
 
-def test_a_kept_shard_is_searched_when_its_turn_comes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_shard_is_searched_in_its_turn(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its vectors were wrong when it was written, by an older release, say."""
     drop_everything(table)
     with monkeypatch.context() as patched:
@@ -319,7 +319,7 @@ def test_shards_with_most_rows_are_searched_up_to_a_tenth_of_what_was_written(
 
 @pytest.mark.parametrize("build", range(40))
 @pytest.mark.parametrize("shards", [3, 16, 20])
-def test_a_kept_shard_has_its_turn_once_in_so_many_refreshes(shards: int, build: int) -> None:
+def test_every_kept_shard_is_searched_once_per_interval_of_refreshes(shards: int, build: int) -> None:
     """Where files are local, and a row of it is in the sample."""
     rows = dict.fromkeys(range(shards), 1)
     kept = range(1, shards)

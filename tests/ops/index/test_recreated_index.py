@@ -73,7 +73,9 @@ def test_no_version_is_answered_from_the_cached_shards_of_one_that_was_deleted(t
 
 @pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
 @pytest.mark.parametrize("rows", [ROWS, ROWS + 1])
-def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory, vectors: str, rows: int) -> None:
+def test_a_shard_whose_rows_moved_has_the_sha256_of_its_bytes(
+    table_factory: TableFactory, vectors: str, rows: int
+) -> None:
     """Whatever lies between its sections."""
     table = table_factory()
     definition = replace(DEFINITION, vectors=vectors)

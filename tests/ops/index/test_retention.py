@@ -62,11 +62,11 @@ def test_by_default_nothing_goes_before_iceberg_takes_it(table: Table) -> None:
     assert planned(table, RetentionPolicy(), days=1000) == RetentionPlan()
 
 
-def test_only_the_newest_stays(table: Table) -> None:
+def test_only_the_newest_version_stays(table: Table) -> None:
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
 
 
-def test_the_last_few_stay(table: Table) -> None:
+def test_the_last_versions_stay(table: Table) -> None:
     assert going(table, RetentionPolicy(last=2)) == [0, 1]
     assert going(table, RetentionPolicy(last=9)) == []
 
@@ -80,7 +80,7 @@ def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(
     assert going(table, RetentionPolicy(last=2)) == [0, 1]
 
 
-def test_young_ones_stay(table: Table) -> None:
+def test_young_versions_stay(table: Table) -> None:
     assert going(table, RetentionPolicy(days=3), days=2) == []
     assert going(table, RetentionPolicy(days=3), days=3.1) == [0, 1, 2]
 

@@ -143,7 +143,7 @@ def test_a_table_that_was_emptied_has_no_neighbours(
     assert ("name" in found.column_names) == (columns is None)
 
 
-def test_a_side_in_one_partition_or_in_many_gives_the_same(spark: "SparkSession", table: Table) -> None:
+def test_a_join_does_not_depend_on_the_partitions_of_its_left_side(spark: "SparkSession", table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     one, many = (in_order(joined(left_side(spark, 70, parts), reader, columns=["id"])) for parts in (1, 9))
     assert one.equals(many)

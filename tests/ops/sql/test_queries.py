@@ -139,7 +139,7 @@ def test_a_threshold_is_pruned_and_explained(session: SqlSession) -> None:
     assert result.search.profile.pruning.files_pruned == 3
 
 
-def test_parameters_stand_everywhere(session: SqlSession, table: Table) -> None:
+def test_every_clause_takes_parameters(session: SqlSession, table: Table) -> None:
     text = (
         "SELECT id, l2_distance(embedding, :q) * :scale AS scaled FROM (SELECT * FROM db.t WHERE id >= :low) "
         "WHERE l2_distance(embedding, :q) < :t AND length(section) = :n ORDER BY scaled LIMIT :k"
@@ -161,12 +161,12 @@ def test_no_condition_is_true_of_nothing(session: SqlSession) -> None:
     assert (found.rows.num_rows, found.rows.column_names) == (0, ["id"])
 
 
-def test_a_list_may_be_long(session: SqlSession, table: Table) -> None:
+def test_a_condition_takes_a_list_of_thousands_of_values(session: SqlSession, table: Table) -> None:
     text = f"SELECT id FROM db.t WHERE id IN ({', '.join(map(str, range(0, 6000, 3)))}) ORDER BY {DISTANCE} LIMIT 7"
     same(session.sql(text).rows, duck(table, text))
 
 
-def test_a_star_among_others_is_every_column(session: SqlSession) -> None:
+def test_a_star_before_other_columns_is_every_column(session: SqlSession) -> None:
     found = session.sql(f"SELECT *, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 2")
     assert found.rows.column_names == ["id", "name", "section", "embedding", "d"]
 
@@ -193,7 +193,7 @@ def test_no_rows_have_columns_too(session: SqlSession) -> None:
     assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
 
 
-def test_a_number_of_rows_may_be_fetched(session: SqlSession) -> None:
+def test_fetch_limits_rows_as_limit_does(session: SqlSession) -> None:
     text = f"SELECT id FROM db.t ORDER BY {DISTANCE}"
     assert session.sql(f"{text} FETCH FIRST 3 ROWS ONLY").rows.equals(session.sql(f"{text} LIMIT 3").rows)
 
@@ -257,7 +257,9 @@ def test_a_table_whose_metadata_file_has_the_name_of_anothers_is_another(catalog
         (f"SELECT count(*) FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "not computed here"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(session: SqlSession, text: str, message: str) -> None:
+def test_statements_that_cannot_be_computed_are_refused_with_the_reason(
+    session: SqlSession, text: str, message: str
+) -> None:
     with pytest.raises(SqlError, match=message):
         session.sql(text)
 

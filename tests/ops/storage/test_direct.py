@@ -83,7 +83,9 @@ def test_a_range_past_the_end_says_how_much_there_was(tmp_path: Path, source: Pa
         assert sink.append_range(given.fileno(), 199 * BLOCK, 2 * BLOCK) == BLOCK
 
 
-def test_an_error_of_writing_behind_is_raised(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_writing_thread_is_raised(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = os.write, []
 
     def fails_once(handle: int, data: memoryview) -> int:

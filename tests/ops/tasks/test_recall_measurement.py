@@ -29,7 +29,7 @@ def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: flo
     assert json.loads(measure_curve(rounded, vectors, live, seed=0, threads=1))[-1][2] < 0.6
 
 
-def test_a_row_is_no_answer_to_itself() -> None:
+def test_a_row_is_not_among_its_own_neighbours() -> None:
     """All edges lead to eleven rows, which lie far from each other: a search finds them, and none of them is near."""
     hubs, rows = 11, 44
     vectors = np.random.default_rng(0).standard_normal((rows, hubs)).astype(np.float32)

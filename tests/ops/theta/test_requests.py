@@ -56,7 +56,7 @@ def test_sketches_are_read_in_groups_however_small(table: Table, monkeypatch: py
     assert (report.files_reused, report.ndv["id"], report.note) == (2, 90, "")
 
 
-def test_ranges_are_joined_where_little_lies_between_and_no_longer_than_is_good() -> None:
+def test_near_ranges_are_joined_up_to_a_length() -> None:
     assert coalesced([]) == []
     assert coalesced([(10, 5), (0, 10), (15 + GAP, 1), (17 + 2 * GAP, 1)]) == [(0, 16 + GAP), (17 + 2 * GAP, 1)]
     assert coalesced([(0, 100), (10, 5)]) == [(0, 100)]
