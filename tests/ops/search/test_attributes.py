@@ -36,7 +36,7 @@ from icepuffin.ops.index.definition import resolve_filters
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
-from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.model import Action, LiveFile, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
@@ -454,6 +454,46 @@ def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
     ]
     (blob,) = attributes.attribute_blobs(plan, slots, storage=STORAGE, runner=LocalRunner(1))
     assert blob.field_id == 3
+
+
+def test_a_reading_differs_wherever_values_may() -> None:
+    """Type, default, partition value, and names where the file has no field ids; each alone."""
+    file = LiveFile("f.parquet", 100, 10, 1, "PARQUET")
+    columns = [
+        NestedField(1, "a", IntegerType()),
+        NestedField(1, "a", LongType()),
+        NestedField(1, "a", IntegerType(), initial_default=7),
+        NestedField(1, "a", IntegerType(), initial_default=8),
+    ]
+    by_id = [kept_values.reading_of(Schema(column), file, 1, by_name=False) for column in columns]
+    values = [replace(file, constants=((1, value),)) for value in (None, 1, 2)]
+    by_id += [kept_values.reading_of(Schema(columns[0]), one, 1, by_name=False) for one in values]
+    renamed = NestedField(1, "b", IntegerType())
+    mapped = replace(file, name_mapping='[{"field-id": 1, "names": ["a", "c"]}, {"field-id": 2, "names": ["b"]}]')
+    by_name = [
+        kept_values.reading_of(Schema(column), one, 1, by_name=True)
+        for one, column in ((file, columns[0]), (file, renamed), (mapped, columns[0]))
+    ]
+    assert len({*by_id, *by_name}) == len(columns) + len(values) + len(by_name)
+    other = replace(file, constants=((2, 5),))
+    assert kept_values.reading_of(Schema(columns[0]), other, 1, by_name=False) == by_id[0], "of another column"
+    assert kept_values.reading_of(Schema(renamed), file, 1, by_name=False) == by_id[0], "found by its id"
+    assert kept_values.reading_of(Schema(renamed), mapped, 1, by_name=True) == by_name[-1], "found by the mapping"
+    assert [kept_values.is_by_name(reading) for reading in (by_id[0], *by_name)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("more", [-2, -1, 0, 1])
+def test_codes_have_room_for_all_values_and_null(bits: int, more: int) -> None:
+    count = 2**bits + more
+    assert np.iinfo(kept_values.code_type(count)).max >= count
+    assert np.iinfo(kept_values.code_type(2**bits - 1)).bits == bits, "and no more than they need"
+    column = pa.array([*range(count), None, 0], pa.int32())
+    values = kept_values.file_values([column.slice(0, 5), column.slice(5)], pa.int32(), len(column))
+    assert values is not None
+    stored = values_of(entry_of(0, len(column), "int", "reading", values))
+    decoded = pa.concat_arrays([kept_values.decoded_values(stored, pa.int32()), pa.nulls(1, pa.int32())])
+    assert decoded.take(pa.array(stored.codes)).equals(column)
 
 
 @pytest.mark.parametrize("text", ["by name", "7", "[]"])
