@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, values_of
+from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, list_entry_of, lists_of, values_of
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, random_table
@@ -494,6 +495,37 @@ def test_codes_have_room_for_all_values_and_null(bits: int, more: int) -> None:
     stored = values_of(entry_of(0, len(column), "int", "reading", values))
     decoded = pa.concat_arrays([kept_values.decoded_values(stored, pa.int32()), pa.nulls(1, pa.int32())])
     assert decoded.take(pa.array(stored.codes)).equals(column)
+
+
+@pytest.mark.parametrize("merged_bytes", [0, 40, 1 << 20])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.bool_(), pa.float32()], ids=str)
+def test_values_of_many_batches_are_those_of_the_rows(
+    kind: pa.DataType, merged_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches come before their distinct values are merged, and whatever each of them has."""
+    monkeypatch.setattr(kept_values, "_MERGED_BYTES", merged_bytes)
+    rng = random.Random(str(kind))
+    for _ in range(20):
+        rows = [rng.choice([None, *range(12)]) for _ in range(rng.randrange(60))]
+        column = pa.array(rows, pa.int64()).cast(kind)
+        cuts = sorted(rng.choices(range(len(rows) + 1), k=rng.randrange(6)))
+        batches = [column.slice(start, end - start) for start, end in pairwise([0, *cuts, len(rows)])]
+        values = kept_values.file_values(batches, kind, len(rows))
+        assert values is not None
+        stored = values_of(entry_of(0, len(rows), "kind", "reading", values))
+        decoded = pa.concat_arrays([kept_values.decoded_values(stored, kind), pa.nulls(1, kind)])
+        assert decoded.take(pa.array(stored.codes)).equals(column)
+        lists = pa.array([None if row is None else [row, row % 3] for row in rows], pa.list_(pa.int64()))
+        pieces = [lists.slice(start, end - start) for start, end in pairwise([0, *cuts, len(rows)])]
+        kept = kept_values.file_lists(pieces, pa.int64(), len(rows))
+        assert kept is not None
+        tokens = lists_of(list_entry_of(0, len(rows), "kind", "reading", kept))
+        elements = kept_values.decoded_values(tokens.tokens, pa.int64()).to_pylist()
+        elements_of = [set[int]() for _ in rows]
+        for code, element in enumerate(elements):
+            for row in tokens.rows[tokens.starts[code] : tokens.starts[code + 1]].tolist():
+                elements_of[row].add(element)
+        assert elements_of == [set() if row is None else {row, row % 3} for row in rows]
 
 
 @pytest.mark.parametrize("text", ["by name", "7", "[]"])
