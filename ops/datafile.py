@@ -184,7 +184,7 @@ class DataFile:
         try:
             yield
         except (pa.ArrowInvalid, OSError) as error:  # Arrow raises OSError for some damage
-            raise DataFileError(f"{self._file.path} is damaged: {error}") from error
+            raise _unreadable(self._file.path, "is damaged", error) from error
 
 
 def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[np.float32]:
@@ -262,7 +262,14 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
     except ObjectMissingError as error:
         raise DataFileError(f"{file.path} is missing, although the snapshot's manifests name it") from error
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
+        raise _unreadable(file.path, "is no readable Parquet file", error) from error
+
+
+def _unreadable(path: str, what: str, error: Exception) -> DataFileError:
+    """The error on a file that Arrow cannot read: `what`, unless the file is encrypted, which has no type in Arrow."""
+    if "decrypt" in str(error):
+        what = "is encrypted, and icepuffin reads plain data files only"
+    return DataFileError(f"{path} {what}: {error}")
 
 
 def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int, str]:

@@ -1,5 +1,6 @@
 """Rows of data files as a snapshot's schema sees them: by field id, whatever the file calls or types its columns."""
 
+import base64
 import datetime as dt
 import json
 import pickle
@@ -13,6 +14,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -389,6 +391,32 @@ def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataFileError, match=r"0\.parquet is missing, although the snapshot's manifests name it"):
         rows(file, schema, 1)
+
+
+class PlainKeys(pe.KmsClient):
+    """Keys that are wrapped by nothing."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+def test_an_encrypted_file_is_not_called_damaged(tmp_path: Path, *, plaintext_footer: bool) -> None:
+    field, values = column("a", 1, range(10), pa.int64())
+    encryption = pe.CryptoFactory(lambda _: PlainKeys()).file_encryption_properties(
+        pe.KmsConnectionConfig(),
+        pe.EncryptionConfiguration(footer_key="key", column_keys={"key": ["a"]}, plaintext_footer=plaintext_footer),
+    )
+    path = tmp_path / "encrypted.parquet"
+    table = pa.table([values], schema=pa.schema([field]))
+    with pq.ParquetWriter(path, table.schema, encryption_properties=encryption) as writer:
+        writer.write_table(table)
+    file = LiveFile(f"file://{path}", path.stat().st_size, 10, 1, "PARQUET")
+    with pytest.raises(DataFileError, match=r"encrypted\.parquet is encrypted, and icepuffin reads plain data files"):
+        rows(file, one(1, "a", LongType()), 1)
 
 
 @settings(deadline=None)
