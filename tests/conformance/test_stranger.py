@@ -3,6 +3,7 @@
 import ast
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,21 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.index import packs
 from icepuffin.ops.recall_curve import widths
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.repository import REPOSITORY
 
 TableFactory = Callable[..., Table]
 HERE = Path(__file__).parent
@@ -159,6 +165,26 @@ def test_a_stranger_reads_the_advice(table: Table) -> None:
         assert [tuple(point) for point in points] == [
             (point.search_list, point.oversample, point.recall, point.distances) for point in widths(json.dumps(points))
         ]
+
+
+@pytest.mark.usefixtures("packed")
+def test_the_text_lists_all_keys_and_properties(table: Table) -> None:
+    definition = replace(DEFINITION, filters=("section",))
+    index_head(table, definition)
+    materialize_theta_sketches(table, table.metadata.current_snapshot_id or 0, runner=LocalRunner(), storage=STORAGE)
+    change(table)
+    table.overwrite(table.refresh().scan().to_arrow())
+    index_head(table, definition)
+    text = (REPOSITORY / "docs/formats.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([\w.-]+)`", text.partition("## 10 ")[2] + text.partition("## 7 ")[2]))
+    derived = [item for item in table.refresh().metadata.snapshots if is_derived(item)]
+    keys = {key for item in derived if item.summary for key in item.summary.additional_properties}
+    for item in table.metadata.statistics:
+        footer = PuffinReader(FileSource(to_path(item.statistics_path))).footer
+        keys |= footer.properties.keys() | {key for blob in footer.blobs for key in blob.properties}
+    named = {key.replace("theta-sketches.", "ann.") for key in keys if not key.startswith("total-")}
+    assert named - listed == set()
+    assert named > {"ann.took", "ann.tombstone_ratio", "algorithm", "ndv"}
 
 
 def test_sketches_by_data_file_are_read_through_the_text() -> None:
