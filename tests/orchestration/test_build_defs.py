@@ -78,11 +78,17 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance, sensor: str 
     return watch(dg.build_sensor_context(instance=instance, definitions=definitions, resources=resources))
 
 
-def carried_out(definitions: dg.Definitions, instance: dg.DagsterInstance, request: dg.RunRequest) -> bool:
+def execute(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, request: dg.RunRequest
+) -> dg.ExecuteInProcessResult:
     job = definitions.resolve_job_def("refresh_demo_demo_packages")
     return job.execute_in_process(
         instance=instance, partition_key=request.partition_key, tags=request.tags, raise_on_error=False
-    ).success
+    )
+
+
+def carried_out(definitions: dg.Definitions, instance: dg.DagsterInstance, request: dg.RunRequest) -> bool:
+    return execute(definitions, instance, request).success
 
 
 def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake, stored: dg.DagsterInstance) -> None:
@@ -99,6 +105,15 @@ def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake
         instance=stored, asset_selection=[dg.AssetKey("report")]
     )
     assert report.output_for_node("report") == "project"
+
+
+def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake, theta_sketches=False)
+    requests = tick(definitions, stored).run_requests
+    for request in reversed(requests):
+        checks = execute(definitions, stored, request).get_asset_check_evaluations()
+        partitions = {check.check_name: check.partition for check in checks}
+        assert partitions == {"recall": request.partition_key, "tombstones": request.partition_key, "freshness": None}
 
 
 def test_two_tables_and_the_projects_own_definitions_merge(lake: Lake) -> None:
