@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import finalize
 
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import NotInstalledError
@@ -66,6 +67,7 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)
+        finalize(catalog, engine.dispose)  # PyIceberg leaves open what is not closed, and Python 3.13 warns of it
     return catalog
 
 

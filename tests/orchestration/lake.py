@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.orchestration.instance import DAGSTER_YAML, prepare_home
 
 DIMS = 8
@@ -82,9 +83,8 @@ class Lake:
 def make_lake(directory: Path, snapshots: int = 3) -> Lake:
     """A new catalog in `directory` with that many appends."""
     directory.mkdir(exist_ok=True)
-    catalog = load_catalog(
-        "demo", type="sql", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/warehouse"
-    )
+    uri, warehouse = f"sqlite:///{directory}/catalog.db", f"file://{directory}/warehouse"
+    catalog = open_catalog("demo", {"type": "sql", "uri": uri, "warehouse": warehouse})
     catalog.create_namespace("demo")
     lake = Lake(directory, catalog, catalog.create_table("demo.packages", make_rows(0, 1).schema))
     for _ in range(snapshots):

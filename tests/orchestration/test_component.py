@@ -16,9 +16,9 @@ import pytest
 import yaml
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._core.definitions.repository_definition.repository_definition import RepositoryLoadData
-from pyiceberg.catalog import load_catalog
 
 import icepuffin
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.resources import Catalogs
@@ -61,7 +61,7 @@ def block(language: str) -> str:
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The table `search.docs`, in one snapshot."""
     uri = f"sqlite:///{tmp_path}/lake.db"
-    catalog = load_catalog("lake", type="sql", uri=uri, warehouse=f"file://{tmp_path}/warehouse")
+    catalog = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"})
     catalog.create_namespace("search")
     new_table = catalog.create_table("search.docs", make_rows(0, 1).schema)
     new_table.append(make_rows(0, 200))

@@ -1,6 +1,7 @@
 """Catalogs that do not answer: said soon, by name, and without what is secret."""
 
 import base64
+import gc
 import os
 import re
 import socket
@@ -8,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,17 @@ def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
         (tmp_path / f"catalog.db{extra}").unlink(missing_ok=True)
     with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'lake' does not answer"):
         reload_table(table)
+
+
+def test_an_sqlite_catalog_that_nobody_uses_closes_its_connections(tmp_path: Path) -> None:
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/w"
+    catalog: Any = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": warehouse})
+    catalog.create_namespace("db")
+    pool = catalog.engine.pool
+    assert pool.checkedin() == 1
+    del catalog
+    gc.collect()
+    assert pool.checkedin() == 0
 
 
 @pytest.mark.parametrize("kind", ["sql", pytest.param("rest", marks=pytest.mark.services)])
