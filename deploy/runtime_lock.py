@@ -1,7 +1,7 @@
 """Prints the part of requirements/lock.txt that an image needs: `runtime_lock.py [NAME...]`.
 
 The lock file holds everything, tools for development too. Each of its packages names in `# via` what requires it; what
-can be reached from requirements/runtime.in (or from the given names) is printed, hashes and all, for `pip install`.
+can be reached from the files of `INSTALLED` (or from the given names) is printed, hashes and all, for `pip install`.
 """
 
 import re
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-RUNTIME = "-r requirements/runtime.in"
+INSTALLED = ("runtime", "dagster", "spark", "s3", "sql")
+"""Files of requirements that an image needs: the package's own, and those of its extras."""
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", re.MULTILINE)
 
 
@@ -39,7 +40,7 @@ def needed(packages: dict[str, str], roots: Iterable[str]) -> list[str]:
 
 def main() -> None:
     packages = entries((REQUIREMENTS / "lock.txt").read_text(encoding="utf-8"))
-    chosen = needed(packages, sys.argv[1:] or [RUNTIME])
+    chosen = needed(packages, sys.argv[1:] or [f"-r requirements/{name}.in" for name in INSTALLED])
     sys.stdout.write("".join(packages[name] for name in chosen))
 
 

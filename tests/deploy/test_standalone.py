@@ -1,14 +1,20 @@
-"""A build on a real standalone cluster, whose executors have the project from the wheel that Spark ships, alone."""
+"""The wheel by itself: it searches where nothing but its requirements is installed, and builds on a standalone cluster
+whose executors have the project from the wheel that Spark ships, alone.
+"""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 
+import icepuffin
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import drop_index
@@ -18,21 +24,37 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
+from tests.conftest import make_rows, queries
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
-from tests.deploy.wheel import build_wheel
+from tests.deploy.wheel import build_wheel, install_alone
 from tests.orchestration.lake import Lake, make_lake
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARDS = 3
+SEARCH = """
+import json, sys
+from importlib.util import find_spec
+from pyiceberg.table import StaticTable
+import icepuffin
+
+reader = icepuffin.open_index(StaticTable.from_metadata(sys.argv[1]), "embedding")
+result = reader.search(json.loads(sys.argv[2]), k=5, where="section = 'section 1'")
+packages = ("dagster", "pyspark", "sqlalchemy", "sqlglot", "s3fs", "pandas", "matplotlib")
+print(json.dumps([result.coverage, result.rows["id"].to_pylist(), [name for name in packages if find_spec(name)]]))
+"""
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def archive(wheel: Path) -> Path:
     """The project's wheel under the name by which Spark unpacks it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    return build_wheel(folder).rename(folder / "icepuffin.zip")
+    return Path(shutil.copy(wheel, wheel.with_name("icepuffin.zip")))
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +102,25 @@ def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) ->
     assert done.returncode == 0, done.stderr[-6000:]
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
+
+
+def test_the_wheel_alone_searches_without_dagster_spark_or_java(
+    wheel: Path, table_factory: Callable[..., Table], tmp_path: Path
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    icepuffin.refresh(table, icepuffin.IndexDefinition(name="embedding", column="embedding", pq_m=4), sketches=False)
+    table = table.refresh()
+    (query,) = queries(1).tolist()
+    here = icepuffin.open_index(table, "embedding").search(query, k=5, where="section = 'section 1'")
+    assert wheel.stat().st_size < 2_000_000
+    python = install_alone(wheel, tmp_path / "environment")
+    # the kernels run as Python: the environment has none that are compiled
+    environment = {"NUMBA_DISABLE_JIT": "1", "HOME": str(tmp_path), "PATH": "/nowhere"}
+    command = [python, "-c", SEARCH, table.metadata_location, json.dumps(query)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert json.loads(done.stdout) == [here.coverage, here.rows["id"].to_pylist(), []]
 
 
 def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
