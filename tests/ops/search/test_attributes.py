@@ -44,6 +44,7 @@ from icepuffin.ops.search import attributes as by_attributes
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
+from icepuffin.ops.search.loaded_version import load_version
 from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.sql.session import SqlSession
@@ -86,6 +87,10 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
     kept = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
     scanned = find_matches(table, live, table.schema(), where, STORAGE)
     assert kept.count == scanned.count
+    loaded = load_version(version, live, STORAGE, complete=True, threads=1)
+    for shard_id, shard in zip(loaded.shard_ids, loaded.shards, strict=True):
+        nodes = (matches.nodes(shard_id, shard)[shard.is_live] for matches in (kept, scanned))
+        assert np.array_equal(*nodes), "of a search through the graph"
     return *({number: rows.tolist() for number, rows in one.positions.items()} for one in (kept, scanned)), kept.how
 
 
