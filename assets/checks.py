@@ -150,8 +150,8 @@ def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[s
 
 
 def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
-    """Reads the whole index file, and all vectors of the table. It runs seldom, so it also draws the recall of all
-    versions: in every partition the picture would be repeated.
+    """Reads the whole index file, and its columns of the whole table. It runs seldom, so it also draws the recall of
+    all versions: in every partition the picture would be repeated.
     """
 
     @_index_check(
@@ -160,7 +160,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         "integrity",
         f"Is the index file intact? Every shard of the version at ann_{definition.name} has the published bytes and "
         "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
-        "vectors. Reads the whole file and all vectors.",
+        "vectors. Reads the whole file, all vectors, and the columns in filters.",
     )
     def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
