@@ -10,7 +10,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for the module `package`; `names`, apart by spaces, are by the module that defines them."""
+    """A `__getattr__` for the module `package`. `names`: by the module that defines them, separated by spaces."""
     homes = {name: f"{package}.{module}" for module, defined in names.items() for name in defined.split()}
 
     def get(name: str) -> Any:

@@ -161,8 +161,8 @@ def plan(
     query: AnalyzeArgument,
     options: Mapping[str, AnalyzeArgument],
 ) -> CallPlan:
-    """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
-    would, so that no task starts. An option that is null counts as left out.
+    """Body of `analyze`. Raises those errors of `open_index` and `search` that show without reading the index, so that
+    no task starts. An option that is null counts as left out.
     """
     constants = {
         name: _constant(name, argument) for name, argument in {"table": table, "index": index, **options}.items()
@@ -211,7 +211,7 @@ def plan(
 
 
 def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> Iterator[tuple[Any, ...]]:
-    """Body of `eval`: the rows of one call. No query (null) has no neighbours."""
+    """Body of `eval`: the rows of one call. A null query has no neighbours."""
     if query is None:
         return
     if process_cache().settings != settings.cache:

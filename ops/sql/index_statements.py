@@ -10,6 +10,7 @@ from icepuffin.ops.catalog.snapshots import resolve_snapshot
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.runs.snapshot import refresh_snapshot
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -46,8 +47,6 @@ def _create(table: Table, statement: CreateIndex) -> Answer:
 
 
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
-    from icepuffin.ops.runs.snapshot import refresh_snapshot  # noqa: PLC0415  kernels, where an index is built
-
     definition = load_definition(table, statement.name)
     head = resolve_snapshot(table).snapshot_id
     report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]

@@ -71,7 +71,7 @@ class PostprocessingStep:
         return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
 
     def check(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of its answer, of rows with these columns. Raises NotIndexableError for what is not computed."""
+        """The columns of the answer, for rows with these columns. Raises NotIndexableError for what is not computed."""
         if self.where is not None:
             condition(self.where, schema)
         for order in self.order:

@@ -24,7 +24,7 @@ StagedBlock = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedRows:
-    """The staged rows of data files, and what was seen of the files."""
+    """The staged rows of data files, and a summary of the files."""
 
     blocks: tuple[StagedBlock, ...]
     """Vectors by shard, or hashes by range"""

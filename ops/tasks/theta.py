@@ -1,4 +1,4 @@
-"""Theta sketches on executors: data files, or some of their row groups, are read; images per file and column come."""
+"""Theta sketches on executors: tasks read data files or row groups, and return one image per file and column."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
