@@ -4,28 +4,27 @@ import re
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import BooleanExpression, BoundPredicate, BoundTerm, parser
+from pyiceberg.expressions import BooleanExpression, BoundPredicate, BoundTerm
 from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, extract_field_ids, visit
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FixedType, FloatType, IcebergType, ListType, UUIDType
-from pyparsing import CaselessKeyword, OpAssoc, ParseException, ParseResults, Suppress, infix_notation
+from pyparsing import ParseException
 
+from icepuffin.ops.search.condition_parser import parse_condition
 from icepuffin.ops.search.condition_text import condition_text
 from icepuffin.ops.search.errors import FilterError
-from icepuffin.ops.search.list_predicate import ArrayContains, BoundArrayContains, contains, element_of
+from icepuffin.ops.search.list_predicate import BoundArrayContains, contains, element_of
 from icepuffin.ops.search.literals import fitted
 
 _POSITION = "icepuffin_position"
-_TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
 _UNKNOWN_COLUMN = re.compile("Could not find field with name (.+), case_sensitive=True")
 """PyIceberg's message for a column that a schema lacks"""
 
@@ -40,7 +39,7 @@ class RowPredicate:
             )
         self._where = where
         try:
-            expression = _parsed(where) if isinstance(where, str) else where
+            expression = parse_condition(where) if isinstance(where, str) else where
             self.planned = fitted(expression, schema)
             """Expression that a scan is planned by"""
             self.bound = bind(schema, self.planned, case_sensitive=True)
@@ -116,37 +115,6 @@ class RowPredicate:
         if isinstance(result, pa.Scalar):
             return np.full(count, bool(result.as_py()))
         return np.asarray(result.fill_null(False).to_numpy(zero_copy_only=False))
-
-
-def _parsed(text: str) -> BooleanExpression:
-    """Raises ParseException; ValueError for a LIKE with `_`, which PyIceberg takes for the character itself."""
-    tokens = _TOKEN.findall(text)
-    if any(word.lower() == "like" and "_" in pattern for word, pattern in pairwise(tokens)):
-        raise ValueError(
-            "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
-            "StartsWith takes a text as it is"
-        )
-    if _ARRAY_CONTAINS not in text.lower():
-        return parser.parse(text)
-    parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
-    return parsed
-
-
-def _array_contains(result: ParseResults) -> ArrayContains:
-    return ArrayContains(result.column, result.literal)
-
-
-_ARRAY_CONTAINS = "array_contains"
-_CONTAINS = CaselessKeyword(_ARRAY_CONTAINS) + Suppress("(") + parser.column + Suppress(",") + parser.literal + ")"
-_GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
-    _CONTAINS.set_parse_action(_array_contains) | parser.predicate,
-    [
-        (Suppress(parser.NOT), 1, OpAssoc.RIGHT, parser.handle_not),
-        (Suppress(parser.AND), 2, OpAssoc.LEFT, parser.handle_and),
-        (Suppress(parser.OR), 2, OpAssoc.LEFT, parser.handle_or),
-    ],
-).add_parse_action(parser.handle_always_expression)
-"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`"""
 
 
 def _top_level(bound: BooleanExpression, schema: Schema, text: str) -> tuple[str, ...]:

@@ -1,0 +1,215 @@
+"""Texts of conditions as expressions: PyIceberg's grammar, and `array_contains(column, literal)`.
+
+PyIceberg's parser takes a millisecond, which is longer than most searches. So conditions of the common forms are parsed
+here, to the same expression; it has the other ones, and those in error.
+"""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    Or,
+    parser,
+)
+from pyiceberg.expressions.literals import Literal, LongLiteral, StringLiteral
+from pyparsing import CaselessKeyword, OpAssoc, ParseResults, Suppress, infix_notation
+
+from icepuffin.ops.search.list_predicate import ArrayContains
+
+_ARRAY_CONTAINS = "array_contains"
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
+_COMMON_TOKEN = re.compile(
+    r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r]*')(?!')"""
+    r"""|(?P<whole>[+-]?[0-9]+)(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
+)
+_KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
+_COMPARISONS: dict[str, Any] = {
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+    "=": EqualTo,
+    "==": EqualTo,
+    "!=": NotEqualTo,
+    "<>": NotEqualTo,
+}
+_TESTS: dict[tuple[str, bool], Any] = {
+    ("null", False): IsNull,
+    ("null", True): NotNull,
+    ("nan", False): IsNaN,
+    ("nan", True): NotNaN,
+}
+
+
+def parse_condition(text: str) -> BooleanExpression:
+    """The expression of a condition.
+
+    Raises ParseException; ValueError for a LIKE with `_`, which PyIceberg takes for the character itself.
+    """
+    common = _CommonForms(text).whole()
+    if common is not None:
+        return common
+    tokens = _TOKEN.findall(text)
+    if any(word.lower() == "like" and "_" in pattern for word, pattern in pairwise(tokens)):
+        raise ValueError(
+            "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
+            "StartsWith takes a text as it is"
+        )
+    if _ARRAY_CONTAINS not in text.lower():
+        return parser.parse(text)
+    parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
+    return parsed
+
+
+class _UncommonError(Exception):
+    """Raised within this module for a text of another form than the common ones."""
+
+
+class _CommonForms:
+    """Comparisons of a column with a text or a whole number, IN, IS, `array_contains`; NOT, AND, OR and parentheses."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        end, place = len(text.rstrip()), 0
+        while place < end:
+            token = _COMMON_TOKEN.match(text, place)
+            if token is None:
+                self._tokens = []
+                break
+            kind, place = str(token.lastgroup), token.end()
+            self._tokens.append((kind, token[kind]))
+        self._tokens.append(("end", ""))
+        self._next = 0
+
+    def whole(self) -> BooleanExpression | None:
+        """The expression; None where the text has another form."""
+        try:
+            expression = self._chain("or", Or, lambda: self._chain("and", And, self._negation))
+            self._take("end")
+        except (_UncommonError, RecursionError):
+            return None
+        return expression
+
+    def _chain(self, word: str, joined: Any, part: Callable[[], BooleanExpression]) -> BooleanExpression:
+        parts = [part()]
+        while self._takes_word(word):
+            parts.append(part())
+        expression: BooleanExpression = joined(*parts) if len(parts) > 1 else parts[0]
+        return expression
+
+    def _negation(self) -> BooleanExpression:
+        return Not(self._negation()) if self._takes_word("not") else self._leaf()
+
+    def _leaf(self) -> BooleanExpression:
+        if self._takes("("):
+            inner = self._chain("or", Or, lambda: self._chain("and", And, self._negation))
+            self._require(")")
+            return inner
+        name = self._take("word")
+        if name.lower() == _ARRAY_CONTAINS and self._takes("("):
+            column = self._name(self._take("word"))
+            self._require(",")
+            value = self._literal()
+            self._require(")")
+            return ArrayContains(column, value)
+        name = self._name(name)
+        if self._takes_word("is"):
+            negated = self._takes_word("not")
+            test: BooleanExpression = self._test(negated=negated)(name)
+            return test
+        negated = self._takes_word("not")
+        if self._takes_word("in"):
+            return self._in(name, negated=negated)
+        comparison = None if negated else _COMPARISONS.get(self._take("sign"))
+        if comparison is None:
+            raise _UncommonError
+        compared: BooleanExpression = comparison(name, self._literal())
+        return compared
+
+    def _test(self, *, negated: bool) -> Any:
+        test = _TESTS.get((self._take("word").lower(), negated))
+        if test is None:
+            raise _UncommonError
+        return test
+
+    def _in(self, name: str, *, negated: bool) -> BooleanExpression:
+        self._require("(")
+        literals = [self._literal()]
+        while self._takes(","):
+            literals.append(self._literal())
+        self._require(")")
+        if len({type(literal) for literal in literals}) > 1:
+            raise _UncommonError
+        chosen: Any = NotIn if negated else In
+        expression: BooleanExpression = chosen(name, literals)
+        return expression
+
+    def _literal(self) -> Literal[Any]:
+        kind, text = self._tokens[self._next]
+        self._next += 1
+        if kind == "text":
+            return StringLiteral(text[1:-1])
+        if kind == "whole":
+            return LongLiteral(int(text))
+        raise _UncommonError
+
+    @staticmethod
+    def _name(word: str) -> str:
+        if word.lower() in _KEYWORDS:
+            raise _UncommonError
+        return word
+
+    def _take(self, kind: str) -> str:
+        own, text = self._tokens[self._next]
+        if own != kind:
+            raise _UncommonError
+        self._next += 1
+        return text
+
+    def _takes_word(self, word: str) -> bool:
+        kind, text = self._tokens[self._next]
+        return self._step(taken=kind == "word" and text.lower() == word)
+
+    def _takes(self, sign: str) -> bool:
+        return self._step(taken=self._tokens[self._next] == ("sign", sign))
+
+    def _step(self, *, taken: bool) -> bool:
+        self._next += taken
+        return taken
+
+    def _require(self, sign: str) -> None:
+        if not self._takes(sign):
+            raise _UncommonError
+
+
+def _array_contains(result: ParseResults) -> ArrayContains:
+    return ArrayContains(result.column, result.literal)
+
+
+_CONTAINS = CaselessKeyword(_ARRAY_CONTAINS) + Suppress("(") + parser.column + Suppress(",") + parser.literal + ")"
+_GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
+    _CONTAINS.set_parse_action(_array_contains) | parser.predicate,
+    [
+        (Suppress(parser.NOT), 1, OpAssoc.RIGHT, parser.handle_not),
+        (Suppress(parser.AND), 2, OpAssoc.LEFT, parser.handle_and),
+        (Suppress(parser.OR), 2, OpAssoc.LEFT, parser.handle_or),
+    ],
+).add_parse_action(parser.handle_always_expression)
+"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`"""

@@ -1,0 +1,79 @@
+"""Conditions of the common forms are parsed to what PyIceberg's parser makes of them; it gets the others."""
+
+import random
+
+import pytest
+from pyiceberg.expressions import parser
+from pyparsing import ParseException
+
+from icepuffin.ops.search import condition_parser
+from icepuffin.ops.search.condition_parser import parse_condition
+
+WORDS = [
+    "a", "b_2", "$x", "a.b", '"a b"', '"a"', "not", "NOT", "and", "And", "or", "is", "in", "null", "nan", "like",
+    "between", "true", "FALSE", "(", ")", ",", "=", "==", "!=", "<>", "<", "<=", ">", ">=", "'x'", "''", "'it''s'",
+    "'a\\'b'", "'%'", "'y%'", "'new\nline'", "1", "-2", "+3", "1.5", ".5", "2.", "1e3", "007", "9223372036854775808",
+    "array_contains", "é", "1a", "a1", "'", "--",
+]  # fmt: skip
+"""Words that texts are made of at random"""
+LEAVES = [
+    "a = 1", "a=-1", "b in ('x')", "b not in ('x', 'y')", "b IN (1,2 , +3)", "a is null", "a Is Not Null", "a is nan",
+    "a is not nan", "a < 'x'", "a <> 2", "1 = a", "a between 1 and 2", "a like 'x%'", "a not like 'x%'", "true",
+    "a = true", "a = 1.5", "a in (1, 'x')", "a in (1.0, 2.0)", "a.b = 3", '"a" = 3', "nulls = 3", "a = 'it''s'",
+]  # fmt: skip
+
+
+def outcome(parse, text: str):  # type: ignore[no-untyped-def]
+    try:
+        return repr(parse(text))
+    except (ParseException, ValueError, TypeError, RecursionError) as error:
+        return type(error)
+
+
+def drawn(rng: random.Random, depth: int) -> str:
+    if not depth or rng.random() < 0.3:
+        return rng.choice(LEAVES)
+    kind = rng.random()
+    if kind < 0.25:
+        return f"not {drawn(rng, depth - 1)}"
+    if kind < 0.45:
+        return f"({drawn(rng, depth - 1)})"
+    word = rng.choice([" and ", " OR ", " or ", "\n AND\t"])
+    return word.join(drawn(rng, depth - 1) for _ in range(rng.randint(2, 4)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_text_means_what_it_means_to_pyiceberg(seed: int) -> None:
+    rng, common = random.Random(seed), 0
+    for number in range(150):
+        text = drawn(rng, 3) if number % 2 else " ".join(rng.choices(WORDS, k=rng.randint(1, 7)))
+        expected = outcome(parser.parse, text)
+        if "_" not in text and "array_contains" not in text:
+            assert outcome(parse_condition, text) == expected, text
+        made = condition_parser._CommonForms(text).whole()
+        common += made is not None
+        assert made is None or "array_contains" in text or repr(made) == expected, text
+    assert common > 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "array_contains(a, 'x')",
+        "not (Array_Contains(a, 1) and b = 2) or array_contains( a , 'it' )",
+        "array_contains = 3",
+        "a = 1 and array_contains(a, 'x') and a is null",
+    ],
+)
+def test_array_contains_means_the_same_to_both_parsers(text: str) -> None:
+    made = condition_parser._CommonForms(text).whole()
+    assert made is not None
+    assert repr(made) == repr(condition_parser._GRAMMAR.parse_string(text, parse_all=True)[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["array_contains(a)", "array_contains(a, b)", "array_contains('x', a)", "a array_contains"]
+)
+def test_what_is_no_condition_is_an_error(text: str) -> None:
+    with pytest.raises(ParseException):
+        parse_condition(text)
