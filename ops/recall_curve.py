@@ -1,7 +1,8 @@
 """Recall curves, measured when an index is built, and the cheapest search parameters for a target recall.
 
-They are kept as JSON text in blob properties: in a shard, recall@10 by the width of the beam; in the routing blob, the
-share of neighbours in the shards that are probed. Cost is a number of distances, which is the same on every machine.
+They are kept as JSON text in blob properties: in a shard, recall@10 and recall@100 by the width of the beam; in the
+routing blob, the share of neighbours in the shards that are probed. Cost is a number of distances, which is the same on
+every machine.
 """
 
 import json
@@ -16,6 +17,8 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
+WIDE_K = 100
+"""The other k that curves are measured for, of shards that are large enough"""
 GATE_QUERIES = 64
 """Queries by which the recall of a shard is measured before it is published"""
 OVERSAMPLE = 3
@@ -31,9 +34,11 @@ class Width:
     oversample: int
     """Candidates per result row that are re-ranked by exact distance; 1 where distances are exact at once"""
     recall: float
-    """recall@10"""
+    """recall@k"""
     distances: float
     """Distances computed per query, on average"""
+    k: int = MEASURED_K
+    """Rows per query, by which recall was measured"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,15 @@ def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
-    """The curve as JSON text, with four decimals."""
-    return json.dumps([[round(value, 4) for value in astuple(point)] for point in points], separators=(",", ":"))
+    """The curve as JSON text, with four decimals. Points for 10 rows have no k: so older releases read them alone."""
+    rows = [[round(value, 4) for value in astuple(point)] for point in points]
+    return json.dumps([row[:4] if row[4:] == [MEASURED_K] else row for row in rows], separators=(",", ":"))
 
 
-def widths(text: str) -> tuple[Width, ...]:
-    """A shard's curve, by cost; empty where there is none or it is not readable: it is advice, not data."""
-    rows = _rows(text, 4)
-    points = [Width(int(row[0]), int(row[1]), row[2], row[3]) for row in rows if row[0] >= 1 and row[1] >= 1]
+def widths(text: str, k: int = MEASURED_K) -> tuple[Width, ...]:
+    """A shard's curve for k rows, by cost; empty where there is none or it is not readable: it is advice, not data."""
+    rows = _rows(text, 4) if k == MEASURED_K else [row for row in _rows(text, 5) if row[4] == k]
+    points = [Width(int(row[0]), int(row[1]), row[2], row[3], k) for row in rows if row[0] >= 1 and row[1] >= 1]
     return tuple(sorted(points, key=lambda point: point.distances))
 
 
@@ -145,7 +151,7 @@ def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]
             for points, weight in weighted
         ]
         recall = sum(point.recall * weight for point, weight in points_at) / total
-        curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at)))
+        curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at), points_at[0][0].k))
     return tuple(curve)
 
 
@@ -153,8 +159,8 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
     """The search parameters that compute the fewest distances among those whose recall is at least `target`.
 
     The widest of all where none reaches it; None without a curve. Between two widths recall is taken as linear in the
-    logarithm of L. A list for k rows is longer than one for 10 by as many rows (measured: 10 to 100 on text),
-    and for fewer no shorter: a beam of one finds a third of the nearest rows where one of 10 finds nine of 10.
+    logarithm of L. A list for k rows is longer than one for those of the curve by as many rows (measured: 10 to 100 on
+    text), and for fewer no shorter: a beam of one finds a third of the nearest rows where one of 10 finds nine of 10.
     """
     if not curve:
         return None
@@ -172,9 +178,14 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
 
 
 def _choice(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
-    longer = max(0, k - MEASURED_K) * (2 * point.oversample if point.oversample > 1 else 1)
-    oversample = -(-point.oversample * max(k, MEASURED_K) // k)  # as many candidates as were measured, at least
+    longer = longer_list(k, point.oversample, point.k)
+    oversample = -(-point.oversample * max(k, point.k) // k)  # as many candidates as were measured, at least
     return Choice(max(k * oversample, point.search_list + longer), oversample, probe_slack, recall)
+
+
+def longer_list(k: int, oversample: int, measured_k: int = MEASURED_K) -> int:
+    """Number by which the list of a search for k rows is longer than one for `measured_k` rows."""
+    return max(0, k - measured_k) * (2 * oversample if oversample > 1 else 1)
 
 
 def _narrowest(curve: Sequence[Width], target: float) -> Width | None:
@@ -191,6 +202,7 @@ def _narrowest(curve: Sequence[Width], target: float) -> Width | None:
                 point.oversample,
                 target,
                 before.distances + share * (point.distances - before.distances),
+                point.k,
             )
         before = point if before is None or point.recall > before.recall else before
     return None

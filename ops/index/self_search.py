@@ -33,6 +33,10 @@ class SelfSearch:
     """Lower bound of the 95 % confidence interval of `recall`."""
     recall_high: float
     """Upper bound of the 95 % confidence interval of `recall`."""
+    wide_queries: int = 0
+    """Rows by whose vectors recall@100 was measured, too."""
+    wide_recall: float = 1.0
+    """recall@100 of `wide_queries`, by default parameters; 1.0 where there are none."""
 
     @classmethod
     def of(cls, result: "SelfSearchResult", *, shards: int) -> "SelfSearch":
@@ -46,6 +50,8 @@ class SelfSearch:
             recall=result.recall,
             recall_low=low,
             recall_high=high,
+            wide_queries=result.wide_queries,
+            wide_recall=result.wide_recall,
         )
 
     @property
@@ -55,7 +61,8 @@ class SelfSearch:
         text = f"{self.returned:,} of {self.rows:,} rows came back by their own vectors, in {shards}"
         if not self.queries:
             return text
-        return f"{text}; recall@10 there {self.recall:.4f} ({self.recall_low:.3f} to {self.recall_high:.3f})"
+        wide = f", recall@100 {self.wide_recall:.4f}" if self.wide_queries else ""
+        return f"{text}; recall@10 there {self.recall:.4f} ({self.recall_low:.3f} to {self.recall_high:.3f}){wide}"
 
 
 def fault_of(result: "SelfSearchResult", target_recall: float) -> str | None:

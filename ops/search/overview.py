@@ -68,10 +68,13 @@ class Overview:
     """Rows in files of the head snapshot that the version covers, deleted ones included"""
     shards: tuple[ShardState, ...]
     curve: tuple[Width, ...]
+    """Recall curve for 10 rows"""
     routing: tuple[Reach, ...]
     file_bytes: int = 0
     """Bytes of the version's own file"""
     packs: tuple[PackState, ...] = ()
+    wide_curve: tuple[Width, ...] = ()
+    """Recall curve for 100 rows; empty where a shard was made by a release that did not measure it"""
 
     @property
     def bytes_alone(self) -> int:
@@ -133,6 +136,7 @@ def overview(
         routing=model.routing,
         file_bytes=opened.file_size,
         packs=_packs(table, opened),
+        wide_curve=model.wide_curve,
     )
 
 

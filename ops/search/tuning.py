@@ -12,12 +12,14 @@ from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.recall_curve import (
     MEASURED_K,
     OVERSAMPLE,
+    WIDE_K,
     Choice,
     Reach,
     ShardCentroids,
     Width,
     choose,
     combined,
+    longer_list,
     reaches,
     widths,
 )
@@ -44,24 +46,30 @@ class RecallModel:
     shards: int
     """Number of shards, routed or not"""
     curve: tuple[Width, ...]
-    """Recall curve of all shards together"""
+    """Recall curve of all shards together, for 10 rows"""
     routing: tuple[Reach, ...]
     """Recall curve of the codebook"""
     routed_k: int = MEASURED_K
     """Largest k that `routing` holds for: more than 10, since it was measured by the 10 nearest rows of a sample"""
+    wide_curve: tuple[Width, ...] = ()
+    """Recall curve of all shards together, for 100 rows; empty where a shard has none"""
 
     @classmethod
     def of(cls, opened: OpenVersion) -> "RecallModel":
         """The model of a version, from its curves and its codebook."""
         table = opened.routing
         rows = sum(entry.live_rows for entry in table.shards)
-        curves = [(widths(text), entry.live_rows) for text, entry in zip(opened.curves, table.shards, strict=True)]
+        shards = list(zip(opened.curves, table.shards, strict=True))
+        routed = {int(shard) for shard in table.partition_to_shard}  # deltas have no curve
+        main = [text for number, (text, entry) in enumerate(shards) if number in routed and entry.live_rows]
+        has_wide = all(widths(text, WIDE_K) for text in main)
         return cls(
             ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
-            combined(curves),
+            combined([(widths(text), entry.live_rows) for text, entry in shards]),
             reaches(opened.routing_curve),
             MEASURED_K * rows // max(1, sample_size(rows)),
+            combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
         )
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
@@ -176,7 +184,8 @@ def choose_parameters(
     choice: Choice | None = None
     if options.target_recall is not None:
         routing = () if filtered or k > model.routed_k else model.routing
-        choice = choose(options.target_recall, k, model.curve, routing, model.shards)
+        curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
+        choice = choose(options.target_recall, k, curve, routing, model.shards)
         if choice is None:
             warnings.append("the version has no recall curve to choose by; its own search list was used")
         elif choice.recall < options.target_recall:
@@ -191,8 +200,9 @@ def choose_parameters(
     if version.lean and rerank and choice is None and options.oversample is None and k < MEASURED_K:
         measured = MEASURED_K * OVERSAMPLE
         warnings.append(_FEW_CANDIDATES.format(k * OVERSAMPLE, measured, -(-measured // k)))
+    candidates = (options.oversample or OVERSAMPLE) if rerank else 1
     by_curve = (
-        SearchParameters(own)
+        SearchParameters(own + longer_list(k, candidates))
         if choice is None
         else SearchParameters(choice.search_list, choice.oversample, None, choice.probe_slack)
     )

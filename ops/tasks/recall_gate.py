@@ -11,13 +11,16 @@ from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, Width, encode
+from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
 from icepuffin.puffin.blobs.shard import Shard
 
 GATE_K = 10
 CURVE_QUERIES = 128
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
+WIDE_CURVE_WIDTHS = (100, 130, 190, 280, 400)
+"""Widths of the curve for `WIDE_K` rows"""
 CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
+WIDE_CURVE_OVERSAMPLES = (1, 2, 3, 5)
 
 
 def measure_recall(
@@ -43,21 +46,22 @@ def recall_of_nodes(
     query_nodes: npt.NDArray[np.intp],
     *,
     threads: int,
+    rows: int = GATE_K,
 ) -> npt.NDArray[np.float64]:
-    """f64[Q], recall@10 of searches by the vectors of some live nodes; a node is no answer to itself.
+    """f64[Q], recall@`rows` of searches by the vectors of some live nodes; a node is no answer to itself.
 
     vectors: f32[N, D], prepared. The shard may hold them rounded, or as codes only; the search uses what it holds, and
     answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Equal
     distances count as hits. There must be two live nodes at least.
     """
     metric = Metric.of_code(shard.metric)
-    k = min(GATE_K + 1, int(is_live.sum()))
+    k = min(rows + 1, int(is_live.sum()))
     exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=is_live)
     answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
     distances = _exact_of(vectors, query_nodes, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
-    expected = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
+    expected = np.minimum((exact_ids != itself).sum(axis=1), rows)
     limits = _with_tolerance(np.take_along_axis(others, expected[:, None] - 1, axis=1))
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
     return np.asarray(np.minimum(hits, expected) / expected)
@@ -66,9 +70,13 @@ def recall_of_nodes(
 def search_by_defaults(
     searcher: Searcher, shard: Shard, queries: npt.NDArray[np.float32], k: int, *, threads: int
 ) -> npt.NDArray[np.int64]:
-    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE in a lean shard."""
-    count = k * OVERSAMPLE if shard.vectors is None else k
-    answers, _, _ = searcher.search(queries, count, search_list=shard.search_list, threads=threads)
+    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE in a lean shard.
+
+    One of the k rows may be the query itself.
+    """
+    oversample = OVERSAMPLE if shard.vectors is None else 1
+    width = shard.search_list + longer_list(k - 1, oversample)
+    answers, _, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
     return answers
 
 
@@ -77,37 +85,48 @@ def measure_curve(
 ) -> str:
     """The recall curve of a shard: recall@10 and distances per query for several widths; "" for very few rows.
 
+    The same for recall@100, where the shard has 100 rows for each of its queries.
+
     Encoded as in `icepuffin.ops.recall_curve`. Queries are some of the shard's own rows, held out: no edge leads to
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
     recall that the curve says. Deterministic.
     """
+    parts = [_curve(shard, vectors, is_live, k, seed=seed, threads=threads) for k in (WIDE_K, GATE_K)]
+    return encode([point for part in parts for point in part]) if parts[-1] else ""
+
+
+def _curve(
+    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], k: int, *, seed: int, threads: int
+) -> list[Width]:
+    """The points for k rows; none for very few rows."""
     nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid])
-    count = min(CURVE_QUERIES, len(nodes) // GATE_K)
+    count = min(CURVE_QUERIES, len(nodes) // k)
     if not count:
-        return ""
+        return []
     query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
     others = is_live.copy()
     others[query_nodes] = False
+    if others.sum() < k:
+        return []
     metric = Metric.of_code(shard.metric)
-    _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, is_live=others)
+    _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
     limits = _with_tolerance(exact[:, -1:])
     searcher = searcher_of(shard, vectors, others)
-    lean = _lean(shard)
-    lean_settings = (
-        [(max(shard.search_list, 2 * GATE_K * oversample), oversample) for oversample in CURVE_OVERSAMPLES]
-        if lean
-        else []
-    )
+    if _lean(shard):
+        oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
+        settings = [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
+    else:
+        settings = [(width, 1) for width in (CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS)]
     points = []
     with _held_out(shard, query_nodes):
-        for width, oversample in lean_settings or [(width, 1) for width in CURVE_WIDTHS]:
+        for width, oversample in settings:
             answers, _, stats = searcher.search(
-                vectors[query_nodes], GATE_K * oversample, search_list=width, threads=threads
+                vectors[query_nodes], k * oversample, search_list=width, threads=threads
             )
             distances = _exact_of(vectors, query_nodes, answers, metric)
-            hits = np.minimum((distances <= limits).sum(axis=1), GATE_K)
-            points.append(Width(width, oversample, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
-    return encode(points)
+            hits = np.minimum((distances <= limits).sum(axis=1), k)
+            points.append(Width(width, oversample, float(hits.mean()) / k, float(stats.distances.mean()), k))
+    return points
 
 
 def _lean(shard: Shard) -> bool:

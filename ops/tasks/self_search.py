@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import StorageConfig, StoredShard
+from icepuffin.ops.recall_curve import WIDE_K
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
@@ -68,6 +69,10 @@ class SelfSearchResult:
     """Rows by whose vectors recall was measured; 0 in lean shards, which hold no vectors to compare with"""
     recall: float
     """recall@10 of `queries` within their shards; 1.0 where there are none"""
+    wide_queries: int = 0
+    """The same of recall@100: only in shards that have as many other rows"""
+    wide_recall: float = 1.0
+    """recall@100 of `wide_queries` within their shards; 1.0 where there are none"""
     drawn: int = 0
     """Nodes drawn at random that were searched by their stored vectors or codes, where few rows came back"""
     drawn_returned: int = 0
@@ -77,13 +82,16 @@ class SelfSearchResult:
     def joined(cls, parts: "Iterable[SelfSearchResult]") -> "SelfSearchResult":
         """The sum of several shards' results."""
         results = list(parts)
-        queries = sum(part.queries for part in results)
+        queries, wide_queries = sum(part.queries for part in results), sum(part.wide_queries for part in results)
+        wide_hits = sum(part.wide_recall * part.wide_queries for part in results)
         return cls(
             rows=sum(part.rows for part in results),
             misplaced=sum(part.misplaced for part in results),
             returned=sum(part.returned for part in results),
             queries=queries,
             recall=sum(part.recall * part.queries for part in results) / queries if queries else 1.0,
+            wide_queries=wide_queries,
+            wide_recall=wide_hits / wide_queries if wide_queries else 1.0,
             drawn=sum(part.drawn for part in results),
             drawn_returned=sum(part.drawn_returned for part in results),
         )
@@ -116,7 +124,7 @@ def search_rows(
     nodes, vectors = nodes[placed], vectors[placed]
     if shard.vectors is not None:  # once: halves are widened by each use
         shard = replace(shard, vectors=np.asarray(shard.vectors, np.float32))
-    returned, recall = 0, np.empty(0)
+    returned, recall, wide_recall = 0, np.empty(0), np.empty(0)
     drawn = drawn_returned = 0
     if len(nodes):
         searcher = searcher_of(shard, None, is_live, coded_from=sys.maxsize)
@@ -128,12 +136,16 @@ def search_rows(
         if shard.vectors is not None and is_live.sum() > 1:
             widened = np.asarray(shard.vectors, np.float32)
             recall = recall_of_nodes(searcher, shard, widened, is_live, nodes, threads=threads)
+            if is_live.sum() > WIDE_K:
+                wide_recall = recall_of_nodes(searcher, shard, widened, is_live, nodes, threads=threads, rows=WIDE_K)
     return SelfSearchResult(
         rows=len(addresses),
         misplaced=len(addresses) - len(nodes),
         returned=returned,
         queries=len(recall),
         recall=float(recall.mean()) if len(recall) else 1.0,
+        wide_queries=len(wide_recall),
+        wide_recall=float(wide_recall.mean()) if len(wide_recall) else 1.0,
         drawn=drawn,
         drawn_returned=drawn_returned,
     )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from icepuffin.ops.recall_curve import Width
     from icepuffin.ops.search.overview import Overview
 
 _BAR_CELLS = 30
@@ -23,7 +24,8 @@ def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float]
         _shards(overview),
         _storage(overview),
         _coverage(overview),
-        _curve(overview, milliseconds),
+        _curve(overview.curve, milliseconds),
+        _curve(overview.wide_curve, None),
         _routing(overview),
     ):
         if part is not None:
@@ -76,15 +78,16 @@ def _coverage(overview: "Overview") -> "Text":
     )
 
 
-def _curve(overview: "Overview", milliseconds: Sequence[float] | None) -> "Table | None":
-    if not overview.curve:
+def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None) -> "Table | None":
+    if not points:
         return None
-    table = new_table("recall@10 by the width of the search, measured when shards were built")
+    recall = f"recall@{points[0].k}"
+    table = new_table(f"{recall} by the width of the search, measured when shards were built")
     time_column = ("ms here",) if milliseconds else ()
-    for name in ("L", "oversample", "distances", *time_column, "recall@10", ""):
+    for name in ("L", "oversample", "distances", *time_column, recall, ""):
         table.add_column(name, justify="right" if name else "left")
-    floor = min(0.9, *(point.recall for point in overview.curve))
-    for number, point in enumerate(overview.curve):
+    floor = min(0.9, *(point.recall for point in points))
+    for number, point in enumerate(points):
         time = (f"{milliseconds[number]:.2f}",) if milliseconds else ()
         share = (point.recall - floor) / (1 - floor) if floor < 1 else 1.0
         table.add_row(

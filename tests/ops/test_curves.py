@@ -1,6 +1,7 @@
 """Knobs from a measured curve: the cheapest that reach the target, and the widest where none does."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -78,3 +79,26 @@ def test_shards_count_by_their_rows() -> None:
     (point,) = combined([(good, 300), (bad, 100), ((), 5)])
     assert point == Width(10, 1, 0.875, 150)
     assert combined([((), 10)]) == ()
+
+
+def test_points_of_several_k_are_kept_in_one_text() -> None:
+    wide = Width(130, 1, 0.97, 900.0, 100)
+    text = encode([wide, *CURVE])
+    assert widths(text) == CURVE
+    assert widths(text, 100) == (wide,)
+    assert widths(encode(CURVE)) == CURVE
+    assert not widths(encode(CURVE), 100)
+
+
+def test_a_curve_for_a_hundred_rows_says_what_a_hundred_take() -> None:
+    points = (Width(100, 1, 0.9, 800.0, 100), Width(190, 1, 0.99, 1_500.0, 100))
+    assert combined([(points, 5), (points, 5)]) == (
+        replace(points[0], distances=1_600.0),
+        replace(points[1], distances=3_000.0),
+    )
+    chosen = choose(0.99, 100, points, (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.oversample) == (190, 1)
+    more = choose(0.99, 150, points, (), 1)
+    assert more is not None
+    assert more.search_list == 240

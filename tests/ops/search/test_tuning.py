@@ -52,6 +52,30 @@ def test_the_curve_is_kept_with_the_version(table: Table) -> None:
     assert routing[0].recall < routing[-1].recall
 
 
+def test_the_curve_for_a_hundred_rows_is_kept_with_the_version(table: Table) -> None:
+    index_head(table, SHARDED)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    for text in opened.curves:
+        points = widths(text, 100)
+        assert [point.search_list for point in points] == [100, 130, 190, 280, 400]
+        assert points[0].recall <= points[-1].recall
+        assert points[-1].recall >= 0.95
+    model = RecallModel.of(opened)
+    assert [point.k for point in (*model.curve[:1], *model.wide_curve[:1])] == [10, 100]
+
+
+def test_the_default_beam_is_wider_for_more_rows(table: Table) -> None:
+    index_head(table, SHARDED)
+    opened = open_index(table.refresh(), SHARDED, storage=STORAGE, threads=1)
+
+    def width(k: int, **options: int) -> int:
+        return opened.search(queries(1), k, columns=[], **options).profile.parameters.search_list
+
+    own = SHARDED.search_list
+    assert [width(k) for k in (1, 10, 11, 100)] == [own, own, own + 1, own + 90]
+    assert width(100, search_list=40) == 40
+
+
 def test_a_refresh_carries_the_curve_on(table: Table) -> None:
     index_head(table, SHARDED)
     table.refresh().append(make_rows(3000, 3005))
