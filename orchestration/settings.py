@@ -40,6 +40,8 @@ from icepuffin.orchestration.setting_errors import problem
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
 _ADD_CATALOG = "add [catalogs.<name>] with the PyIceberg properties type, uri and warehouse"
+_NAME_OF_THE_PAPER = "coordinator_ann_probe_threshold_mb"
+"""Other name of `in_process_mb`"""
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -81,6 +83,15 @@ class SparkSettings(SettingsModel):
     conf: dict[str, SecretStr] = Field(default_factory=dict)
     driver_only_rows: int = Field(default=200_000, ge=0)
     in_process_mb: int = Field(default=100, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_the_name_of_the_paper(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or _NAME_OF_THE_PAPER not in value:
+            return value
+        if "in_process_mb" in value:
+            raise ValueError(f"in_process_mb and {_NAME_OF_THE_PAPER} are the same setting: give one")
+        return {"in_process_mb" if key == _NAME_OF_THE_PAPER else key: item for key, item in value.items()}
 
     @field_validator("conf", mode="before")
     @classmethod

@@ -28,7 +28,7 @@ from icepuffin.ops.catalog.bound_versions import (
     untagged_packs,
     versions,
 )
-from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, reload_table
+from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.derived_snapshots import (
     Binding,
@@ -87,7 +87,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     unanswered: list[Snapshot] = []
     sent: set[int] = set()
     previous_ref: SnapshotRef | None = None
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         unanswered = _refresh(table, binding, unanswered)
         if version := _find_committed(table, binding, sent):
             earlier = version.index_snapshot_id not in sent
@@ -114,7 +114,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     if unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(
-        f"{table_name(table)}: {binding.tag} could not be committed in {COMMIT_ATTEMPTS} attempts; try again"
+        f"{table_name(table)}: {binding.tag} could not be committed in {attempt + 1} attempts; try again"
     )
 
 
@@ -173,12 +173,12 @@ def keep_packs(table: Table) -> None:
 
     A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
     """
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
         if not holders or attempt_commit(table, *_pack_tags(holders), attempt) is CommitOutcome.DONE:
             return
-    raise BindingError(f"{table_name(table)}: packs could not be tagged in {COMMIT_ATTEMPTS} attempts; try again")
+    raise BindingError(f"{table_name(table)}: packs could not be tagged in {attempt + 1} attempts; try again")
 
 
 def _pack_tags(holders: Mapping[str, SnapshotId]) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
@@ -202,7 +202,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     Raises TagTakenError where one is somebody else's; then none is removed.
     """
     dropped: tuple[str, ...] = ()
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
         if not targets:
@@ -214,7 +214,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
             reload_table(table, patient=True)
             return dropped
     raise BindingError(
-        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {COMMIT_ATTEMPTS} attempts; try again"
+        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {attempt + 1} attempts; try again"
     )
 
 
@@ -230,7 +230,7 @@ def _change_tag(
 
     packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
     """
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         previous_target = tag_target(table, tag)
         if table.metadata.refs.get(tag) == new_ref:
@@ -245,7 +245,7 @@ def _change_tag(
             if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
             return
-    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {COMMIT_ATTEMPTS} attempts; try again")
+    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt + 1} attempts; try again")
 
 
 def require_bindable(table: Table) -> None:

@@ -2,8 +2,11 @@
 
 import enum
 import logging
+import math
 import random
+import re
 import time
+from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
@@ -23,7 +26,13 @@ from icepuffin.ops.errors import IcepuffinError
 
 _log = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 12
-"""Commits that are sent, each against a newer state, before a run gives up"""
+"""Commits that are sent, each against a newer state, before a run gives up; `commit.retry.num-retries` overrides it"""
+_RETRIES = "commit.retry.num-retries"
+_LEAST_WAIT = "commit.retry.min-wait-ms"
+_MOST_WAIT = "commit.retry.max-wait-ms"
+_TIMEOUT = "commit.retry.total-timeout-ms"
+_DEFAULTS = {_LEAST_WAIT: 100, _MOST_WAIT: 60_000}
+"""Iceberg's own defaults, in milliseconds, for tables that set one of the two"""
 _PATIENCE_SECONDS = 60.0
 
 
@@ -39,6 +48,41 @@ class CommitOutcome(enum.Enum):
     """Refused by the catalog, or before it was sent: try again on a newer state"""
     UNKNOWN = "unknown"
     """No answer: the commit may have happened, or may still. Its files must stay until the metadata shows which"""
+
+
+def commit_attempts(table: Table, attempts: int) -> Iterator[int]:
+    """Numbers of the commits to send, from 0: as many as the table's properties `commit.retry.*` allow.
+
+    attempts: number of commits where the properties say nothing.
+    """
+    properties = table.metadata.properties
+    retries, milliseconds = _number(properties, _RETRIES), _number(properties, _TIMEOUT)
+    until = math.inf if milliseconds is None else time.monotonic() + milliseconds / 1_000
+    for attempt in range(attempts if retries is None else 1 + retries):
+        if attempt and time.monotonic() >= until:
+            return
+        yield attempt
+
+
+def _number(properties: Mapping[str, str], key: str) -> int | None:
+    """A table property that is a number from 0; None where it is not set, or cannot be read."""
+    text = properties.get(key)
+    if text is None or re.fullmatch("[0-9]{1,18}", text.strip()):
+        return None if text is None else int(text)
+    _log.warning("table property %s is %r, no number from 0: it is left out of account", key, text)
+    return None
+
+
+def _pause(properties: Mapping[str, str], attempt: int) -> float:
+    """Seconds to wait after an attempt."""
+    doubled: int = 2**attempt
+    least, most = (_number(properties, key) for key in (_LEAST_WAIT, _MOST_WAIT))
+    if least is None and most is None:
+        return min(2.0, 0.02 * doubled) * (0.5 + random.random())  # noqa: S311  jitter, not a secret
+    least, most = (
+        _DEFAULTS[key] if value is None else value for key, value in ((_LEAST_WAIT, least), (_MOST_WAIT, most))
+    )
+    return min(most, least * doubled) / 1_000 * (1 + 0.1 * random.random())  # noqa: S311
 
 
 def attempt_commit(
@@ -65,7 +109,7 @@ def attempt_commit(
     else:
         return CommitOutcome.DONE
     _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, reason)
-    time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
+    time.sleep(_pause(table.metadata.properties, attempt))
     return outcome
 
 

@@ -14,7 +14,7 @@ from pyiceberg.table.update import (
 from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
-from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, reload_table
+from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
 from icepuffin.ops.model import SnapshotId
 
@@ -89,7 +89,7 @@ def _remove_snapshots(
 
     choose: gives the snapshots, and what the commit requires, for the state that `table` shows. Raises BindingError.
     """
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         snapshot_ids, requirements = choose()
         if not snapshot_ids:
@@ -100,7 +100,7 @@ def _remove_snapshots(
         if attempt_commit(table, tuple(updates), tuple(requirements), attempt) is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return tuple(snapshot_ids)
-    raise BindingError(f"{table_name(table)}: {what} could not be expired in {COMMIT_ATTEMPTS} attempts; try again")
+    raise BindingError(f"{table_name(table)}: {what} could not be expired in {attempt + 1} attempts; try again")
 
 
 def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:

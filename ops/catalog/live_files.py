@@ -126,6 +126,7 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
         # side by side, as every request waits for a distant store's answer
         of_manifests = list(ExecutorFactory.get_or_create().map(partial(live_entries, table.io), manifests))
     for manifest, entries in zip(manifests, of_manifests, strict=True):
+        _require_plain(entries)
         if manifest.content == ManifestContent.DATA:
             data += entries
         else:
@@ -315,6 +316,15 @@ def _keys_of(delete: _Delete) -> Sequence[NestedField]:
 def _end_of(paths: list[bytes], upper: bytes) -> int:
     """Place after the last path that an upper bound allows: one that was cut short allows all that begin like it."""
     return bisect_right(paths, upper, key=lambda raw: raw[: len(upper)])
+
+
+def _require_plain(entries: Sequence[ManifestEntry]) -> None:
+    """Raises DataFileError for a file that is encrypted: its entry has the metadata of a key."""
+    for entry in entries:
+        if entry.data_file.key_metadata:
+            from icepuffin.ops.datafile import DataFileError  # noqa: PLC0415  of a failure alone
+
+            raise DataFileError(f"{entry.data_file.file_path} is encrypted, and icepuffin reads plain data files only")
 
 
 def _as_live_file(

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, reload_table
+from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -43,7 +43,7 @@ def register_statistics(
         blob_metadata=blobs,
     )
     unanswered = False
-    for attempt in range(COMMIT_ATTEMPTS):
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         path_now = _registered_path(table, snapshot_id)
         if path_now == path:
@@ -65,7 +65,7 @@ def register_statistics(
             if not unanswered:
                 return False
     raise StatisticsError(
-        f"{table_name(table)}: statistics of {snapshot_id} not set in {COMMIT_ATTEMPTS} attempts; try again"
+        f"{table_name(table)}: statistics of {snapshot_id} not set in {attempt + 1} attempts; try again"
     )
 
 

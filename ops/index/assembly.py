@@ -198,13 +198,21 @@ class Assembly:
         self, shard_set: ShardSet, entries: tuple[ShardEntry, ...], columns: Sequence[AttributeBlob]
     ) -> PuffinLayout:
         plan = self._plan
-        heads = self._heads(shard_set, entries)
+        balls = _fitting(_centroids(plan, shard_set, self._storage))
+        heads = self._heads(shard_set, entries, balls)
         curve, names = shard_set.layout.routing_curve, plan.column_names
         of_routing = {ROUTING_CURVE: curve} if curve else {}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
-        properties = {BlobType.ROUTING: of_routing}
+        for shard in shard_set.shards:
+            of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = _tombstone_ratio(shard)
+        of_balls = {
+            "dimensions": str(balls.dims),
+            "metric": plan.definition.metric,
+            "entries": str(len(balls.centroids)),
+        }
+        properties = {BlobType.ROUTING: of_routing, BlobType.CENTROID: of_balls}
         moved = [(shard, shard.stored.addresses.blob) for shard in shard_set.shards if shard.stored.addresses]
         blobs = [_planned_shard(plan, shard) for shard in self._inline]
         blobs += [_planned_addresses(plan, shard, blob.length) for shard, blob in moved]
@@ -220,7 +228,9 @@ class Assembly:
         self._file.finish([*zip(layout.gaps, bodies, strict=True), (layout.tail,)])
         return layout
 
-    def _heads(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> list[tuple[BlobType, bytes, str | None]]:
+    def _heads(
+        self, shard_set: ShardSet, entries: tuple[ShardEntry, ...], balls: CentroidIndex
+    ) -> list[tuple[BlobType, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -233,10 +243,7 @@ class Assembly:
         )
         return [
             (BlobType.ROUTING, *encode(routing_blob.encode(routing), "zstd")),
-            (
-                BlobType.CENTROID,
-                *encode(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd"),
-            ),
+            (BlobType.CENTROID, *encode(centroid_blob.encode(balls), "zstd")),
         ]
 
 
@@ -272,7 +279,6 @@ def _planned_values(plan: VersionPlan, column: AttributeBlob, length: int) -> Pl
 
 def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     definition = plan.definition
-    ratio = len(shard.tombstones) / shard.count if shard.count else 0.0
     properties = {
         "ann.shard_id": str(shard.shard_id),
         "ann.build_id": plan.build_id,
@@ -281,12 +287,17 @@ def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
         "L": str(definition.search_list),
         "alpha": str(definition.alpha),
         "metric": definition.metric,
-        "ann.tombstone_ratio": f"{ratio:.6f}",
+        "ann.tombstone_ratio": _tombstone_ratio(shard),
         "ann.recall": f"{shard.recall:.6f}",
     }
     if shard.curve:
         properties[RECALL_CURVE] = shard.curve
     return _planned(plan, BlobType.SHARD, shard.length, codec=None, **properties)
+
+
+def _tombstone_ratio(shard: ShardResult) -> str:
+    """Share of the nodes that are tombstones, with six decimals."""
+    return f"{len(shard.tombstones) / shard.count if shard.count else 0.0:.6f}"
 
 
 def _planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:

@@ -1,7 +1,7 @@
 """Texts of conditions as expressions: PyIceberg's grammar, and `array_contains(column, literal)`.
 
 PyIceberg's parser takes a millisecond, which is longer than most searches. So conditions of the common forms are parsed
-here, to the same expression; it has the other ones, and those in error.
+here, to the same expression; all other texts, and those in error, go to PyIceberg.
 """
 
 import re
@@ -185,14 +185,14 @@ class _CommonForms:
 
     def _takes_word(self, word: str) -> bool:
         kind, text = self._tokens[self._next]
-        return self._step(taken=kind == "word" and text.lower() == word)
+        return self._step(fits=kind == "word" and text.lower() == word)
 
     def _takes(self, sign: str) -> bool:
-        return self._step(taken=self._tokens[self._next] == ("sign", sign))
+        return self._step(fits=self._tokens[self._next] == ("sign", sign))
 
-    def _step(self, *, taken: bool) -> bool:
-        self._next += taken
-        return taken
+    def _step(self, *, fits: bool) -> bool:
+        self._next += fits
+        return fits
 
     def _require(self, sign: str) -> None:
         if not self._takes(sign):

@@ -69,14 +69,14 @@ class SelfSearchResult:
     """Rows by whose vectors recall was measured; 0 in lean shards, which hold no vectors to compare with"""
     recall: float
     """recall@10 of `queries` within their shards; 1.0 where there are none"""
-    wide_queries: int = 0
-    """The same of recall@100: only in shards that have as many other rows"""
-    wide_recall: float = 1.0
-    """recall@100 of `wide_queries` within their shards; 1.0 where there are none"""
     drawn: int = 0
     """Nodes drawn at random that were searched by their stored vectors or codes, where few rows came back"""
     drawn_returned: int = 0
     """Drawn nodes that came back"""
+    wide_queries: int = 0
+    """Rows by whose vectors recall@100 was measured: those in shards that have a hundred other rows"""
+    wide_recall: float = 1.0
+    """recall@100 of `wide_queries` within their shards; 1.0 where there are none"""
 
     @classmethod
     def joined(cls, parts: "Iterable[SelfSearchResult]") -> "SelfSearchResult":

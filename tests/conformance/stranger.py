@@ -12,6 +12,12 @@ import pyarrow.parquet as pq
 
 from tests.conformance import reader
 
+ALSO_READ = {
+    "ann-centroid-index-v1": "flockdb-ann-centroid-v1",
+    "ann-routing-v1": "flockdb-ann-routing-v1",
+    "ann-vamana-graph-v1": "flockdb-ann-index-v1",
+}
+"""Section 2: other names of types"""
 Row = tuple[float, str, int]
 """(distance, path of the data file, row position)"""
 
@@ -36,6 +42,8 @@ class Version:
     def __init__(self, metadata: dict[str, Any], index: str) -> None:
         own, *packs = find_files(metadata, index)
         blobs, _ = reader.puffin(own.read_bytes())
+        for blob, _data in blobs:
+            blob["type"] = ALSO_READ.get(blob["type"], blob["type"])
         self.location = metadata["location"]
         self.routing = reader.routing(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-routing-v1"))
         self.centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))

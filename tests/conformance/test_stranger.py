@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.index import packs
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.model import Action
 from icepuffin.ops.recall_curve import widths
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
@@ -140,6 +144,54 @@ def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
         assert len(files) - result.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
 
 
+def with_community_names(path: Path) -> None:
+    """Rewrite the footer of a file, with the other names of its blobs' types."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<i", data[-12:-8])
+    start = len(data) - 12 - size
+    footer = json.loads(data[start:-12])
+    names = {name: other for other, name in stranger.ALSO_READ.items()}
+    for blob in footer["blobs"]:
+        blob["type"] = names.get(blob["type"], blob["type"])
+    payload = json.dumps(footer).encode()
+    path.write_bytes(data[:start] + payload + struct.pack("<iI", len(payload), 0) + b"PFA1")
+
+
+def test_a_version_is_read_by_the_other_names_of_its_blobs(table: Table) -> None:
+    index_head(table)
+    before = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(queries(2), 5, columns=["id"]).rows
+    (version,) = index_versions(table, "e")
+    with_community_names(to_path(version.puffin_path))
+    assert b"flockdb" not in to_path(version.puffin_path).read_bytes()
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert reader.coverage is Coverage.EXACT_VERSION
+    assert reader.search(queries(2), 5, columns=["id"]).rows == before
+    assert reader.within(queries(1)[0], 2.6, columns=["id"]).profile.pruning is not None
+    report = check_integrity(table, version, STORAGE)
+    assert (report.faults, report.rows) == ((), table.scan().count())
+    metadata = json.loads(to_path(table.metadata_location).read_text(encoding="utf-8"))
+    assert len(stranger.Version(metadata, "e").nearest(queries(1)[0], 5, 50)) == 5
+    table.append(make_rows(600, 610))
+    assert index_head(table).action is Action.REFRESHED
+
+
+def test_the_properties_of_blobs_are_those_of_the_text(table: Table) -> None:
+    index_head(table)
+    change(table)
+    index_head(table)
+    version = index_versions(table.refresh(), "e")[-1]
+    blobs, _ = reader.puffin(to_path(version.puffin_path).read_bytes())
+    named = {blob["type"]: blob["properties"] for blob, _ in blobs}
+    routing = stranger.Version(json.loads(to_path(table.metadata_location).read_text(encoding="utf-8")), "e").routing
+    ratios = [f"{len(entry[-1]) / entry[0]:.6f}" for entry in routing["shards"]]
+    properties = named["flockdb-ann-routing-v1"]
+    assert [properties[f"ann.shard_{number}.tombstone_ratio"] for number in range(len(ratios))] == ratios
+    assert any(float(ratio) > 0 for ratio in ratios)
+    centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))
+    expected = {"dimensions": str(centroid["dims"]), "metric": "l2", "entries": str(len(centroid["entries"]))}
+    assert expected.items() <= named["flockdb-ann-centroid-v1"].items()
+
+
 def test_a_stranger_reads_the_attributes(table: Table) -> None:
     definition = replace(DEFINITION, filters=("section", "id"))
     index_head(table, definition)
@@ -180,13 +232,14 @@ def test_the_text_lists_all_keys_and_properties(table: Table) -> None:
     table.overwrite(table.refresh().scan().to_arrow())
     index_head(table, definition)
     text = (REPOSITORY / "docs/formats.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`([\w.-]+)`", text.partition("## 10 ")[2] + text.partition("## 7 ")[2]))
+    listed = set(re.findall(r"`([\w.<>-]+)`", text.partition("## 10 ")[2] + text.partition("## 7 ")[2]))
     derived = [item for item in table.refresh().metadata.snapshots if is_derived(item)]
     keys = {key for item in derived if item.summary for key in item.summary.additional_properties}
     for item in table.metadata.statistics:
         footer = PuffinReader(FileSource(to_path(item.statistics_path))).footer
         keys |= footer.properties.keys() | {key for blob in footer.blobs for key in blob.properties}
     named = {key.replace("theta-sketches.", "ann.") for key in keys if not key.startswith("total-")}
+    named = {re.sub(r"shard_\d+\.", "shard_<i>.", key) for key in named}
     assert named - listed == set()
     assert named > {"ann.took", "ann.tombstone_ratio", "algorithm", "ndv"}
 

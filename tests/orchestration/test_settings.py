@@ -419,3 +419,11 @@ def test_faults_of_the_file_and_of_a_variable_are_both_reported(file: Path, monk
     message = refusal(file, MINIMAL + "[spark]\nmastr = 1\n")
     assert f"{file}: spark.mastr: no such setting" in message
     assert "the environment variable ICEPUFFIN__THREADS: threads: " in message
+
+
+def test_the_size_of_a_probe_here_has_the_name_of_the_paper_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MINIMAL + "[spark]\ncoordinator_ann_probe_threshold_mb = 7\n"
+    assert loaded(file, text).spark.in_process_mb == 7
+    assert "are the same setting" in refusal(file, text + "in_process_mb = 8\n")
+    monkeypatch.setenv("ICEPUFFIN__SPARK__COORDINATOR_ANN_PROBE_THRESHOLD_MB", "9")
+    assert loaded(file, MINIMAL).spark.in_process_mb == 9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
@@ -13,9 +13,10 @@ from icepuffin.ops.catalog import row_deletes
 from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, live_files
 from icepuffin.ops.catalog.manifests import _inherit_row_ids, field_of
 from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
+from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import open_storage
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
 
@@ -247,3 +248,28 @@ def test_thousands_of_deletes_of_thousands_of_files_are_shared(monkeypatch: pyte
     monkeypatch.setattr(row_deletes.hashlib, "sha256", lambda *given: hashed.append(1) or real(*given))
     assert len({row_deletes.fingerprint(file) for file in files}) == 1
     assert len(hashed) <= 1
+
+
+@pytest.mark.parametrize("content", [DataFileContent.DATA, DataFileContent.POSITION_DELETES])
+def test_an_encrypted_file_is_refused_by_name(table_factory: Callable[..., Table], content: DataFileContent) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    file = DataFile.from_args(
+        content=content,
+        file_path=f"{table.location()}/data/secret.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=3,
+        file_size_in_bytes=100,
+        key_metadata=b"which key",
+    )
+    file.spec_id = table.spec().spec_id
+    if content is DataFileContent.DATA:
+        with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(file)
+    else:
+        commit_delete_files(table, [file])
+    with pytest.raises(
+        DataFileError, match=r"data/secret\.parquet is encrypted, and icepuffin reads plain data files only"
+    ):
+        live_files(table.refresh(), table.metadata.current_snapshot_id or 0)

@@ -1,5 +1,6 @@
 """Commits whose outcome is not known: metadata decides, and nothing that it may come to name is deleted."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -245,3 +246,51 @@ def test_row_deletes_whose_answer_was_lost_are_found(table: Table, line: BadLine
     line.steps = iter([line.answer_is_lost])
     append_position_deletes(table, {file: np.array([1])})
     assert table.scan().to_arrow().num_rows == 9
+
+
+def refused(_: Commit) -> None:
+    raise CommitFailedException("somebody else committed")
+
+
+@pytest.mark.parametrize(
+    ("properties", "attempts", "waits"),
+    [
+        ({}, 4, [(0.01, 0.03), (0.02, 0.06), (0.04, 0.12), (0.08, 0.24)]),
+        ({"commit.retry.num-retries": "1"}, 2, [(0.01, 0.03), (0.02, 0.06)]),
+        ({"commit.retry.num-retries": "0"}, 1, [(0.01, 0.03)]),
+        ({"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "7"}, 2, [(0.007, 0.008), (0.014, 0.016)]),
+        ({"commit.retry.num-retries": "1", "commit.retry.max-wait-ms": "150"}, 2, [(0.1, 0.11), (0.15, 0.166)]),
+        ({"commit.retry.total-timeout-ms": "0"}, 1, [(0.01, 0.03)]),
+        ({"commit.retry.num-retries": "many"}, 4, [(0.01, 0.03), (0.02, 0.06), (0.04, 0.12), (0.08, 0.24)]),
+    ],
+    ids=str,
+)
+def test_a_refused_commit_is_repeated_as_the_table_says(
+    table: Table,
+    line: BadLine,
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, str],
+    attempts: int,
+    waits: list[tuple[float, float]],
+) -> None:
+    if properties:
+        table.transaction().set_properties(properties).commit_transaction()
+    slept: list[float] = []
+    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.sleep", slept.append)
+    line.steps = itertools.repeat(refused)
+    with pytest.raises(bindings.BindingError, match=f"could not be committed in {attempts} attempts"):
+        bindings.publish(table, binding(table))
+    assert len(slept) == attempts
+    assert all(low <= seconds <= high for seconds, (low, high) in zip(slept, waits, strict=True)), slept
+
+
+def test_no_commit_is_sent_after_the_time_that_the_table_allows(
+    table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.transaction().set_properties({"commit.retry.total-timeout-ms": "30000"}).commit_transaction()
+    clock = [0.0]
+    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.sleep", lambda _: clock.__setitem__(0, clock[0] + 20))
+    line.steps = itertools.repeat(refused)
+    with pytest.raises(bindings.BindingError, match="in 2 attempts"):
+        bindings.publish(table, binding(table))

@@ -1,4 +1,4 @@
-"""Conditions of the common forms are parsed to what PyIceberg's parser makes of them; it gets the others."""
+"""Conditions of the common forms are parsed to the expressions that PyIceberg's parser gives."""
 
 import random
 
