@@ -24,6 +24,7 @@ def spark_connect(folder: Path) -> Iterator[str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
+        "spark.sql.codegen.wholeStage": "false",  # as in the sessions of this process
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
