@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 4.0
 """Longest wait of a poll for a connection, and for each answer"""
 AWAY_SECONDS = 20.0
-"""Seconds after a poll without an answer in which the catalog counts as away"""
+"""Seconds without an answer after which a server counts as away"""
 
 
 class CatalogUnreachableError(CatalogUnavailableError):
@@ -202,6 +202,21 @@ class Engine:
     def _remote(self) -> str:
         return self._spark_conf.get("spark.remote", "")
 
+    def _require_server(self) -> None:
+        """Raises NoSparkError where no Spark Connect server answers: Spark's own client would try for ten minutes."""
+        from grpc import FutureTimeoutError, channel_ready_future  # noqa: PLC0415  only with Spark Connect
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+
+        builder = DefaultChannelBuilder(self._remote)
+        with builder.toChannel() as channel:
+            try:
+                channel_ready_future(channel).result(AWAY_SECONDS)
+            except FutureTimeoutError:
+                raise NoSparkError(
+                    f"Spark Connect at {builder.endpoint} did not answer in {AWAY_SECONDS:g} s: "
+                    "check that it runs, and [spark] remote"
+                ) from None
+
     @cached_property
     def session(self) -> Any:
         """The Spark session, started at the first use. Raises NoSparkError where it does not start."""
@@ -217,6 +232,8 @@ class Engine:
             if not self._remote:
                 start_jvm(conf)
                 conf = redacted(conf, default_pattern())
+            elif self._remote.startswith("sc://"):
+                self._require_server()
             return LazyPySparkResource(spark_config=conf).spark_session
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":

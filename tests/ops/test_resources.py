@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from icepuffin.ops import resources
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
@@ -139,6 +140,15 @@ def test_a_job_that_must_run_on_spark_is_an_error_where_there_is_none() -> None:
     assert isinstance(
         Engine(spark_conf={"spark.master": "local"}, threads=1, driver_only_rows=0).spark_runner(), SparkRunner
     )
+
+
+def test_a_connect_server_that_is_away_is_reported_before_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own client tries for ten minutes."""
+    monkeypatch.setattr(resources, "AWAY_SECONDS", 0.5)
+    conf = {"spark.remote": f"sc://127.0.0.1:{free_port()}/;token=canary0sings"}
+    with pytest.raises(NoSparkError, match=r"at 127\.0\.0\.1:\d+ did not answer in 0\.5 s: check") as caught:
+        Engine(spark_conf=conf, threads=1, driver_only_rows=0).session  # noqa: B018
+    assert "canary" not in str(caught.value)
 
 
 def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
