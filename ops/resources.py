@@ -230,6 +230,8 @@ class Engine:
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
         try:
             if not self._remote:
+                # Tasks carry credentials, and lie on Spark's local disks until the session ends.
+                conf = {"spark.io.encryption.enabled": "true", **conf}
                 start_jvm(conf)
                 conf = redacted(conf, default_pattern())
             elif self._remote.startswith("sc://"):

@@ -1,4 +1,4 @@
-"""A session that an engine starts shows no secret: on the process list, in Spark's event log, in its UI."""
+"""A session that an engine starts shows no secret: as a process, in Spark's event log, in its UI, on its disks."""
 
 import json
 import os
@@ -39,14 +39,20 @@ import json, sys, urllib.request
 from pathlib import Path
 from icepuffin.ops.resources import Engine
 
-session = Engine(spark_conf=json.loads(sys.stdin.read()), threads=1, driver_only_rows=0).session
-session.range(2).count()
+engine = Engine(spark_conf=json.loads(sys.stdin.read()), threads=1, driver_only_rows=0)
+session = engine.session
 context = session.sparkContext
+task = context.getConf().get("spark.lake.api-key")
+lengths = engine.spark_runner().run(len, [task, task], label="tasks with credentials")
+local = Path(context.getConf().get("spark.local.dir"))
 port = context.uiWebUrl.rpartition(":")[2]
 address = f"http://127.0.0.1:{port}/api/v1/applications/{context.applicationId}/environment"
 process = context._jvm.java.lang.ProcessHandle.current().pid()
 report = {
     "command": Path(f"/proc/{process}/cmdline").read_bytes().decode(),
+    "lengths": lengths,
+    "shuffled": len(list(local.rglob("shuffle_*.data"))),
+    "local": b"".join(path.read_bytes() for path in local.rglob("*") if path.is_file()).decode("latin-1"),
     "ui": urllib.request.urlopen(address, timeout=30).read().decode(),
     "in use": {key: context.getConf().get(key) for key in json.loads(sys.argv[1])},
     "option": context._jvm.java.lang.System.getProperty("lake.token.kind"),
@@ -70,6 +76,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": logs.as_uri(),
         "spark.eventLog.compress": "false",
+        "spark.local.dir": str(tmp_path / "local"),
         "spark.driver.extraJavaOptions": "-Dlake.token.kind=short",
         REDACTION: "(?i)lake[.]pin",
         **SECRETS,
@@ -93,7 +100,8 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     assert report["in use"] == SECRETS
     assert (report["megabytes"], report["option"]) == (700, "short"), "what the JVM is started with"
     assert "spark.sql.shuffle.partitions=3" in report["command"]
-    for place in (report["command"], report["ui"], done.stderr):
+    assert (report["lengths"], report["shuffled"] > 0) == ([len(CANARY)] * 2, True)
+    for place in (report["command"], report["ui"], report["local"], done.stderr):
         assert CANARY not in place
     events = "".join(path.read_text() for path in logs.rglob("*") if path.is_file())
     assert CANARY not in events
