@@ -6,13 +6,14 @@ import random
 import sys
 from functools import partial
 
-from tests.campaigns import crowd, flips, kills
+from tests.campaigns import crowd, flips, kills, leaks
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 CAMPAIGNS = {
     **{f"crowd-{catalog}": partial(crowd.run, catalog=catalog) for catalog in crowd.CATALOGS},
     "flips": flips.run,
     "kills": kills.run,
+    "leaks": leaks.run,
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.index import packs
-from tests.campaigns import crowd, flips, kills
+from tests.campaigns import crowd, flips, kills, leaks
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 
@@ -39,6 +39,20 @@ def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, cat
     budget = Budget(seconds=0.1, seed=1)
     crowd.run(budget, catalog)
     assert budget.counts["rounds"] == 1
+
+
+@pytest.mark.services
+def test_commands_show_no_secret() -> None:
+    budget = Budget(seconds=1.0, seed=1)
+    leaks.run(budget, spark=False)
+    assert budget.counts.total()
+
+
+@pytest.mark.services
+def test_a_secret_that_shows_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "_COMMANDS", (("search", "db.canary0store3"),))
+    with pytest.raises(BrokenPromiseError, match=r"trial 0, search db\.canary0store3.*: secret key on a command line"):
+        leaks.run(Budget(seconds=60.0, seed=3), spark=False)
 
 
 def test_a_seed_repeats_its_trials() -> None:
