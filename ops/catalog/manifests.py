@@ -77,12 +77,14 @@ def field_of(file: DataFile, name: str) -> Any:
 
 
 def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> list[ManifestEntry]:
-    """Raises ValueError for a manifest of fewer entries than its list says: one that was cut between two blocks."""
+    """Raises ValueError for a manifest of fewer entries and bytes than its list says: one that was cut between two
+    blocks. Writers may be wrong about one of the two alone.
+    """
     with _WholeFile[ManifestEntry](io.new_input(manifest.manifest_path), _entry_reader) as reader:
-        entries = list(reader)
+        entries, is_shorter = list(reader), reader.length < manifest.manifest_length
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     listed = sum(count or 0 for count in counts)  # v1 lists may lack them
-    if len(entries) < listed:
+    if is_shorter and len(entries) < listed:
         raise ValueError(
             f"{manifest.manifest_path} is cut short: it has {len(entries):,} entries, and the manifest list counts "
             f"{listed:,}"
@@ -103,11 +105,12 @@ class _WholeFile(AvroFile[_Struct]):
     def __init__(self, file: InputFile, reader_of: Callable[[str], Reader]) -> None:
         super().__init__(file)
         self._reader_of = reader_of
+        self.length = 0
 
     def __enter__(self) -> "_WholeFile[_Struct]":
         with self.input_file.open() as stream:
             content = stream.read()
-        self.decoder = new_decoder(content)
+        self.decoder, self.length = new_decoder(content), len(content)
         self.header = self._read_header()
         if not content.endswith(self.header.sync):  # as the header and every block do
             raise ValueError(f"{self.input_file.location} is cut short, after {len(content):,} bytes")

@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog import bindings, manifests
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
@@ -235,6 +235,22 @@ def test_a_manifest_that_was_cut_between_two_blocks_is_not_a_shorter_one(table: 
     ):
         with pytest.raises(ManifestError, match="has 0 entries, and the manifest list counts 1"):
             work()
+
+
+@pytest.mark.parametrize(("place", "more"), [("added_files_count", 1), ("manifest_length", 100)])
+def test_a_list_that_is_wrong_about_a_whole_manifest_is_no_error(
+    table: Table, place: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other engines read such tables. A manifest that was cut has fewer entries and fewer bytes than its list says."""
+
+    def miscounted(*arguments: Any) -> Any:
+        listed = manifests.read_manifests(*arguments)
+        for manifest in listed:
+            manifest[manifests._LIST_FIELD_PLACES[place]] += more
+        return listed
+
+    monkeypatch.setattr("icepuffin.ops.catalog.live_files.read_manifests", miscounted)
+    assert len(live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files) == 1
 
 
 def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table: Table) -> None:
