@@ -1,16 +1,25 @@
 """File slots keep their numbers while nodes lie in them, no two files have one, and none is lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.row_deletes import fingerprint
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.slots import assign_slots, file_table
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import Action, DeleteFile, DeleteKind, FileSlot, LiveFile
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import FREE_SLOT, NO_DELETES, CoveredFile
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import index_head
 
 LOCATION = "s3://lake/t"
 
@@ -90,3 +99,25 @@ def test_a_build_counts_its_files_whatever_version_there_was(action: Action) -> 
     assert [slot for slot, _ in files] == list(range(len(plan.live.files)))
     table = file_table(plan, files, dict.fromkeys((slot for slot, _ in files), 1), {})
     assert [file.path for file in table] == [file.path.removeprefix(f"{LOCATION}/") for file in plan.live.files]
+
+
+def test_no_slot_becomes_free_while_a_node_lies_in_it(table_factory: Callable[..., Table]) -> None:
+    """Tombstones of a file that is gone keep its slot, whether a refresh reads their addresses or not."""
+    table = table_factory()
+    table.append(make_rows(0, 30))
+    table.append(make_rows(30, 400))
+    index_head(table)
+    table.refresh().delete("id < 30")  # all of a file, and few enough for tombstones
+    of_nodes = []
+    for first in (400, 420, 440):
+        index_head(table)
+        version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+        slots = np.concatenate([open_shard(shard, STORAGE).read().file_slots for shard in version.shards])
+        of_nodes.append({int(slot): version.routing.files[slot].path for slot in np.unique(slots)})
+        assert all(of_nodes[-1].values())
+        table.append(make_rows(first, first + 20))
+    assert [len(paths) for paths in of_nodes] == [2, 3, 4]
+    assert of_nodes[0].items() <= of_nodes[1].items() <= of_nodes[2].items()
+    append_position_deletes(table.refresh(), {next(iter(table.scan().plan_files())).file.file_path: np.arange(3)})
+    index_head(table)
+    assert check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).faults == ()
