@@ -1,0 +1,101 @@
+"""Publishing a version: who comes second finds an equal version, or is refused, and leaves nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.update import TableUpdate
+
+from icepuffin.ops import steps
+from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.blob_kind import LASTING_MS
+from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog.derived_snapshots import tag_ref, tag_update
+from icepuffin.ops.index import IndexReport, materialize_index, new_version
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.steps import RunStep
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    return new_table
+
+
+def materialize(table: Table, definition: IndexDefinition) -> IndexReport:
+    own = table.catalog.load_table(table.name())
+    head = SnapshotId(own.metadata.current_snapshot_id or 0)
+    return materialize_index(own, definition, head, runner=LocalRunner(1), storage=STORAGE)
+
+
+def files_of(table: Table) -> set[str]:
+    root = f"{table.location()}/metadata"
+    return {item.path for item in open_storage(root, STORAGE).list(root) if "ann-e" in item.path}
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["an equal version", "another version"])
+def test_who_comes_second_returns_an_equal_version_alone(
+    table: Table, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = new_version.bindings.publish
+    first: list[IndexReport] = []
+
+    def late(*arguments: object) -> object:
+        if not first:
+            monkeypatch.setattr(new_version.bindings, "publish", publish)
+            first.append(materialize(table, DEFINITION if same else replace(DEFINITION, max_degree=20)))
+        return publish(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(new_version.bindings, "publish", late)
+    if same:
+        assert materialize(table, DEFINITION).index_snapshot_id == first[0].index_snapshot_id
+    else:
+        with pytest.raises(LostRaceError):
+            materialize(table, DEFINITION)
+    (version,) = index_versions(table.refresh(), "e")
+    assert version.index_snapshot_id == first[0].index_snapshot_id == tag_target(table, "ann_e")
+    assert files_of(table) == {version.puffin_path}
+
+
+def test_a_sweep_deletes_markers_before_what_they_name(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker without its object would be found by the next run of an equal build."""
+    staged = f"{table.location()}/metadata/_icepuffin"
+    listings: list[list[str]] = []
+
+    def observe(step: RunStep) -> None:
+        if step is RunStep.SWEEPING:
+            listings.append([item.path for item in open_storage(staged, STORAGE).list(staged)])
+
+    monkeypatch.setattr(steps, "observer", observe)
+    assert materialize(table, DEFINITION).action is Action.BUILT
+    markers = [sum(path.endswith(".json") for path in paths) for paths in listings]
+    objects = [len(paths) - count for paths, count in zip(listings, markers, strict=True)]
+    assert markers[0] > 0
+    assert markers[-1] == objects[-1] == 0
+    assert all(count == objects[0] for count, rest in zip(objects, markers, strict=True) if rest)
+
+
+def test_a_run_that_reuses_the_version_of_the_head_makes_its_tag_last(table: Table) -> None:
+    """As tags of earlier releases do not, which any engine's expiry may drop."""
+    report = materialize(table, DEFINITION)
+    bare = without_age(tag_update("ann_e", tag_ref(report.index_snapshot_id or SnapshotId(0), LASTING_MS)))
+    assert attempt_commit(table.refresh(), (bare,), ()) is CommitOutcome.DONE
+    assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms is None
+    assert materialize(table, DEFINITION).action is Action.REUSED
+    assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
+
+
+def without_age(update: Any) -> TableUpdate:
+    """The update of a ref without an age."""
+    return update.model_copy(update={"max_ref_age_ms": None})  # type: ignore[no-any-return]
