@@ -16,6 +16,8 @@ from icepuffin.puffin.blobs.shard import Shard
 
 GATE_K = 10
 CURVE_QUERIES = 128
+WIDE_CURVE_QUERIES = 32
+"""Queries of the curve for `WIDE_K` rows, each of which tells about ten times as many rows"""
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
 WIDE_CURVE_WIDTHS = (100, 130, 190, 280, 400)
 """Widths of the curve for `WIDE_K` rows"""
@@ -100,7 +102,7 @@ def _curve(
 ) -> list[Width]:
     """The points for k rows; none for very few rows."""
     nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid])
-    count = min(CURVE_QUERIES, len(nodes) // k)
+    count = min(CURVE_QUERIES if k == GATE_K else WIDE_CURVE_QUERIES, len(nodes) // k)
     if not count:
         return []
     query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
