@@ -13,7 +13,7 @@ CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1
 _ZSTD_LEVEL = 3
 _ALWAYS_EXPANDED = 8 << 20
-_EXPANDED_PER_BYTE = 8
+EXPANDED_PER_BYTE = 8
 # the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 per byte
 _MAX_RATIO = {"zstd": 32_768, "lz4": 255}
 
@@ -31,7 +31,7 @@ def compress(data: bytes, codec: str | None) -> bytes:
 
 def most_expanded(stored: int) -> int:
     """Bytes that `stored` compressed bytes may expand to, for any codec. More is refused as a decompression bomb."""
-    return _ALWAYS_EXPANDED + _EXPANDED_PER_BYTE * stored
+    return _ALWAYS_EXPANDED + EXPANDED_PER_BYTE * stored
 
 
 def encode(data: bytes, codec: str | None) -> tuple[bytes, str | None]:

@@ -28,6 +28,10 @@ _HEADER = struct.Struct("<4s5I")
 _ENTRY = struct.Struct("<IQQQBI")
 _BODY = struct.Struct("<4I")
 _CODES = {1: "<u1", 2: "<u2", 4: "<u4"}
+_ALWAYS_EXPANDED = (1 << 16) + _BODY.size
+_EXPANDED_PER_ROW = 128
+"""Bytes per row of a data file that the body of its entry may expand to, beside `_ALWAYS_EXPANDED`: readers hold the
+bodies of all files at once, so that no fixed allowance may be large"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +225,9 @@ def _body_of(entry: AttributeEntry) -> tuple[Cursor, str]:
     """(the body of an entry, what to call it in messages)."""
     where = f"attributes of file slot {entry.slot}"
     stored = bytes(entry.stored)
-    body = codec.decompress(stored, "zstd" if entry.packed else None, where=where, max_bytes=entry.raw_length)
+    most = codec.EXPANDED_PER_BYTE * len(stored) + _EXPANDED_PER_ROW * entry.rows + _ALWAYS_EXPANDED
+    max_bytes = min(entry.raw_length, most)
+    body = codec.decompress(stored, "zstd" if entry.packed else None, where=where, max_bytes=max_bytes)
     if len(body) != entry.raw_length:
         raise BadBlobError(f"{where}: {len(body)} bytes, {entry.raw_length} were declared")
     return Cursor(body, where), where

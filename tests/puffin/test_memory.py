@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import BytesSource, PuffinReader
-from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
@@ -234,3 +234,19 @@ def test_changed_maps_take_no_more_than_their_bytes_warrant() -> None:
             data = bytes(changed)
             peak, _ = taken(lambda data=data, decode=decode: decode(data))
             assert peak <= ALWAYS + A_BYTE * len(data)
+
+
+@pytest.mark.parametrize("of_lists", [False, True])
+def test_attributes_of_all_files_together_take_no_more_than_their_bytes_and_rows_warrant(of_lists: bool) -> None:
+    """A body that expands to megabytes, of ten rows, in the entry of each file: a reader holds them all at once."""
+    files, width = 40, (8 << 20) - 256
+    body = struct.pack("<4I", 1, width, 0 if of_lists else 1, 0) + bytes(width) + bytes(10 + 8 * of_lists)
+    stored = compress(body, "zstd")
+    entries = tuple(
+        attributes.AttributeEntry(slot, 10, "string", "", "", stored, len(body), packed=True) for slot in range(files)
+    )
+    data = attributes.encode(attributes.AttributeBlob(3, entries, of_lists=of_lists))
+    read = attributes.lists_of if of_lists else attributes.values_of
+    peak, error = taken(lambda: [read(entry) for entry in attributes.decode(data).entries])
+    assert isinstance(error, BadCompressionError)
+    assert peak <= (8 << 20) + A_BYTE * len(data)

@@ -502,6 +502,20 @@ def test_codes_have_room_for_all_values_and_null(bits: int, more: int) -> None:
     assert decoded.take(pa.array(stored.codes)).equals(column)
 
 
+@pytest.mark.parametrize("rows", [1, 150])
+def test_the_largest_values_that_are_kept_are_read_however_well_they_compress(rows: int) -> None:
+    text = "a" * (kept_values.ALWAYS_KEPT + kept_values.BYTES_PER_ROW * rows - rows - 8)
+    values = kept_values.file_values([pa.array([text] * rows)], pa.string(), rows)
+    assert values is not None
+    assert len(values_of(entry_of(0, rows, "string", "reading", values)).values) == len(text)
+    assert kept_values.file_values([pa.array([text + "a"] * rows)], pa.string(), rows) is None
+    text = "a" * (kept_values.ALWAYS_KEPT + kept_values.LIST_BYTES_PER_ROW * rows - 5 * rows - 16)
+    lists = kept_values.file_lists([pa.array([[text]] * rows)], pa.string(), rows)
+    assert lists is not None
+    assert len(lists_of(list_entry_of(0, rows, "list<string>", "reading", lists)).tokens.values) == len(text)
+    assert kept_values.file_lists([pa.array([[text + "a"]] * rows)], pa.string(), rows) is None
+
+
 @pytest.mark.parametrize("merged_bytes", [0, 40, 1 << 20])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.bool_(), pa.float32()], ids=str)
 def test_values_of_many_batches_are_those_of_the_rows(
