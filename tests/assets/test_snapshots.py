@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from icepuffin.assets.snapshots import SnapshotEntry, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.index import refresh_index
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
@@ -35,6 +39,15 @@ def test_each_snapshot_says_when_and_how_it_was_written(lake: Lake) -> None:
     assert (oldest.operation, oldest.rows_added, oldest.rows_removed, oldest.rows) == ("append", 60, 0, 60)
     assert (newest.refs, oldest.refs) == (("main",), ("audited",))
     assert newest.committed >= oldest.committed
+
+
+def test_rows_that_position_deletes_remove_are_not_counted(lake: Lake) -> None:
+    table = lake.table.refresh()
+    (file,) = live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files
+    append_position_deletes(table, {file.path: np.arange(7)})
+    newest, before, _ = listed(lake)
+    assert (newest.rows_added, newest.rows_removed, newest.rows) == (0, 7, 43)
+    assert before.rows == 50
 
 
 def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
