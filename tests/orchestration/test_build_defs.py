@@ -1,5 +1,6 @@
 """`icepuffin.build_defs` beside what a project has: its executor, its resources, its assets, and other tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import dagster as dg
 import pytest
 
 import icepuffin
+from icepuffin.assets import ann_index
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.settings import SettingsError
@@ -114,6 +116,20 @@ def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.D
         checks = execute(definitions, stored, request).get_asset_check_evaluations()
         partitions = {check.check_name: check.partition for check in checks}
         assert partitions == {"recall": request.partition_key, "tombstones": request.partition_key, "freshness": None}
+
+
+def test_a_version_with_recall_under_the_target_fails_its_check(
+    lake: Lake, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the target was raised since it was made."""
+    refresh = ann_index.refresh_index
+    monkeypatch.setattr(
+        ann_index, "refresh_index", lambda *arguments, **named: replace(refresh(*arguments, **named), recall=0.1)
+    )
+    definitions = definitions_of(lake, theta_sketches=False)
+    request = tick(definitions, stored).run_requests[0]
+    checks = execute(definitions, stored, request).get_asset_check_evaluations()
+    assert {check.check_name: check.passed for check in checks}["recall"] is False
 
 
 def test_two_tables_and_the_projects_own_definitions_merge(lake: Lake) -> None:
