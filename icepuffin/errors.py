@@ -8,8 +8,8 @@ from icepuffin.ops.catalog.bindings import BindingError, LostRaceError, UnknownO
 from icepuffin.ops.catalog.bound_versions import TagTakenError
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
-from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
 from icepuffin.ops.datafile import DataFileError, VectorColumnError
 from icepuffin.ops.errors import IcepuffinError

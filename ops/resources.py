@@ -25,6 +25,7 @@ from icepuffin.ops.catalog.connection import (
     open_catalog,
     require_database,
 )
+from icepuffin.ops.catalog.format_versions import unsupported_format
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.costs import CostModel
@@ -86,7 +87,10 @@ class Catalogs:
             return self._opened[name]
 
     def table(self, catalog: str, identifier: str) -> Table:
-        """Load `namespace.table`, fresh from the catalog. Raises TableMissingError or CatalogUnavailableError."""
+        """Load `namespace.table`, fresh from the catalog.
+
+        Raises TableMissingError, UnsupportedFormatError or CatalogUnavailableError.
+        """
         if "." not in identifier:
             raise TableMissingError(f"{catalog}: '{identifier}' names no table; write namespace.table")
         try:
@@ -98,6 +102,8 @@ class Catalogs:
         except IcepuffinError:
             raise
         except Exception as error:
+            if (unsupported := unsupported_format(f"{catalog}: {identifier}", error)) is not None:
+                raise unsupported from None
             self._opened.pop(catalog, None)
             raise self._unreachable(catalog, identifier, error) from without_values(error, self._properties[catalog])
 

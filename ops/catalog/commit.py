@@ -17,10 +17,12 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
     TooManyRequestsError,
 )
+from pyiceberg.exceptions import ValidationError as InvalidMetadataError
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.format_versions import unsupported_format
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
 from icepuffin.ops.errors import IcepuffinError
 
@@ -128,7 +130,7 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
     """Bring `table` up to date; `patient` waits up to a minute for a catalog that does not answer.
 
     Raises CatalogUnavailableError, TableUnavailableError where the table is gone, TableReplacedError where another
-    one has its name.
+    one has its name, UnsupportedFormatError where it was upgraded to a format version that is not read.
     """
     until = time.monotonic() + (_PATIENCE_SECONDS if patient else 0)
     pause = 0.1
@@ -147,7 +149,9 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
                 ) from error
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
-        except ValueError as error:
+        except (ValueError, InvalidMetadataError) as error:
+            if (unsupported := unsupported_format(table_name(table), error)) is not None:
+                raise unsupported from None
             if "UUID" not in str(error):
                 raise
             raise TableReplacedError(

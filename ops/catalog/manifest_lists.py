@@ -10,19 +10,13 @@ from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import table_name
-from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
 OWN_LISTS = "icepuffin-snap-"
 """Prefix of the names of icepuffin's manifest lists, the only ones that garbage collection may delete"""
 _SNAPSHOT_ID_MASK = 2**63 - 1
-
-
-class UnsupportedFormatError(IcepuffinError):
-    """Raised when this catalog cannot commit to a table of that format version."""
-
-    retryable = False
 
 
 def new_snapshot_id(table: Table) -> SnapshotId:

@@ -10,8 +10,8 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
+from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
-from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import hides_snapshots
 from icepuffin.ops.index import Action, create_index, drop_index, packs
 from icepuffin.ops.storage import open_storage

@@ -29,7 +29,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
+from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.runner import SparkRunner

@@ -9,17 +9,22 @@ from pathlib import Path
 
 import pytest
 
+import icepuffin
 from icepuffin.ops import resources
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
+from tests.conftest import make_rows
 from tests.orchestration.lake import make_lake
 from tests.services.processes import free_port
 
@@ -78,6 +83,25 @@ def test_a_metadata_file_that_is_gone_is_named_and_not_the_catalog(tmp_path: Pat
         catalogs.table("demo", "demo.packages")
     assert ".metadata.json" in str(caught.value)
     assert "does not answer" not in str(caught.value)
+
+
+def test_a_table_of_a_later_format_version_is_named_and_the_other_tables_are_read(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/w"}
+    catalog = open_catalog("lake", properties)
+    catalog.create_namespace("db")
+    later, _ = (catalog.create_table(f"db.{name}", make_rows(0, 1).schema) for name in ("later", "now"))
+    metadata = to_path(later.metadata_location)
+    metadata.write_text(metadata.read_text().replace('"format-version":2', '"format-version":4'), encoding="utf-8")
+    catalogs = Catalogs({"lake": properties})
+    message = r"db\.later has format version 4, and versions 1, 2, 3 are read"
+    for read in (catalogs.table, catalogs.poll):
+        with pytest.raises(UnsupportedFormatError, match=message):
+            read("lake", "db.later")
+    assert catalogs.poll("lake", "db.now").name() == ("db", "now")
+    with pytest.raises(UnsupportedFormatError, match=message):
+        reload_table(later)
+    with pytest.raises(UnsupportedFormatError, match=message):
+        icepuffin.refresh(later)
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:

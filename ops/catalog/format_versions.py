@@ -1,0 +1,26 @@
+"""Format versions of tables: which are not read, and which are not committed to."""
+
+from pydantic import ValidationError
+
+from icepuffin.ops.errors import IcepuffinError
+
+
+class UnsupportedFormatError(IcepuffinError):
+    """Raised when a table has a format version that is not read, or that this catalog cannot commit to."""
+
+    retryable = False
+
+
+def unsupported_format(table: str, error: Exception) -> UnsupportedFormatError | None:
+    """What to raise where PyIceberg does not know the format version of a table's metadata; None for other errors."""
+    invalid = error if isinstance(error, ValidationError) else error.__cause__  # PyIceberg wraps pydantic's error
+    if not isinstance(invalid, ValidationError):
+        return None
+    for fault in invalid.errors(include_input=False, include_url=False):
+        context = fault.get("ctx", {})
+        if fault["type"] == "union_tag_invalid" and "format-version" in str(context.get("discriminator")):
+            return UnsupportedFormatError(
+                f"{table} has format version {context['tag']}, and versions {context['expected_tags']} are read. "
+                "Use a release that reads it, if there is one; nothing was changed"
+            )
+    return None
