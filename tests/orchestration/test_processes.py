@@ -27,6 +27,7 @@ from icepuffin.orchestration.processes import (
     this_process,
 )
 from tests.orchestration.lake import without_captured_output
+from tests.repository import REPOSITORY
 
 
 @dg.op
@@ -119,6 +120,18 @@ def test_a_run_that_lives_or_that_nobody_here_can_see_is_left_alone(
 ) -> None:
     noted_run(instance, replace(here, **changed))  # type: ignore[arg-type]
     assert end_lost_runs(instance) == ()
+
+
+def test_a_deployment_ends_lost_runs_before_it_starts(home: Path, stored: dg.DagsterInstance, here: Process) -> None:
+    run = noted_run(stored, replace(here, boot="another"))
+    command = [sys.executable, "-m", "icepuffin.orchestration.processes"]
+    done = subprocess.run(command, env={**os.environ, "DAGSTER_HOME": str(home)}, capture_output=True, check=True)
+    assert f"run {run.run_id} was ended" in done.stdout.decode()
+    ended = stored.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status == DagsterRunStatus.FAILURE
+    starting = (REPOSITORY / "deploy" / "local.sh").read_text().partition("launch code ")[0]
+    assert f"-m {command[2]} " in starting, "the script does so first"
 
 
 def test_a_note_that_came_with_the_tags_of_another_run_means_nothing(
