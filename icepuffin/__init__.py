@@ -88,7 +88,13 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("icepuffin")
     if name not in _HOMES:
         raise AttributeError(f"module 'icepuffin' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        remedy = import_module("icepuffin.ops.extras").remedy(error)
+        if not remedy:
+            raise
+        raise ModuleNotFoundError(f"icepuffin.{name} needs {error.name}: {remedy}", name=error.name) from error
     globals()[name] = value  # found at once from now on
     return value
 

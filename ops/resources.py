@@ -210,10 +210,11 @@ class Engine:
 
     def _require_server(self) -> None:
         """Raises NoSparkError where no Spark Connect server answers: Spark's own client would try for ten minutes."""
-        from grpc import FutureTimeoutError, channel_ready_future  # noqa: PLC0415  only with Spark Connect
-        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415  with an error if grpc is missing
 
         builder = DefaultChannelBuilder(self._remote)
+        from grpc import FutureTimeoutError, channel_ready_future  # noqa: PLC0415
+
         with builder.toChannel() as channel:
             try:
                 channel_ready_future(channel).result(AWAY_SECONDS)

@@ -121,6 +121,13 @@ def test_the_wheel_alone_searches_without_dagster_spark_or_java(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     assert json.loads(done.stdout) == [here.coverage, here.rows["id"].to_pylist(), []]
+    for name, extra in {"SqlSession": "sql", "build_defs": "dagster"}.items():
+        command = [python, "-c", f"import icepuffin; icepuffin.{name}"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.stderr.splitlines()[-1].endswith(f": pip install 'icepuffin[{extra}]'"), done.stderr
+    command = [python.with_name("icepuffin"), "demo", "--dir", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == "error: this command needs dagster: pip install 'icepuffin[dagster]'\n"
 
 
 def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:

@@ -1,0 +1,9 @@
+"""The extras of the distribution, for errors where a package is missing that one of them brings."""
+
+_EXTRAS = {"dagster": "dagster", "sqlglot": "sql", "pyspark": "spark", "dagster_pyspark": "spark", "s3fs": "s3"}
+
+
+def remedy(error: ModuleNotFoundError) -> str:
+    """The command that installs what is missing; empty where no extra brings it."""
+    extra = _EXTRAS.get(error.name or "")
+    return f"pip install 'icepuffin[{extra}]'" if extra else ""
