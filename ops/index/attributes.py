@@ -13,20 +13,17 @@ from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
-from icepuffin.ops.index.stages import SMALL_WORK
 from icepuffin.ops.index.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.attributes import VALUE_BYTES, AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
 from icepuffin.puffin.blobs.routing import CoveredFile
 from icepuffin.puffin.errors import PuffinError
 
 _BLOB_FULL = "the values of all files are more than a blob may hold (2 GiB)"
-_VALUE_BYTES = 8
-"""Bytes that reading one value takes, about"""
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +48,7 @@ def attribute_blobs(
             missing[slot].append(field_id)
     selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
     values = sum(columns.file.record_count * len(columns.field_ids) for columns in selected)
-    chosen = driver_runner(runner) if _VALUE_BYTES * values <= SMALL_WORK else runner
+    chosen = small_work_runner(runner, VALUE_BYTES * values)
     groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
     tasks = [AttributesTask(group, plan.filter_schema, storage) for group in groups]
     watched = None if progress is None else lambda done, total: progress("attributes", done, total)

@@ -18,10 +18,10 @@ from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.stages import SMALL_WORK, ShardSet
+from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import FileSlot, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import normalize, relative_to
-from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
+from icepuffin.ops.tasks.runner import SMALL_WORK, TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.puffin.blobs import deletion_vector

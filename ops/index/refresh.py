@@ -17,7 +17,6 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import rows_per_shard
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
-    SMALL_WORK,
     BuildContext,
     ReadSummary,
     ShardSet,
@@ -33,7 +32,7 @@ from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.runner import SMALL_WORK, StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector

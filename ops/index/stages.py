@@ -22,11 +22,6 @@ from icepuffin.puffin.blobs.routing import CoveredFile
 SlottedFile = tuple[FileSlot, LiveFile]
 """A live file with its slot in the version"""
 
-SMALL_WORK = 64 * 1024**2
-"""Bytes of vectors up to which a refresh works in the driver: sooner than Spark starts a job. Such work is not
-recorded; after a fault it is done again.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:

@@ -21,6 +21,9 @@ from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.attributes import AttributeEntry, entry_of, list_entry_of
 
+VALUE_BYTES = 8
+"""Bytes that reading one value takes, about"""
+
 _TOO_MANY = f"its distinct values take more than {BYTES_PER_ROW} bytes per row"
 _TOO_MANY_IN_LISTS = f"its lists take more than {LIST_BYTES_PER_ROW} bytes per row"
 

@@ -15,6 +15,11 @@ Progress = Callable[[int, int], None]
 StageProgress = Callable[[str, int, int], None]
 """Callback of (stage, tasks done, tasks in all)."""
 
+SMALL_WORK = 64 * 1024**2
+"""Bytes of vectors or values up to which a refresh works in the driver: sooner than Spark starts a job. Such work is
+not recorded; after a fault it is done again.
+"""
+
 
 class RunnerError(IcepuffinError):
     """Raised when a runner lost tasks: the job ended without an error and without all results."""
@@ -59,6 +64,11 @@ class LocalRunner:
             if progress:
                 progress(number, len(tasks))
         return results
+
+
+def small_work_runner(runner: TaskRunner, size: int) -> TaskRunner:
+    """The runner for work that takes `size` bytes: this process where a job would cost more than the work."""
+    return driver_runner(runner) if size <= SMALL_WORK else runner
 
 
 def driver_runner(runner: TaskRunner) -> LocalRunner:

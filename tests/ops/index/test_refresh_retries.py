@@ -13,14 +13,14 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexReport, dead_nodes, materialize_index, refresh, stages
+from icepuffin.ops.index import Action, IndexReport, dead_nodes, materialize_index, refresh
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import scatter_delta
 from icepuffin.ops.tasks.match_hashes import hash_files, match_rows
 from icepuffin.ops.tasks.relocation import relocate
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import SMALL_WORK, LocalRunner, TaskRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -166,7 +166,7 @@ def test_spark_refreshes_to_the_same_bytes(changed: ChangedTable, spark: "SparkS
 def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
     changed: ChangedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
+    monkeypatch.setattr(refresh, "SMALL_WORK", SMALL_WORK)
     synced: list[int] = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
@@ -175,7 +175,7 @@ def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
 
 
 def test_the_driver_does_small_work_itself(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
+    monkeypatch.setattr(refresh, "SMALL_WORK", SMALL_WORK)
     monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 1 << 24)
 
     def never() -> "SparkSession":
