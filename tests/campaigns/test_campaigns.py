@@ -44,8 +44,8 @@ def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, cat
 @pytest.mark.services
 def test_a_secret_that_shows_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaks, "_COMMANDS", (("search", "db.canary0store3"),))
-    places = "secret key on a command line; secret key in printed"  # what was typed, and nowhere else
-    with pytest.raises(BrokenPromiseError, match=rf"trial 0, search db\.canary0store3.*: {places}$"):
+    monkeypatch.setattr(leaks, "_FAULTS", ("no fault",))
+    with pytest.raises(BrokenPromiseError, match=r"trial 0, search db\.canary0store3.*: secret key on a command line$"):
         leaks.run(Budget(seconds=60.0, seed=3), spark=False)
 
 
