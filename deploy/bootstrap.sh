@@ -117,8 +117,7 @@ fill_venv() {
     rm -f "$venv/.stamp" "$venv/.kernels"
     is_python "$python" || make_venv
     "$python" -m pip --version >/dev/null || die "$venv has no pip: it was not made here; move it away"
-    # Most modules of these packages are never imported: Python compiles those that are
-    "$python" -m pip install -qq --no-compile --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
+    "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
     printf '%s' "$stamp" >"$venv/.stamp"
     rm "$venv/.unfinished"
