@@ -72,8 +72,6 @@ def parse_condition(text: str) -> BooleanExpression:
             "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
             "StartsWith takes a text as it is"
         )
-    if _ARRAY_CONTAINS not in text.lower():
-        return parser.parse(text)
     parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
     return parsed
 
@@ -87,7 +85,7 @@ class _CommonForms:
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
-        end, place = len(text.rstrip()), 0
+        end, place = len(text.rstrip(" \t\n\r")), 0
         while place < end:
             token = _COMMON_TOKEN.match(text, place)
             if token is None:
@@ -212,4 +210,5 @@ _GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
         (Suppress(parser.OR), 2, OpAssoc.LEFT, parser.handle_or),
     ],
 ).add_parse_action(parser.handle_always_expression)
-"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`"""
+_GRAMMAR.parse_with_tabs()
+"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`; tabs in texts stay tabs"""

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from pyiceberg.expressions import parser
+from pyiceberg.expressions import EqualTo, parser
 from pyparsing import ParseException
 
 from icepuffin.ops.search import condition_parser
@@ -59,6 +59,21 @@ def test_a_text_means_what_it_means_to_pyiceberg(seed: int) -> None:
 def test_a_number_does_not_end_within_a_word() -> None:
     for text in ("a = 1and b = 2", "a in (1, 2a)", "not a = 1or b = 2"):
         assert outcome(parse_condition, text) == outcome(parser.parse, text) is ParseException
+
+
+@pytest.mark.parametrize("other", ["", " and b < 99.5", " and b between 1 and 2", ' and "c d" = 1'])
+def test_a_tab_in_a_text_is_a_tab_whatever_stands_beside_it(other: str) -> None:
+    """pyparsing would make spaces of it, their number depends on the place in the whole text."""
+    literals = [str(EqualTo("a", "x\ty")), str(EqualTo("a", "x  y"))]
+    made = str(parse_condition(f"a = 'x\ty'{other}"))
+    assert [literal in made for literal in literals] == [True, False]
+    assert str(parse_condition("a\t=\t1.5")) == str(parser.parse("a = 1.5"))
+
+
+@pytest.mark.parametrize("end", ["\xa0", "\x0c", "\u3000"])
+def test_only_what_pyiceberg_takes_for_white_space_may_stand_at_the_end(end: str) -> None:
+    with pytest.raises(ParseException):
+        parse_condition(f"a = 1{end}")
 
 
 @pytest.mark.parametrize(
