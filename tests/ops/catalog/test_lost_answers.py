@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog import bindings, commit
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
@@ -261,6 +261,15 @@ def refused(_: Commit) -> None:
         ({"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "7"}, 2, [(0.007, 0.008), (0.014, 0.016)]),
         ({"commit.retry.num-retries": "1", "commit.retry.max-wait-ms": "150"}, 2, [(0.1, 0.11), (0.15, 0.166)]),
         ({"commit.retry.total-timeout-ms": "0"}, 1, [(0.01, 0.03)]),
+        (
+            {
+                "commit.retry.num-retries": "0",
+                "commit.retry.min-wait-ms": "9" * 18,
+                "commit.retry.max-wait-ms": "9" * 18,
+            },
+            1,
+            [(600, 660)],
+        ),
         ({"commit.retry.num-retries": "many"}, 4, [(0.01, 0.03), (0.02, 0.06), (0.04, 0.12), (0.08, 0.24)]),
     ],
     ids=str,
@@ -282,6 +291,11 @@ def test_a_refused_commit_is_repeated_as_the_table_says(
         bindings.publish(table, binding(table))
     assert len(slept) == attempts
     assert all(low <= seconds <= high for seconds, (low, high) in zip(slept, waits, strict=True)), slept
+
+
+def test_the_wait_after_many_attempts_is_a_number() -> None:
+    assert commit._pause({}, 5_000) <= 3
+    assert commit._pause({"commit.retry.max-wait-ms": "150"}, 5_000) <= 0.165
 
 
 def test_no_commit_is_sent_after_the_time_that_the_table_allows(
