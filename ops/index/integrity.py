@@ -22,7 +22,7 @@ from icepuffin.ops.index.version_reader import OpenVersion, read_routing, stored
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import normalize, open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, driver_runner
+from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import BytesSource, PuffinReader
@@ -35,8 +35,6 @@ from icepuffin.puffin.types import BlobType, canonical_type
 CHECK_INTERVAL = 16
 """Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
 _COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
-_SMALL = 64 * 1024**2
-"""Bytes of vectors up to which the driver reads them itself: sooner than Spark starts a job"""
 _TASKS = 64
 """Tasks that reading all rows is split into, so that progress shows"""
 
@@ -199,8 +197,7 @@ def _rows_of(
     covered: _CoveredRows, expected: Routing, storage: StorageConfig, runner: TaskRunner, progress: StageProgress | None
 ) -> Tally:
     """Tally of all live rows of the version's snapshot."""
-    if 4 * expected.dims * covered.record_count <= _SMALL:
-        runner = driver_runner(runner)
+    runner = small_work_runner(runner, 4 * expected.dims * covered.record_count)
     groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
         RowsTask(
@@ -236,8 +233,7 @@ def search_shards(
     tasks: Sequence[SelfSearchTask], runner: TaskRunner, progress: Progress | None = None
 ) -> SelfSearchResult:
     """Search the rows of all tasks by their own vectors, in this process where little is read."""
-    if sum(task.shard.length for task in tasks) <= _SMALL:
-        runner = driver_runner(runner)
+    runner = small_work_runner(runner, sum(task.shard.length for task in tasks))
     tasks = [replace(task, threads=runner.task_threads) for task in tasks]
     label = "search rows by their own vectors"
     return SelfSearchResult.joined(runner.run(self_search, tasks, label=label, progress=progress))
