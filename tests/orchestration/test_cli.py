@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -489,6 +489,20 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
     assert "two indexes are named: embedding and other" in refused(*search, "1", "--index", "other")
 
 
+HEAVY = {"numba", "pandas", "requests", "dagster", "pyspark"}
+
+
+def in_a_process(arguments: Sequence[str], modules: set[str]) -> tuple[str, str, str]:
+    """(what a command in a process of its own prints, which of the modules it imports, its errors)."""
+    program = (
+        f"import sys; from icepuffin.orchestration.cli import main\nmain({[*arguments]!r})\n"
+        f"print(sorted({modules!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    printed, _, imported = done.stdout.removesuffix("\n").rpartition("\n")
+    return printed, imported, done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [("plan",), ("stats",), ("snapshots",), ("index", "list"), ("index", "show"), ("gc", "--dry-run")],
@@ -497,51 +511,33 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
 def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], lake: Lake) -> None:
     """A plan, too, where no row is gone: numba takes a third of a second, pandas and an HTTP client another."""
     arguments = [*command, "demo.packages", "--dir", str(lake.directory)]
-    program = (
-        f"import sys; from icepuffin.orchestration.cli import main\nmain({arguments!r})\n"
-        "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+    _, imported, errors = in_a_process(arguments, HEAVY)
+    assert imported == "[]", errors
 
 
 def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake) -> None:
     run("refresh", "demo.packages")
-    program = (
-        "import sys; from icepuffin.orchestration.cli import main\n"
-        f"main(['refresh', 'demo.packages', '--json', '--dir', {str(lake.directory)!r}])\n"
-        "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    document, loaded = done.stdout.rsplit("\n", 2)[:2]
-    assert loaded == "[]", done.stderr
+    arguments = ["refresh", "demo.packages", "--json", "--dir", str(lake.directory)]
+    document, imported, errors = in_a_process(arguments, HEAVY)
+    assert imported == "[]", errors
     assert json.loads(document)["embedding"]["action"] == "reused"
     assert json.loads(document)["theta_sketches"]["outcome"] == "current"
 
 
 def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_dagster(lake: Lake) -> None:
     for command in (["sql", "SHOW INDEXES ON demo.packages"], ["ui"]):
-        program = (
-            "import sys; from icepuffin.orchestration.cli import main\n"
-            f"main({[*command, '--dir', str(lake.directory)]!r})\n"
-            "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+        _, imported, errors = in_a_process([*command, "--dir", str(lake.directory)], HEAVY)
+        assert imported == "[]", errors
 
 
 def test_an_evaluation_of_the_sensor_loads_no_kernels_and_no_jobs(run: Run, lake: Lake) -> None:
     """And names the snapshot that was appended."""
     run("sensor-tick")
     added = str(lake.append())
-    program = (
-        "import sys; from icepuffin.orchestration.cli import main\n"
-        f"main(['sensor-tick', '--dry-run', '--json', '--dir', {str(lake.directory)!r}])\n"
-        "print(sorted({'numba', 'pandas', 'pyspark', 'icepuffin.orchestration.factory'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    document, loaded = done.stdout.rsplit("\n", 2)[:2]
-    assert loaded == "[]", done.stderr
+    arguments = ["sensor-tick", "--dry-run", "--json", "--dir", str(lake.directory)]
+    modules = {"numba", "pandas", "pyspark", "icepuffin.orchestration.factory"}
+    document, imported, errors = in_a_process(arguments, modules)
+    assert imported == "[]", errors
     assert json.loads(document) == [{"table": "demo/demo/packages", "due": [added]}]
     run("sensor-tick")
 
