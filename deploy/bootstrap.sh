@@ -164,6 +164,8 @@ check() {
     lint
     wait "$compiling"
     say "tests"
+    # The tests start some hundred processes: each would compile our sources again, where the variable forbids to keep them
+    unset PYTHONDONTWRITEBYTECODE
     # A third of a test's time is waiting for servers: three workers keep two cores busy. A module is one worker's; in this
     # order the long ones are not last.
     python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 12 "$@"
