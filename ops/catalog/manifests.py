@@ -1,9 +1,10 @@
 """Reading manifests: PyIceberg's readers, with the row ids of v3, and with partition values as they are stored."""
 
 import json
+import logging
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
@@ -33,7 +34,9 @@ from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+_log = logging.getLogger(__name__)
 _Struct = TypeVar("_Struct", bound=StructProtocol)
+_TOTAL_FILES = "total-data-files"
 _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
 _FIELD_PLACES = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
@@ -57,9 +60,33 @@ class PlannedManifest(ManifestFile):
 
 
 def read_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """The same as `snapshot.manifests`, with the row ids of v3."""
-    with _WholeFile[ManifestFile](io.new_input(snapshot.manifest_list), _list_reader) as reader:
-        return list(reader)
+    """The same as `snapshot.manifests`, with the row ids of v3.
+
+    Raises ValueError for a list of no manifests where the snapshot's summary counts data files: one that was cut behind
+    its header. One that was cut between two blocks is warned of: some writers miscount.
+    """
+    path = snapshot.manifest_list
+    with _WholeFile[ManifestFile](io.new_input(path), _list_reader) as reader:
+        manifests = list(reader)
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    total = summary.get(_TOTAL_FILES, "")
+    counted, listed = int(total) if total.isdecimal() else 0, _listed_files(manifests)
+    if counted > 0 and not manifests:
+        raise ValueError(f"{path} is cut short: it has no manifests, and the snapshot counts {counted:,} data files")
+    if listed is not None and listed < counted:
+        _log.warning("%s lists %d data files, and its snapshot counts %d: it may be cut short", path, listed, counted)
+    return manifests
+
+
+def _listed_files(manifests: Iterable[ManifestFile]) -> int | None:
+    """The live data files that a manifest list counts; None where it does not, as those of v1 may not."""
+    total = 0
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA:
+            if manifest.added_files_count is None or manifest.existing_files_count is None:
+                return None
+            total += manifest.added_files_count + manifest.existing_files_count
+    return total
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
-from icepuffin.ops.catalog.snapshots import TableUnavailableError, hides_snapshots
+from icepuffin.ops.catalog.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
@@ -235,6 +235,36 @@ def test_a_manifest_that_was_cut_between_two_blocks_is_not_a_shorter_one(table: 
     ):
         with pytest.raises(ManifestError, match="has 0 entries, and the manifest list counts 1"):
             work()
+
+
+def test_a_manifest_list_that_was_cut_behind_its_header_is_not_that_of_an_empty_table(table: Table) -> None:
+    """The snapshot's summary counts its data files."""
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    snapshot = table.current_snapshot() or pytest.fail("gone")
+    path = Path(snapshot.manifest_list.removeprefix("file://"))
+    content = path.read_bytes()
+    marker = content[-16:]
+    path.write_bytes(content[: content.index(marker) + len(marker)])
+    for work in (
+        lambda: live_files(table, SnapshotId(snapshot.snapshot_id)),
+        lambda: reader.search(queries(1), 3, where="id < 50"),
+        lambda: materialize_theta_sketches(
+            table, SnapshotId(snapshot.snapshot_id), runner=LocalRunner(1), storage=STORAGE
+        ),
+    ):
+        with pytest.raises(ManifestError, match="has no manifests, and the snapshot counts 1 data files"):
+            work()
+
+
+def test_a_manifest_list_that_lacks_data_files_is_warned_of(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have been cut between two blocks; or the engine that wrote its snapshot miscounts."""
+    snapshot_id = SnapshotId(table.metadata.current_snapshot_id or 0)
+    assert len(live_files(table, snapshot_id).files) == 1
+    assert not caplog.records
+    summary = find_snapshot(table, snapshot_id).summary or pytest.fail("gone")
+    summary["total-data-files"] = "3"
+    assert len(live_files(table, snapshot_id).files) == 1
+    assert "lists 1 data files, and its snapshot counts 3: it may be cut short" in caplog.text
 
 
 @pytest.mark.parametrize(("place", "more"), [("added_files_count", 1), ("manifest_length", 100)])
