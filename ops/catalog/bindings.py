@@ -173,11 +173,18 @@ def keep_packs(table: Table) -> None:
 
     A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
     """
+
+    def without_tags() -> Mapping[str, SnapshotId]:
+        return untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
+
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
-        holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
+        holders = without_tags()
         if not holders or attempt_commit(table, *_pack_tags(holders), attempt) is CommitOutcome.DONE:
             return
+    reload_table(table, patient=True)
+    if not without_tags():
+        return
     raise BindingError(f"{table_name(table)}: packs could not be tagged in {attempt + 1} attempts; try again")
 
 
@@ -213,6 +220,9 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
         if attempt_commit(table, updates, unmoved, attempt) is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return dropped
+    reload_table(table, patient=True)
+    if all(own_tag_target(table, tag) is None for tag in dropped):
+        return dropped
     raise BindingError(
         f"{table_name(table)}: {', '.join(tags)} could not be dropped in {attempt + 1} attempts; try again"
     )
@@ -245,6 +255,9 @@ def _change_tag(
             if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
             return
+    reload_table(table, patient=True)
+    if table.metadata.refs.get(tag) == new_ref:
+        return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt + 1} attempts; try again")
 
 

@@ -55,16 +55,20 @@ class CommitOutcome(enum.Enum):
 
 
 def commit_attempts(table: Table, attempts: int) -> Iterator[int]:
-    """Numbers of the commits to send, from 0: as many as the table's properties `commit.retry.*` allow.
+    """Numbers of the commits to send, from 0: as many as the table's properties `commit.retry.*` allow. Waits between
+    them. Where all were sent in vain, reload the table: the answer to the last one may have been lost.
 
     attempts: number of commits where the properties say nothing.
     """
     properties = table.metadata.properties
     retries, milliseconds = _number(properties, _RETRIES), _number(properties, _TIMEOUT)
     until = math.inf if milliseconds is None else time.monotonic() + milliseconds / 1_000
-    for attempt in range(attempts if retries is None else 1 + retries):
-        if attempt and time.monotonic() >= until:
+    yield 0
+    for attempt in range(1, attempts if retries is None else 1 + retries):
+        remaining = until - time.monotonic()
+        if remaining <= 0:
             return
+        time.sleep(min(_pause(properties, attempt - 1), remaining))
         yield attempt
 
 
@@ -92,7 +96,7 @@ def _pause(properties: Mapping[str, str], attempt: int) -> float:
 def attempt_commit(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], attempt: int = 0
 ) -> CommitOutcome:
-    """Send one commit against the state that `table` shows; where it is not done, wait before returning.
+    """Send one commit against the state that `table` shows.
 
     Errors that no repetition mends (no permission, a malformed request) come through as the client raises them.
     """
@@ -113,7 +117,6 @@ def attempt_commit(
     else:
         return CommitOutcome.DONE
     _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, reason)
-    time.sleep(_pause(table.metadata.properties, attempt))
     return outcome
 
 

@@ -89,18 +89,29 @@ def _remove_snapshots(
 
     choose: gives the snapshots, and what the commit requires, for the state that `table` shows. Raises BindingError.
     """
+    unanswered: set[SnapshotId] = set()
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         snapshot_ids, requirements = choose()
         if not snapshot_ids:
-            return ()
+            return _expired(table, unanswered)
         refs = _refs_on(table, snapshot_ids)
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in refs]
         updates.append(RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))
-        if attempt_commit(table, tuple(updates), tuple(requirements), attempt) is CommitOutcome.DONE:
+        outcome = attempt_commit(table, tuple(updates), tuple(requirements), attempt)
+        if outcome is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return tuple(snapshot_ids)
+        if outcome is CommitOutcome.UNKNOWN:
+            unanswered.update(snapshot_ids)
+    reload_table(table, patient=True)
+    if not choose()[0]:
+        return _expired(table, unanswered)
     raise BindingError(f"{table_name(table)}: {what} could not be expired in {attempt + 1} attempts; try again")
+
+
+def _expired(table: Table, snapshot_ids: Collection[SnapshotId]) -> tuple[SnapshotId, ...]:
+    return tuple(item for item in sorted(snapshot_ids) if table.metadata.snapshot_by_id(item) is None)
 
 
 def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:

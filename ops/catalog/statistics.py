@@ -64,6 +64,9 @@ def register_statistics(
                 )
             if not unanswered:
                 return False
+    reload_table(table, patient=True)
+    if _registered_path(table, snapshot_id) == path:
+        return True
     raise StatisticsError(
         f"{table_name(table)}: statistics of {snapshot_id} not set in {attempt + 1} attempts; try again"
     )
