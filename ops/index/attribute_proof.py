@@ -7,7 +7,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
-from icepuffin.ops.tasks.attributes import VALUE_BYTES, AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.ops.tasks.runner import Progress, TaskRunner, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs.attributes import (
     AttributeBlob,
@@ -42,10 +42,12 @@ def attribute_faults(
                 entries[entry.slot, blob.field_id] = blob, entry
                 columns.setdefault((number, slot), []).append(blob.field_id)
     tasks = []
-    values = sum(files[slot].record_count * len(ids) for (_, slot), ids in columns.items())
-    runner = small_work_runner(runner, VALUE_BYTES * values)
-    for number, schema in enumerate(schemas):
-        own = [ColumnsOfFile(slot, files[slot], tuple(ids)) for (by, slot), ids in columns.items() if by == number]
+    by_schema: list[list[ColumnsOfFile]] = [[] for _ in schemas]
+    for (number, slot), ids in columns.items():
+        by_schema[number].append(ColumnsOfFile(slot, files[slot], tuple(ids)))
+    size = sum(one.size(schema) for own, schema in zip(by_schema, schemas, strict=True) for one in own)
+    runner = small_work_runner(runner, size)
+    for own, schema in zip(by_schema, schemas, strict=True):
         groups = balanced_groups(own, runner, lambda one: (one.slot, one.file.record_count * len(one.field_ids)))
         tasks += [AttributesTask(group, schema, storage) for group in groups]
     for part in runner.run(read_attributes, tasks, label="read columns for conditions", progress=progress):

@@ -16,7 +16,7 @@ from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
 from icepuffin.ops.index.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.attributes import VALUE_BYTES, AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
@@ -47,8 +47,7 @@ def attribute_blobs(
         for slot in files_by_slot.keys() - kept.keys():
             missing[slot].append(field_id)
     selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
-    values = sum(columns.file.record_count * len(columns.field_ids) for columns in selected)
-    chosen = small_work_runner(runner, VALUE_BYTES * values)
+    chosen = small_work_runner(runner, sum(columns.size(plan.filter_schema) for columns in selected))
     groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
     tasks = [AttributesTask(group, plan.filter_schema, storage) for group in groups]
     watched = None if progress is None else lambda done, total: progress("attributes", done, total)

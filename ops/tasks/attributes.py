@@ -21,8 +21,8 @@ from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.attributes import AttributeEntry, entry_of, list_entry_of
 
-VALUE_BYTES = 8
-"""Bytes that reading one value takes, about"""
+_VALUE_BYTES = 8
+"""Bytes that reading one value takes, about; of a list, as many as are kept at most"""
 
 _TOO_MANY = f"its distinct values take more than {BYTES_PER_ROW} bytes per row"
 _TOO_MANY_IN_LISTS = f"its lists take more than {LIST_BYTES_PER_ROW} bytes per row"
@@ -35,6 +35,12 @@ class ColumnsOfFile:
     slot: FileSlot
     file: LiveFile
     field_ids: tuple[int, ...]
+
+    def size(self, schema: Schema) -> int:
+        """Bytes that reading them takes, about."""
+        types = [schema.find_type(field_id) for field_id in self.field_ids]
+        per_row = sum(LIST_BYTES_PER_ROW if isinstance(column, ListType) else _VALUE_BYTES for column in types)
+        return self.file.record_count * per_row
 
 
 @dataclass(frozen=True, slots=True)

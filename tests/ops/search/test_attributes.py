@@ -37,7 +37,7 @@ from icepuffin.ops.index.definition import resolve_filters
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
-from icepuffin.ops.model import Action, LiveFile, SnapshotId
+from icepuffin.ops.model import Action, FileSlot, LiveFile, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
@@ -51,6 +51,7 @@ from icepuffin.ops.sql.session import SqlSession
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
+from icepuffin.ops.tasks.attributes import ColumnsOfFile
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, list_entry_of, lists_of, values_of
@@ -739,3 +740,14 @@ def test_long_lists_are_left_out_with_a_reason(sql_catalog: Catalog, monkeypatch
     assert own == scanned
     assert sum(map(len, own.values())) == 200
     assert how.endswith("1 without values of tags: its lists take more than 128 bytes per row")
+
+
+def test_lists_are_weighed_by_the_bytes_that_a_version_keeps() -> None:
+    """A row of a list column is not one value: the driver reads what is small."""
+    fields = (
+        NestedField(1, "section", StringType()),
+        NestedField(2, "numbers", ListType(3, IntegerType(), element_required=False)),
+    )
+    file = LiveFile("file:/a.parquet", 1, 1_000, 1, "PARQUET")
+    sizes = [ColumnsOfFile(FileSlot(0), file, field_ids).size(Schema(*fields)) for field_ids in ((1,), (2,), (1, 2))]
+    assert sizes == [8_000, 1_000 * kept_values.LIST_BYTES_PER_ROW, 136_000]
