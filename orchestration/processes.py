@@ -22,6 +22,8 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from icepuffin.orchestration.local_execution import join_location
+
 PROCESS_TAG = "icepuffin/process"
 _INITIAL = "pid:[4026531836]"
 """The namespace of process ids outside all containers (PROC_PID_INIT_INO in Linux)."""
@@ -173,6 +175,7 @@ class _RunProcessExecutor(dg.Executor):
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, process_tags(run_id))
+        join_location(plan_context.instance, plan_context.dagster_run)
         events: Any = self._executor.execute(plan_context, execution_plan)
         with closing(events):
             for event in events:

@@ -125,6 +125,22 @@ def test_nobody_imports_a_folder_by_its_bare_name() -> None:
     assert named == []
 
 
+def test_only_tests_name_what_is_private_to_dagster() -> None:
+    """Neither in an import nor in a text that names a module, such as a class in `dagster.yaml`."""
+    private = re.compile(r"\bdagster\w*(?:\.\w+)*\._[a-z]|\bdagster_shared\b|\bfrom dagster\b.*\bimport .*\b_[a-z]")
+    assert private.search("from dagster._core.errors import DagsterError")
+    assert private.search("from dagster import _check as check")
+    assert not private.search("from dagster.components import DefsStateConfig")
+    named = [
+        f"{path.relative_to(REPOSITORY)}:{number}"
+        for path in tracked()
+        if path.suffix in {".py", ".md", ".sh", ".yaml", ".toml"} and "tests" not in path.relative_to(REPOSITORY).parts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if private.search(line)
+    ]
+    assert named == []
+
+
 def test_no_modules_import_each_other() -> None:
     """Not by way of others, either, nor within functions, nor for types alone."""
     TopologicalSorter(import_graph()).prepare()  # CycleError names the modules of a circle

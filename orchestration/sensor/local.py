@@ -4,13 +4,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import uuid4
 
 import dagster as dg
-from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.execution.api import execute_run
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
-from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
 from icepuffin.assets.spec import TableSpec
@@ -19,8 +14,8 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.discovery import indexes_of, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.instance import LOCATION
-from icepuffin.orchestration.processes import lost_runs, process_tags
+from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
+from icepuffin.orchestration.processes import lost_runs
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
 from icepuffin.orchestration.sensor.plan import RunPlan, SensorCursor, plan_runs
@@ -31,8 +26,6 @@ _EVALUATED = "icepuffin/tick-time/"
 """Prefix of the key under which the time of the last evaluation is stored, in seconds since the epoch."""
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """Errors of Dagster that wrap the error of a step."""
-_REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__")
-"""Origin of the jobs of local runs. Without it the runs would belong to no code location in the UI."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config: the instance keeps every event, and the terminal belongs to the command."""
 
@@ -142,16 +135,9 @@ def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spe
     Raises KeyboardInterrupt where the process was interrupted, once the run is marked as failed.
     """
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
-    run_id = str(uuid4())
     partition_tags = job.get_tags_for_partition_key(key, selected_asset_keys=())
-    run = instance.create_run_for_job(
-        job,
-        run_id=run_id,
-        run_config=_QUIET,
-        tags={**job.run_tags, **partition_tags, **run_tags(spec, key), **process_tags(run_id)},
-        remote_job_origin=_REPOSITORY.get_job_origin(job.name),
-    )
-    result = execute_run(InMemoryJob(job), run, instance)
+    tags = {**partition_tags, **run_tags(spec, key), **LOCATION_TAGS}
+    result = execute(job, instance, run_config=_QUIET, tags=tags)
     ends = [event.job_failure_data.failure_reason for event in result.all_events if event.is_job_failure]
     if any(reason is not None and reason.value == "UNEXPECTED_TERMINATION" for reason in ends):
         raise KeyboardInterrupt
@@ -160,14 +146,14 @@ def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spe
     return LocalRun("/".join(spec.path), key, result.run_id, result.success, message)
 
 
-def _root_message(error: SerializableErrorInfo | None) -> str:
+def _root_message(error: Any) -> str:
     """The message of the outermost error that is not Dagster's own: it names the file and the remedy."""
     while error is not None and error.cause is not None and error.cls_name in _WRAPPERS:
         error = error.cause
     if error is None:
         return "failed; see the run in the UI"
     name, _, text = error.message.strip().partition(": ")
-    return text if name.startswith("icepuffin.") else error.message.strip()
+    return str(text if name.startswith("icepuffin.") else error.message.strip())
 
 
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick | LocalRun | SkippedTable]:

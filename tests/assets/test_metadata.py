@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import dagster as dg
 import pytest
-from dagster_shared.serdes import serialize_value
+from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.metadata import MAX_KEYS, as_table, bar_chart, readable_bytes, report_metadata, total_metadata

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster_shared.serdes import serialize_value
+from dagster import serialize_value
 
 from icepuffin.assets.ann_index import version_drawings
 from icepuffin.assets.checks import recall_so_far

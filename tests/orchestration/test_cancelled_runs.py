@@ -7,7 +7,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import DagsterEventType, DagsterRunStatus
-from dagster._core.errors import DagsterExecutionInterruptedError
 
 from icepuffin.ops import steps
 from icepuffin.ops.catalog.snapshots import data_snapshots
@@ -40,7 +39,7 @@ def interrupt_at(
         counts[reached] += 1
         if reached == step:
             report(instance, instance.get_runs(limit=1)[0])
-            raise DagsterExecutionInterruptedError
+            raise dg.DagsterExecutionInterruptedError
 
     patch.setattr(steps, "observer", observer)
     return counts
