@@ -120,7 +120,8 @@ def search_rows(
     is_live = live_nodes(shard.count, tombstones)
     nodes = _nodes_of(shard, is_live, addresses)
     placed = nodes >= 0
-    placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
+    if placed.any():  # nothing can be decoded of no codes
+        placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
     if shard.vectors is not None:  # once: halves are widened by each use
         shard = replace(shard, vectors=np.asarray(shard.vectors, np.float32))

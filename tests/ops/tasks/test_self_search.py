@@ -67,6 +67,14 @@ def test_rows_come_back_from_a_sound_shard(metric: Metric, kind: str) -> None:
     assert result.recall >= 0.9
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16", "none"])
+def test_a_shard_without_live_nodes_is_sound(kind: str) -> None:
+    vectors = gaussian()
+    result = searched(shard_of(vectors, Metric.L2, kind), vectors, NODES[:0], dead=range(ROWS))
+    assert (result.rows, result.misplaced, result.returned) == (0, 0, 0)
+    assert fault_of(result, 0.9) is None
+
+
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_a_node_with_the_vector_of_another_row_is_misplaced(kind: str) -> None:
     vectors = gaussian()
