@@ -170,7 +170,8 @@ def _fitted_element(predicate: ArrayContains, schema: Schema) -> ArrayContains:
             f"{field.name} is {field.field_type}: array_contains takes a number, not a text"
         )
     neighbors = _neighbors(literal, element)
-    return ArrayContains(predicate.term, neighbors.under if neighbors.exact else None, negated=predicate.negated)
+    value = neighbors.under.to(element.field_type) if neighbors.under and neighbors.exact else None
+    return ArrayContains(predicate.term, value, negated=predicate.negated)
 
 
 def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,19 @@ from pyiceberg.expressions import And, BooleanExpression, IsNull, Not, Or
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform, Transform
-from pyiceberg.types import BooleanType, IntegerType, ListType, LongType, NestedField, StringType, UnknownType
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+    TimeType,
+    UnknownType,
+    UUIDType,
+)
 
 from icepuffin.ops import attributes as kept_values
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -599,6 +612,7 @@ ELEMENTS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 """Column of lists -> (type of an element, values)"""
 LISTS = replace(RANDOM, name="l", filters=tuple(ELEMENTS))
+NIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 def lists_table(catalog: Catalog, name: str, rng: random.Random) -> tuple[Table, list[dict[str, Any]]]:
@@ -705,6 +719,26 @@ def test_conditions_on_lists_are_written_as_sql_writes_them(
     session = SqlSession(lambda _: (table.refresh(), STORAGE))
     text = f"SELECT id FROM db.t WHERE {where} ORDER BY l2_distance(embedding, :q) LIMIT 6"
     assert sorted(session.sql(text, {"q": queries(1)[0]}).rows["id"].to_pylist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "text"),
+    [
+        (UUIDType(), [UUID(int=1), UUID(int=1 << 127)], "80000000-0000-0000-0000-000000000000"),
+        (TimeType(), [dt.time(8), dt.time(8, 30, 0, 1)], "08:30:00.000001"),
+        (DateType(), [dt.date(2026, 1, 1), dt.date(1969, 12, 31)], "1969-12-31"),
+        (TimestamptzType(), [NIGHT, NIGHT + dt.timedelta(hours=8)], "2026-01-01 08:00:00+00:00"),
+    ],
+    ids=str,
+)
+def test_a_text_stands_for_an_element_that_it_says(kind: Any, values: list[Any], text: str) -> None:
+    schema = Schema(NestedField(1, "c", ListType(2, kind, element_required=False)))
+    stored = [value.bytes if isinstance(value, UUID) else value for value in values]
+    arrow_type = pa.binary(16) if isinstance(kind, UUIDType) else schema.as_arrow().field(0).type.value_type
+    lists = pa.array([[stored[0]], stored, [], None, [None, stored[1]]], pa.list_(arrow_type))
+    for where in (f"array_contains(c, '{text}')", ArrayContains("c", values[1])):
+        satisfied = RowPredicate(where, schema).satisfied(pa.record_batch({"c": lists}), np.arange(5))
+        assert satisfied.tolist() == [1, 4], where
 
 
 @pytest.mark.parametrize(
