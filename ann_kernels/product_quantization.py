@@ -65,7 +65,8 @@ def encode_pq(vectors: F32, codebook: F32, *, threads: int = 1) -> U8:
 def decode_pq(codes: U8, codebook: F32) -> F32:
     """The vectors f32[N, D] that codes u8[N, m] stand for."""
     parts = np.arange(codebook.shape[0])
-    return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), -1))
+    dims = codebook.shape[0] * codebook.shape[2]  # -1 would not do for no codes
+    return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), dims))
 
 
 class PqCodebook:

@@ -120,8 +120,7 @@ def search_rows(
     is_live = live_nodes(shard.count, tombstones)
     nodes = _nodes_of(shard, is_live, addresses)
     placed = nodes >= 0
-    if placed.any():  # nothing can be decoded of no codes
-        placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
+    placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
     if shard.vectors is not None:  # once: halves are widened by each use
         shard = replace(shard, vectors=np.asarray(shard.vectors, np.float32))

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels import vamana
@@ -104,6 +106,27 @@ def test_lean_and_half_precision_deltas_are_distributed_too(table_factory: Table
         report = index_head(table, definition)
         assert report.shards == 3 + deltas
         assert answer_with_recall(table, definition=definition)[1] >= 0.9
+
+
+@pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
+def test_a_shard_whose_rows_are_all_gone_takes_new_ones(table_factory: TableFactory, vectors: str) -> None:
+    def rows(first: int, last: int) -> pa.Table:
+        """Two clusters: the rows of odd ids, and those of even ones."""
+        made = make_rows(first, last)
+        vectors = np.array(made["embedding"].to_pylist()) + 100 * (np.asarray(made["id"])[:, None] % 2)
+        return made.set_column(3, made.schema.field(3), pa.array(vectors.tolist(), made.schema.field(3).type))
+
+    table = table_factory()
+    definition = replace(DEFINITION, vectors=vectors, shards=2, max_deltas=0)
+    table.append(rows(0, 60))
+    index_head(table, definition)
+    table.delete(In("id", [*range(1, 60, 2)]))  # type: ignore[arg-type, misc]
+    index_head(table, definition)
+    assert sorted(entry.count for entry in newest(table).routing.shards) == [0, 30]
+    table.append(rows(61, 62))
+    report = index_head(table, definition)
+    assert (report.rows, report.inserted, report.shards_rebuilt) == (31, 1, 0)
+    assert answer_with_recall(table, definition=definition)[1] >= 0.95
 
 
 def test_a_delta_whose_rows_are_all_gone_is_dropped(table: Table) -> None:
