@@ -248,7 +248,7 @@ def _number_neighbors(value: Decimal | float, own_type: IcebergType) -> _Neighbo
     if isinstance(own_type, DecimalType):
         step = Decimal((0, (1,), -own_type.scale))
         least = Decimal(1 - 10**own_type.precision).scaleb(-own_type.scale, _EXACTLY)
-        greatest = -least
+        greatest = least.copy_negate()  # minus would round to 28 digits
     else:
         step, least = Decimal(1), own_type.min  # type: ignore[attr-defined]
         greatest = -least - 1

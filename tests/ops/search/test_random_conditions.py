@@ -15,6 +15,7 @@ import pytest
 from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import (
     BucketTransform,
@@ -25,11 +26,13 @@ from pyiceberg.transforms import (
     Transform,
     TruncateTransform,
 )
+from pyiceberg.types import DecimalType, NestedField
 
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
 from tests.conftest import STORAGE
@@ -217,3 +220,17 @@ def test_what_a_float_is_not_compared_with_is_refused(catalog: Catalog, where: s
     table = catalog.load_table("db.every")
     with pytest.raises(FilterError, match=r"is nan|is no double"):
         Found(table).ids(where)
+
+
+@pytest.mark.parametrize("precision", [9, 28, 29, 38])
+@pytest.mark.parametrize(("sign", "under", "over"), [("<", 2, 0), ("<=", 2, 0), (">", 0, 2), ("=", 0, 0), ("!=", 2, 2)])
+def test_a_number_that_no_decimal_of_the_column_reaches_is_compared(
+    precision: int, sign: str, under: int, over: int
+) -> None:
+    """`under` and `over`: rows of two for which the comparison holds with a number over all, and under all."""
+    schema = Schema(NestedField(1, "d", DecimalType(precision, 2), required=False))
+    greatest, beyond = f"{'9' * (precision - 2)}.99", f"1{'0' * (precision - 2)}.00"
+    values = [Decimal(greatest), Decimal(f"-{greatest}"), None]
+    rows = pa.record_batch({"d": pa.array(values, pa.decimal128(precision, 2))})
+    for number, count in ((beyond, under), (f"-{beyond}", over), (f"{greatest}5", under), (f"-{greatest}5", over)):
+        assert len(RowPredicate(f"d {sign} {number}", schema).satisfied(rows, np.arange(3))) == count, number
