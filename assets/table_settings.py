@@ -3,6 +3,8 @@
 What each setting costs is written in `docs/settings.md`.
 """
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
@@ -76,6 +78,34 @@ class IndexSettings(_IndexParameters):
     keep: KeepSettings | None = None
 
 
+RUN_NUMBERS = ("rows", "bytes", "shards", "memory_mb")
+"""Numbers of a run that tags of the settings may name in braces."""
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_OWN_TAGS = ("icepuffin/", "dagster/max_runtime")
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether a tag's value names numbers of a run."""
+    return any(_PLACEHOLDER.search(text) for text in _texts_within(value))
+
+
+def with_numbers(value: Any, numbers: Mapping[str, int]) -> Any:
+    """A tag's value with the numbers of a run in place of their names in braces."""
+    if isinstance(value, Mapping):
+        return {key: with_numbers(entry, numbers) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_numbers(entry, numbers) for entry in value]
+    return _PLACEHOLDER.sub(lambda name: str(numbers[name[1]]), value) if isinstance(value, str) else value
+
+
+def _texts_within(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_within(entry)
+
+
 class TableSettings(SettingsModel):
     """One table that is kept up to date."""
 
@@ -95,6 +125,7 @@ class TableSettings(SettingsModel):
     maintenance: Cron = "0 4 * * 0"
     schedules_running: bool = False
     max_runtime_seconds: int = Field(default=86_400, ge=60)
+    run_tags: dict[str, Any] = Field(default_factory=dict)
     retries: int = Field(default=2, ge=0, le=10)
     retry_delay_seconds: float = Field(default=30.0, ge=0.0)
     max_freshness_lag: int = Field(default=1, ge=0)
@@ -110,6 +141,18 @@ class TableSettings(SettingsModel):
                 raise ValueError(str(error)) from None
         if pair := find_name_clash(value):
             raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
+        return value
+
+    @field_validator("run_tags")
+    @classmethod
+    def _tags(cls, value: dict[str, Any]) -> dict[str, Any]:
+        own = [key for key in value if key.startswith(_OWN_TAGS)]
+        if own:
+            raise ValueError(f"'{own[0]}' is a tag that icepuffin writes itself; max_runtime_seconds sets the runtime")
+        names = {name for text in _texts_within(value) for name in _PLACEHOLDER.findall(text)}
+        if wrong := sorted(names - {*RUN_NUMBERS}):
+            listed = ", ".join(f"{{{name}}}" for name in RUN_NUMBERS)
+            raise ValueError(f"{{{wrong[0]}}} is no number of a run; there are {listed}")
         return value
 
     @field_validator("watched_refs")

@@ -40,6 +40,12 @@ POLL_SECONDS = 4.0
 AWAY_SECONDS = 20.0
 """Seconds without an answer after which a server counts as away"""
 
+_LOCAL_MASTER = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
+_JVM_MEMORY = re.compile(r"(\d+)([kmgt])b?")
+_MIB_OF = {"k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
+_JVM_OVERHEAD_MB = 384
+"""Least memory of a JVM beside its heap, as Spark has it on Kubernetes and YARN"""
+
 
 class CatalogUnreachableError(CatalogUnavailableError):
     """The catalog was opened before and does not answer now."""
@@ -182,6 +188,25 @@ class Engine:
 
     def uses_spark(self, rows: int) -> bool:
         return bool(self._spark_conf) and rows >= self.driver_only_rows
+
+    @property
+    def local_tasks(self) -> int:
+        """Spark tasks that run at a time on the machine of the driver: n of `local[n]`; 0 where Spark is elsewhere."""
+        master = "" if self._remote else self._spark_conf.get("spark.master", "")
+        local = _LOCAL_MASTER.fullmatch(master)
+        if local is None:
+            return 0
+        threads = local[1] or "1"
+        return os.cpu_count() or 1 if threads == "*" else int(threads)
+
+    @property
+    def jvm_mb(self) -> int:
+        """Memory in MiB of the driver's JVM, heap and overhead as Spark counts them; 0 where it runs elsewhere."""
+        if self._remote or not self._spark_conf:
+            return 0
+        written = _JVM_MEMORY.fullmatch(self._spark_conf.get("spark.driver.memory", "1g").strip().lower())
+        heap = int(written[1]) * _MIB_OF[written[2]] if written else _MIB_OF["g"]
+        return round(heap + max(_JVM_OVERHEAD_MB, heap / 10))
 
     def runner(self, rows: int) -> "TaskRunner":
         """The runner for a table of `rows` rows. A Spark session starts with its first task, not before."""

@@ -12,6 +12,7 @@ from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
 from icepuffin.assets.theta_sketches import theta_sketches_asset
+from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
@@ -33,13 +34,14 @@ def build(
 
     `listings`: by a table's key in the settings, what the catalog has there; without it the catalogs are queried now.
     """
-    catalogs = catalogs_of(settings)
+    catalogs, engine = catalogs_of(settings), engine_of(settings)
     keys = resources or ResourceKeys()
     listings = list_tables(settings.tables, catalogs) if listings is None else listings
     parts = [
         _isolated(
             replace(shown_spec(table, catalogs, indexes), attributes=attributes or AssetAttributes(), resources=keys),
             settings.retention,
+            engine,
         )
         for _, table, indexes in listed_tables(settings.tables, listings)
     ]
@@ -47,7 +49,7 @@ def build(
         _unlisted(settings.tables[key], listing.unknown) for key, listing in listings.items() if listing.unknown
     ]
     return dg.Definitions.merge(
-        dg.Definitions(assets=unlisted, resources={keys.catalogs: catalogs, keys.engine: engine_of(settings)}), *parts
+        dg.Definitions(assets=unlisted, resources={keys.catalogs: catalogs, keys.engine: engine}), *parts
     )
 
 
@@ -60,10 +62,10 @@ def _unlisted(table: TableSettings, why: str) -> dg.AssetSpec:
     )
 
 
-def _isolated(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
+def _isolated(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.Definitions:
     """The definitions of one table. Where Dagster refuses them, the table's asset says why, and other tables load."""
     try:
-        return table_definitions(spec, garbage)
+        return table_definitions(spec, garbage, engine)
     except Exception as error:  # Dagster's own checks raise an error that has no public name
         _log.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
@@ -72,7 +74,7 @@ def _isolated(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
         return dg.Definitions(assets=[dg.AssetSpec(spec.theta_key, deps=[spec.key], description=note)])
 
 
-def table_definitions(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
+def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.Definitions:
     """Assets, checks, jobs, sensor and schedules of one table."""
     assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)] if spec.is_recorded else []
     if spec.settings.theta_sketches:
@@ -88,6 +90,6 @@ def table_definitions(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitio
         assets=assets,
         asset_checks=checks,
         jobs=[refresh, maintenance, *([verify] if verify else [])],
-        sensors=[snapshot_sensor(spec, refresh)],
-        schedules=list(schedules(spec, refresh, maintenance, verify)),
+        sensors=[snapshot_sensor(spec, refresh, engine)],
+        schedules=list(schedules(spec, refresh, maintenance, verify, engine)),
     )

@@ -8,6 +8,7 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.facts import run_tags, snapshot_materialization, watched_snapshots
 
@@ -17,13 +18,14 @@ def schedules(
     refresh: AssetJob,
     maintenance: dg.JobDefinition,
     verify: AssetJob | None,
+    engine: Engine,
 ) -> Iterator[dg.ScheduleDefinition]:
     """The schedules that the settings name. They run if `schedules_running` is set, or once switched on in the UI."""
     settings = spec.settings
     running = settings.schedules_running
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
     if settings.nightly != "off" and spec.derived_keys:
-        yield _nightly(spec, refresh, status)
+        yield _nightly(spec, refresh, status, engine)
     if settings.maintenance != "off":
         yield dg.ScheduleDefinition(
             name=f"maintain_{spec.slug}_schedule",
@@ -44,6 +46,7 @@ def _nightly(
     spec: TableSpec,
     refresh: AssetJob,
     status: dg.DefaultScheduleStatus,
+    engine: Engine,
 ) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"nightly_{spec.slug}",
@@ -72,7 +75,7 @@ def _nightly(
             dg.RunRequest(
                 run_key=f"nightly:{context.scheduled_execution_time:%Y-%m-%dT%H:%M}:{head.key}",
                 partition_key=head.key,
-                tags=run_tags(spec, head.key),
+                tags=run_tags(spec, table, head.key, engine),
             )
             for head in heads
         ]

@@ -7,6 +7,7 @@ import dagster as dg
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
@@ -17,8 +18,11 @@ _AWAY_MINUTES = 15
 _UNKNOWN = "unknown"
 
 
-def snapshot_sensor(spec: TableSpec, job: AssetJob) -> dg.SensorDefinition:
-    """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost."""
+def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.SensorDefinition:
+    """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost.
+
+    `engine`: where the runs will work, which determines what they need.
+    """
 
     settings = spec.settings
     which = "each" if settings.snapshots == "every" else "the newest"
@@ -49,11 +53,16 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob) -> dg.SensorDefinition:
             )
         for run_id in evaluation.ended_runs:
             context.log.warning("run %s was ended: its process is gone", run_id)
-        requests = [] if spec.attributes.automation else [_request(spec, uuid, key) for key in plan.request]
+
+        def request(key: str, *, returns: int = 0, merged: str = "") -> dg.RunRequest:
+            tags = run_tags(spec, table, key, engine)
+            return dg.RunRequest(run_key=run_key(uuid, key, returns, merged), partition_key=key, tags=tags)
+
+        requests = [] if spec.attributes.automation else [request(key) for key in plan.request]
         if plan.returned_to:
-            requests.append(_request(spec, uuid, plan.returned_to, returns=plan.cursor.returns))
+            requests.append(request(plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
-            requests.append(_request(spec, uuid, plan.merge, merged=plan.cursor.merged))
+            requests.append(request(plan.merge, merged=plan.cursor.merged))
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
@@ -63,14 +72,6 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob) -> dg.SensorDefinition:
         )
 
     return watch_table
-
-
-def _request(spec: TableSpec, uuid: str, key: str, *, returns: int = 0, merged: str = "") -> dg.RunRequest:
-    return dg.RunRequest(
-        run_key=run_key(uuid, key, returns, merged),
-        partition_key=key,
-        tags=run_tags(spec, key),
-    )
 
 
 def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorResult:

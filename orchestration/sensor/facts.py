@@ -1,7 +1,9 @@
 """The facts of one evaluation of a table, from its metadata and from the Dagster instance."""
 
+import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -13,9 +15,12 @@ from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import RUN_NUMBERS, has_numbers, with_numbers
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.requirements import run_requirements
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.orchestration.sensor.plan import (
     SensorCursor,
@@ -188,10 +193,28 @@ def unknown_freshness_events(spec: TableSpec, since: float, why: str) -> list[dg
 
 
 def job_tags(spec: TableSpec) -> dict[str, str]:
-    """Tags of every run of the table's jobs. Dagster ends a run after `max_runtime_seconds`."""
-    return {TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(spec.settings.max_runtime_seconds)}
+    """Tags of every run of the table's jobs: those of the settings that name no number of a run, and our own.
+
+    Dagster ends a run after `max_runtime_seconds`.
+    """
+    return {
+        **{key: _tag_text(value) for key, value in spec.settings.run_tags.items() if not has_numbers(value)},
+        TABLE_TAG: "/".join(spec.path),
+        "dagster/max_runtime": str(spec.settings.max_runtime_seconds),
+    }
 
 
-def run_tags(spec: TableSpec, key: str) -> dict[str, str]:
-    """Tags of a run for one snapshot."""
-    return {**job_tags(spec), SNAPSHOT_TAG: key}
+def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[str, str]:
+    """Tags of a run for one snapshot: what it needs, and the tags of the settings with these numbers."""
+    numbers = asdict(run_requirements(table, spec.indexes, SnapshotId(int(key)), engine=engine))
+    return {
+        **{key: _tag_text(with_numbers(value, numbers)) for key, value in spec.settings.run_tags.items()},
+        **job_tags(spec),
+        SNAPSHOT_TAG: key,
+        **{f"icepuffin/{name}": str(numbers[name]) for name in RUN_NUMBERS},
+    }
+
+
+def _tag_text(value: Any) -> str:
+    """A tag's value as Dagster stores it: a text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)

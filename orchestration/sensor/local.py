@@ -1,7 +1,7 @@
 """The sensor without a daemon: evaluate every table once, and run what is due in this process."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.discovery import indexes_of, list_tables, listed_tables, shown_spec
-from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
 from icepuffin.orchestration.processes import lost_runs
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
@@ -48,6 +48,7 @@ class TableTick:
     """One table and its evaluation."""
 
     table: str
+    loaded: Table
     evaluation: SensorEvaluation
 
 
@@ -120,7 +121,7 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
 def evaluate_table(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> TableTick:
     """What the sensor does, without the runs. Until `save_cursor`, the same evaluation can be repeated."""
     loaded = catalogs.table(spec.catalog, spec.identifier)
-    return TableTick("/".join(spec.path), evaluate(instance, spec, loaded, _cursor(instance, spec, loaded)))
+    return TableTick("/".join(spec.path), loaded, evaluate(instance, spec, loaded, _cursor(instance, spec, loaded)))
 
 
 def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) -> None:
@@ -129,15 +130,16 @@ def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) ->
     instance.daemon_cursor_storage.set_cursor_values(values)
 
 
-def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str) -> LocalRun:
+def run_partition(
+    instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str, tags: Mapping[str, str]
+) -> LocalRun:
     """Run the refresh job for one snapshot in this process. A failure is a result, and is in the instance.
 
     Raises KeyboardInterrupt where the process was interrupted, once the run is marked as failed.
     """
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
     partition_tags = job.get_tags_for_partition_key(key, selected_asset_keys=())
-    tags = {**partition_tags, **run_tags(spec, key), **LOCATION_TAGS}
-    result = execute(job, instance, run_config=_QUIET, tags=tags)
+    result = execute(job, instance, run_config=_QUIET, tags={**partition_tags, **tags, **LOCATION_TAGS})
     ends = [event.job_failure_data.failure_reason for event in result.all_events if event.is_job_failure]
     if any(reason is not None and reason.value == "UNEXPECTED_TERMINATION" for reason in ends):
         raise KeyboardInterrupt
@@ -160,7 +162,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
     """Evaluate every table and run what is due, oldest snapshot first. Yields each result when it is there."""
     from icepuffin.orchestration.factory import build  # noqa: PLC0415  assets and jobs, which `due_runs` does not need
 
-    catalogs = catalogs_of(settings)
+    catalogs, engine = catalogs_of(settings), engine_of(settings)
     listings = list_tables(settings.tables, catalogs)
     definitions = build(settings, listings)
     yield from (
@@ -179,5 +181,6 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
         yield ticked
         plan = ticked.evaluation.plan
         for snapshot in plan.runs if spec.derived_keys else ():
-            yield run_partition(instance, definitions, spec, snapshot)
+            tags = run_tags(spec, ticked.loaded, snapshot, engine)
+            yield run_partition(instance, definitions, spec, snapshot, tags)
         save_cursor(instance, spec, plan)

@@ -1,5 +1,6 @@
 """A real SQLite catalog with a small table in several snapshots, and the settings for it."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,4 +108,8 @@ def make_rows(start: int, rows: int) -> pa.Table:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(entry)}' for key, entry in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     return repr(list(value) if isinstance(value, tuple) else value)

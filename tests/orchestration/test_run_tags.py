@@ -1,0 +1,214 @@
+"""Tags of runs: what a run needs, as numbers and as the settings map them to a platform's own tags."""
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dagster as dg
+import numpy as np
+import pytest
+from pyiceberg.table.snapshots import Snapshot, Summary
+
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.sizes import SHARD_BYTES
+from icepuffin.ops.model import MIB, SnapshotId
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.requirements import RunRequirements, run_requirements
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.settings import SettingsError, load
+from tests.orchestration.lake import DIMS, Lake, make_lake
+from tests.repository import REPOSITORY
+
+Totals: TypeAlias = dict[str, int]
+"""Totals of a snapshot's summary, by their names without `total-`."""
+KUBERNETES = REPOSITORY / "deploy" / "kubernetes.toml"
+NUMBERS = ("icepuffin/rows", "icepuffin/bytes", "icepuffin/shards", "icepuffin/memory_mb")
+K8S_CONFIG = {
+    "container_config": {"args", "command", "env", "env_from", "image_pull_policy", "resources", "volume_mounts"},
+    "pod_template_spec_metadata": {"annotations", "labels"},
+    "pod_spec_config": {"affinity", "node_selector", "priority_class_name", "service_account_name", "tolerations"},
+    "job_config": {"ttl_seconds_after_finished"},
+    "job_metadata": {"annotations", "labels"},
+    "job_spec_config": {"active_deadline_seconds", "backoff_limit", "ttl_seconds_after_finished"},
+    "merge_behavior": set(),
+}
+"""Keys that dagster-k8s 0.29 takes in the tag, and of those below them the ones that are of use here."""
+QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+LOCAL = Engine(spark_conf={}, threads=2, driver_only_rows=0)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return make_lake(tmp_path_factory.mktemp("tags"), snapshots=2)
+
+
+def requested(lake: Lake, instance: dg.DagsterInstance, **table: object) -> list[dg.RunRequest]:
+    lake.write_settings(**table)
+    settings = load(lake.settings_file)
+    (sensor,) = build(settings).sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    resources = {"icepuffin_catalogs": catalogs_of(settings)}
+    result: Any = sensor(dg.build_sensor_context(instance=instance, definitions=build(settings), resources=resources))
+    return list(result.run_requests)
+
+
+def test_requests_of_the_sensor_say_what_their_runs_need(lake: Lake, instance: dg.DagsterInstance) -> None:
+    first, second = requested(lake, instance)
+    assert [run.tags["icepuffin/rows"] for run in (first, second)] == ["60", "120"]
+    snapshot = lake.table.metadata.snapshot_by_id(int(first.partition_key or 0))
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert first.tags["icepuffin/bytes"] == snapshot.summary.additional_properties["total-files-size"]
+    assert (first.tags["icepuffin/shards"], first.tags["icepuffin/memory_mb"]) == ("1", "513")
+
+
+def test_tags_of_the_settings_have_the_numbers_of_each_run(lake: Lake, instance: dg.DagsterInstance) -> None:
+    tags = {"team": "search", "size": "{rows} rows of {shards}", "nested": {"a": ["{memory_mb}Mi", 2], "plain": True}}
+    first, second = requested(lake, instance, run_tags=tags)
+    assert [run.tags["size"] for run in (first, second)] == ["60 rows of 1", "120 rows of 1"]
+    assert json.loads(second.tags["nested"]) == {"a": ["513Mi", 2], "plain": True}
+    jobs = [job for job in build(load(lake.settings_file)).resolve_all_job_defs() if not job.name.startswith("__")]
+    assert {job.name.partition("_")[0] for job in jobs} == {"refresh", "verify", "maintain"}
+    for job in jobs:
+        assert job.run_tags["team"] == "search"
+        assert not {"size", "nested", *NUMBERS} & job.run_tags.keys(), "a job has no snapshot"
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"size": "{row}"}, r"run_tags: \{row\} is no number of a run; there are \{rows\}, \{bytes\}"),
+        ({"deep": {"x": ["{Rows} {time}"]}}, r"\{time\} is no number"),
+        ({"icepuffin/table": "mine"}, "is a tag that icepuffin writes itself"),
+        ({"dagster/max_runtime": "9"}, "max_runtime_seconds sets the runtime"),
+        ("text", "run_tags: takes a table of settings"),
+    ],
+)
+def test_tags_that_cannot_be_made_are_refused_when_settings_load(lake: Lake, tags: object, message: str) -> None:
+    lake.write_settings(run_tags=tags)
+    with pytest.raises(SettingsError, match=message):
+        load(lake.settings_file)
+
+
+def requirements(
+    lake: Lake, engine: Engine = LOCAL, totals: Totals | None = None, **parameters: Any
+) -> RunRequirements:
+    """Requirements of the last snapshot, by these totals of its summary."""
+    table = lake.catalog.load_table("demo.packages")
+    snapshots = [
+        snapshot.model_copy(update={"summary": summary_with(snapshot, totals)}) for snapshot in table.metadata.snapshots
+    ]
+    if totals is not None:
+        table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    definition = IndexDefinition(name="embedding", column="embedding", **parameters)
+    return run_requirements(table, [definition], SnapshotId(lake.head()), engine=engine)
+
+
+def summary_with(snapshot: Snapshot, totals: Totals | None) -> Summary:
+    assert snapshot.summary is not None
+    kept = {key: value for key, value in snapshot.summary.additional_properties.items() if not key.startswith("total-")}
+    return Summary(
+        snapshot.summary.operation, **{**kept, **{f"total-{key}": str(n) for key, n in (totals or {}).items()}}
+    )
+
+
+def test_memory_is_that_of_one_shard_at_a_time(lake: Lake) -> None:
+    rows, file_bytes = 1_000_000, 300_000_000
+    totals = {"records": rows, "files-size": file_bytes}
+    vectors, neighbours = 2 * file_bytes, 4 * 64 * rows
+    whole = requirements(lake, totals=totals, shards=1)
+    assert whole == RunRequirements(rows, file_bytes, 1, 512 + int(np.ceil(2 * (vectors + neighbours) / MIB)))
+    parts = requirements(lake, totals=totals, shards=10)
+    assert parts.memory_mb - 512 == pytest.approx((whole.memory_mb - 512) / 10, abs=1)
+    chosen = requirements(lake, totals=totals)
+    assert chosen.shards == -(-(vectors + neighbours) // SHARD_BYTES)
+    assert 512 + 512 < chosen.memory_mb <= 512 + 2 * SHARD_BYTES // MIB
+
+
+def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    lake.write_settings(run_tags={"memory": "{memory_mb}"})
+    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    (stored,) = instance.get_runs()
+    assert run.succeeded
+    assert {stored.tags["memory"], stored.tags["icepuffin/memory_mb"]} == {"513"}, "a local run has the tags too"
+    size = 4 * (DIMS + 64) * 1_000_000
+    totals = {"records": 1_000_000, "files-size": 900_000_000}
+    assert requirements(lake, totals=totals, shards=1).memory_mb == 512 + int(np.ceil(2 * size / MIB))
+
+
+@pytest.mark.parametrize("totals", [{}, {"files-size": 10}, {"records": 10}], ids=" ".join)
+def test_a_snapshot_without_its_totals_counts_as_full_shards(lake: Lake, totals: Totals) -> None:
+    assert requirements(lake, totals=totals).memory_mb == 512 + 2 * SHARD_BYTES // MIB
+
+
+def test_an_empty_table_needs_the_process_alone(lake: Lake) -> None:
+    assert requirements(lake, totals={"records": 0, "files-size": 0}) == RunRequirements(0, 0, 0, 512)
+
+
+@pytest.mark.parametrize(
+    ("conf", "memory"),
+    [
+        ({}, 512),
+        ({"spark.master": "local"}, 512 + 1024 + 384 + 256),
+        ({"spark.master": "local[3]"}, 512 + 1024 + 384 + 3 * 256),
+        ({"spark.master": "local[64,4]"}, 512 + 1024 + 384 + 10 * 256),
+        ({"spark.master": "local[1]", "spark.driver.memory": "8g"}, 512 + 8192 + 819 + 256),
+        ({"spark.master": "local[1]", "spark.driver.memory": "512M"}, 512 + 512 + 384 + 256),
+        ({"spark.master": "spark://spark:7077"}, 512 + 1024 + 384),
+        ({"spark.remote": "sc://spark:15002"}, 512),
+    ],
+    ids=lambda value: " ".join(value.values()) or "no Spark" if isinstance(value, dict) else "",
+)
+def test_memory_counts_what_runs_beside_the_run(lake: Lake, conf: dict[str, str], memory: int) -> None:
+    engine = Engine(spark_conf=conf, threads=2, driver_only_rows=0)
+    tasks = 0 if memory == 512 else engine.local_tasks
+    assert requirements(lake, engine, shards=10).memory_mb == memory + (min(10, tasks) if conf else 1)
+
+
+def kubernetes_tag(lake: Lake, instance: dg.DagsterInstance) -> str:
+    """The tag of the example, as a run of the last snapshot has it."""
+    example = load(KUBERNETES).tables["docs"]
+    return requested(lake, instance, run_tags=example.run_tags)[-1].tags["dagster-k8s/config"]
+
+
+def test_the_kubernetes_example_has_the_keys_of_dagster_k8s(lake: Lake, instance: dg.DagsterInstance) -> None:
+    config = json.loads(kubernetes_tag(lake, instance))
+    assert config.keys() <= K8S_CONFIG.keys()
+    for part, value in config.items():
+        assert value.keys() <= K8S_CONFIG[part], part
+    resources = config["container_config"]["resources"]
+    assert resources.keys() <= {"requests", "limits"}
+    amounts = [amount for kind in resources.values() for amount in kind.values()]
+    assert all(QUANTITY.fullmatch(amount) for amount in amounts)
+    assert resources["limits"]["memory"] == resources["requests"]["memory"] == "513Mi"
+
+
+@pytest.mark.skipif(find_spec("dagster_k8s") is None, reason="dagster-k8s checks it, where that is installed")
+def test_dagster_k8s_takes_the_example(lake: Lake, instance: dg.DagsterInstance) -> None:
+    from dagster_k8s.job import (  # type: ignore[import-not-found]  # noqa: PLC0415
+        DagsterK8sJobConfig,
+        construct_dagster_k8s_job,
+        get_user_defined_k8s_config,
+    )
+
+    config = get_user_defined_k8s_config({"dagster-k8s/config": kubernetes_tag(lake, instance)})
+    image = DagsterK8sJobConfig(
+        job_image="icepuffin",
+        dagster_home="/home",
+        image_pull_policy=None,
+        image_pull_secrets=None,
+        service_account_name=None,
+        instance_config_map=None,
+        postgres_password_secret=None,
+        env_config_maps=None,
+        env_secrets=None,
+    )
+    job = construct_dagster_k8s_job(image, ["dagster"], "run", user_defined_k8s_config=config).to_dict()
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "2", "memory": "513Mi"}
+    assert job["spec"]["template"]["spec"]["node_selector"] == {"kubernetes.io/arch": "amd64"}
