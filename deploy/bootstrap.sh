@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -195,6 +195,12 @@ fuzz() {
     PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) python -m tests.campaigns.fuzz "$@"
 }
 
+# Other engines read tables with indexes. They run in that environment, without the packages of the project.
+engines() {
+    tool engines requirements/engines.txt
+    python -m tests.interop.engines --python "$tool/bin/python" "$@"
+}
+
 command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
@@ -204,6 +210,7 @@ case $command in
     test | check) packages; check "$@" ;;
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
+    engines) setup; engines "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
 esac
