@@ -5,6 +5,7 @@ import logging
 import math
 import random
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 
@@ -128,7 +129,11 @@ def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:
     from requests.exceptions import RequestException  # noqa: PLC0415
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
-    return RequestException, DBAPIError, CommitStateUnknownException, ServerError, ServiceUnavailableError, *others
+    # botocore's, where a catalog of AWS, or another client of it, has imported them
+    aws = sys.modules.get("botocore.exceptions")
+    aws_errors = (aws.HTTPClientError, aws.ConnectionError) if aws else ()
+    answers = CommitStateUnknownException, ServerError, ServiceUnavailableError
+    return RequestException, DBAPIError, *aws_errors, *answers, *others
 
 
 def reload_table(table: Table, *, patient: bool = False) -> None:

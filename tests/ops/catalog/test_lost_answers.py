@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
@@ -15,6 +16,7 @@ from icepuffin.ops.catalog import bindings, commit
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.blob_kind import pack_tag
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, holder_ids, index_versions
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.expiration import expire_derived, expire_packs
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
@@ -98,6 +100,27 @@ def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) ->
     assert version.tags == ("ann_e",)
     assert len(index_versions(table, "e")) == 1
     assert_readable(table, version)
+
+
+@pytest.mark.parametrize("error", [ReadTimeoutError, ConnectionClosedError, EndpointConnectionError])
+def test_a_commit_whose_answer_aws_lost_is_found(table: Table, line: BadLine, error: type[Exception]) -> None:
+    def answer_is_lost(commit: Commit) -> None:
+        commit()
+        raise error(endpoint_url="https://glue.example.com", error="lost")
+
+    line.steps = iter([answer_is_lost])
+    version = bindings.publish(table, binding(table))
+    assert len(index_versions(table, "e")) == 1
+    assert_readable(table, version)
+
+
+def test_a_catalog_of_aws_that_is_away_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refresh() -> None:
+        raise EndpointConnectionError(endpoint_url="https://glue.example.com", error="away")
+
+    monkeypatch.setattr(table, "refresh", refresh)
+    with pytest.raises(CatalogUnavailableError, match="does not answer"):
+        commit.reload_table(table)
 
 
 def test_a_commit_whose_answer_was_lost_is_found_where_the_tag_did_not_move(table: Table, line: BadLine) -> None:
