@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -201,6 +201,13 @@ engines() {
     python -m tests.interop.engines --python "$tool/bin/python" "$@"
 }
 
+# The servers run in that environment. Their client, boto3, is loaded from it: what both have is locked to one version.
+catalogs() {
+    tool catalogs requirements/catalogs.txt
+    PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) ICEPUFFIN_CATALOG_SERVERS=$tool/bin/python \
+        python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
+}
+
 command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
@@ -210,6 +217,7 @@ case $command in
     test | check) packages; check "$@" ;;
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
+    catalogs) setup; catalogs "$@" ;;
     engines) setup; engines "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;

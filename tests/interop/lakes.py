@@ -29,6 +29,10 @@ _POLARS_NAMES = {
 }
 
 
+GLUE_KEYS = {"glue.access-key-id": "test", "glue.secret-access-key": "testsecret"}
+"""moto takes any keys"""
+
+
 @dataclass(frozen=True)
 class Lake:
     """The catalog has one name, and the warehouse one string, on both sides."""
@@ -113,11 +117,13 @@ class Lake:
 def open_lake(
     name: str, uri: str, folder: Path, *, s3: StorageConfig | None = None, spark: Any = None, **properties: str
 ) -> Iterator[Lake]:
-    """A catalog at `uri` (SQLAlchemy's, or http://) over a folder, or over the bucket of `s3`."""
+    """A catalog at `uri` (SQLAlchemy's, http:// or glue+http://) over a folder, or over the bucket of `s3`."""
     root = f"s3://lake/{name}" if s3 else f"file://{folder}/warehouse"
     files = {**s3.properties, "client.region": "us-east-1"} if s3 else {}
-    kind = "rest" if uri.startswith("http") else "sql"
-    catalog = open_catalog(name, {"type": kind, "uri": uri, "warehouse": root, **files, **properties})
+    address = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri}
+    if uri.startswith("glue+"):
+        address = {"type": "glue", "glue.endpoint": uri.removeprefix("glue+"), "glue.region": "us-east-1", **GLUE_KEYS}
+    catalog = open_catalog(name, {**address, "warehouse": root, **files, **properties})
     lake = Lake(name, catalog, root, StorageConfig(files), spark)
     catalog.create_namespace_if_not_exists(lake.namespace)
     if spark is not None:
@@ -131,6 +137,9 @@ def _spark_catalog(uri: str, warehouse: str, files: dict[str, str]) -> dict[str,
     conf = {"": "org.apache.iceberg.spark.SparkCatalog", ".warehouse": warehouse, ".cache-enabled": "false"}
     if uri.startswith("http"):
         conf |= {".type": "rest", ".uri": uri}
+    elif uri.startswith("glue+"):
+        conf |= {".type": "glue", ".glue.endpoint": uri.removeprefix("glue+"), ".client.region": "us-east-1"}
+        conf[".io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"  # its own default is S3
     else:
         url = make_url(uri)
         conf |= {".type": "jdbc", ".jdbc.schema-version": "V1"}

@@ -1,0 +1,32 @@
+"""AWS Glue's data catalog as moto serves it, with the version check of the real one: `python moto_glue.py PORT`.
+
+moto takes every UpdateTable; Glue refuses one whose VersionId is not the table's. Runs in an environment of its own,
+and imports nothing of icepuffin.
+"""
+
+import sys
+import threading
+from typing import Any
+
+from moto.glue.exceptions import GlueClientError  # type: ignore[import-not-found]
+from moto.glue.responses import GlueResponse  # type: ignore[import-not-found]
+from moto.server import main  # type: ignore[import-not-found]
+
+_lock = threading.Lock()
+_update_table = GlueResponse.update_table
+
+
+def update_table(response: Any) -> Any:
+    """https://docs.aws.amazon.com/glue/latest/webapi/API_UpdateTable.html, VersionId."""
+    expected = response.parameters.get("VersionId")
+    with _lock:
+        name = response.parameters["TableInput"]["Name"]
+        table = response.glue_backend.get_table(response.parameters["DatabaseName"], name)
+        if expected is not None and expected != table.as_dict()["VersionId"]:
+            raise GlueClientError("ConcurrentModificationException", f"{name} is not at version {expected}")
+        return _update_table(response)
+
+
+if __name__ == "__main__":
+    GlueResponse.update_table = update_table
+    main(["-H", "127.0.0.1", "-p", sys.argv[1]])
