@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
+from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, U64, Bool, Floats, read_only
 from icepuffin.ann_kernels.beam_search import VisitedTable, beam_search, new_beam_scratch
+from icepuffin.ann_kernels.bitmap import Bitmap, has_row
 from icepuffin.ann_kernels.compilation import fast_kernel, strict_kernel
 from icepuffin.ann_kernels.distance import reported
 from icepuffin.ann_kernels.distance_computers import (
@@ -35,7 +36,7 @@ from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, encode, preserves_neighbors, ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
-from icepuffin.ann_kernels.top_k import Neighbors, RowIds, exact_top_k
+from icepuffin.ann_kernels.top_k import ExactTopK, Neighbors, RowIds
 
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
@@ -69,8 +70,8 @@ class _LiveGraph(NamedTuple):
     """A graph and the nodes that a search may return."""
 
     adjacency: Adjacency
-    is_live: Bool
-    """bool[N]"""
+    live: U64
+    """The words of their `Bitmap`, u64[ceil(N / 64)]"""
 
 
 class _EntryPoints(NamedTuple):
@@ -194,16 +195,15 @@ class Searcher:
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
         """Marks that no thread uses: new ones per query would cost more than the query"""
-        self._is_live = np.ones(graph.count, np.bool_) if is_live is None else np.require(is_live, np.bool_, ["C", "W"])
-        self._live_count = int(np.count_nonzero(self._is_live))
+        self._live = Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live)
+        self._live_count = self._live.count()
 
-    def masked(self, is_live: Bool) -> "Searcher":
-        """The same searcher, codes and all, that returns only the nodes marked in `is_live` bool[N]."""
-        if len(is_live) != self._count:
-            raise DimensionError(f"the graph has {self._count} nodes, but there are {len(is_live)} live")
+    def masked(self, live: Bitmap) -> "Searcher":
+        """The same searcher, codes and all, that returns only the nodes in `live`."""
+        if live.size != self._count:
+            raise DimensionError(f"the graph has {self._count} nodes, but there are {live.size} live")
         other = copy.copy(self)
-        other._is_live = np.require(is_live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
-        other._live_count = int(np.count_nonzero(is_live))  # noqa: SLF001
+        other._live, other._live_count = live, live.count()  # noqa: SLF001  # its own kind
         return other
 
     @property
@@ -282,12 +282,15 @@ class Searcher:
         """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
-        return exact_top_k(queries, self._vectors, k, self._metric, is_live=self._is_live, ids=ids)
+        top = ExactTopK(queries, k, self._metric)
+        rows = None if self._live_count == self._count else self._live.places()
+        top.update(self._vectors, (lambda places: places) if ids is None else ids, rows=rows)
+        return top.result()
 
     def _walk(self, queries: Floats, k: int, width: int, threads: int) -> _Results:
         """The results of a beam of one width, some queries in a thread at a time."""
         results = _Results.unfilled(len(queries), k)
-        graph = (*self._adjacency, self._is_live, self._entry_points)
+        graph = (*self._adjacency, self._live.words, self._entry_points)
         ranked = max(k, min(width, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
 
@@ -352,7 +355,7 @@ def _entry_points(graph: Graph) -> I32:
 def _search_block(
     queries: Queries,
     entry_queries: Queries,
-    graph: tuple[I32, I32, Bool, I32],
+    graph: tuple[I32, I32, U64, I32],
     width: int,
     ranking: _RankingFields,
     visited: _VisitedFields,
@@ -360,12 +363,12 @@ def _search_block(
 ) -> None:
     """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
 
-    `graph` is (neighbors, degrees, is_live, entry points).
+    `graph` is (neighbors, degrees, words of the live nodes, entry points).
     """
-    neighbors, degrees, is_live, nodes = graph
+    neighbors, degrees, live, nodes = graph
     _search_rows(
         queries,
-        _LiveGraph(Adjacency(neighbors, degrees), is_live),
+        _LiveGraph(Adjacency(neighbors, degrees), live),
         _EntryPoints(nodes, entry_queries),
         width,
         _Ranking(*ranking),
@@ -390,7 +393,7 @@ def _search_rows(
     distances are those of the beam.
     """
     scratch = new_beam_scratch(width, visited, 0, graph.adjacency.neighbors.shape[1])
-    candidates, is_live, nodes = scratch.candidates, graph.is_live, entry_points.nodes
+    candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
     ids, distances, work = results.ids, results.distances, results.work
     best = np.empty(ranking.ranked, np.int32)
     best_distances = np.empty(ranking.ranked)
@@ -406,7 +409,7 @@ def _search_rows(
             if count == ranking.ranked:
                 break
             node = key_node(candidates[place])
-            if is_live[node]:
+            if has_row(live, node):
                 best[count] = node
                 best_distances[count] = np.float64(key_distance(candidates[place]))
                 count += 1

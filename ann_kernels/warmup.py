@@ -4,6 +4,7 @@ import numpy as np
 
 from icepuffin.ann_kernels import product_quantization, theta, vamana
 from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
@@ -43,6 +44,7 @@ def warm() -> None:
     for ready in (even, read_only(even)):
         hashes = content_hash(ready)
     pair_equal(hashes, hashes)
+    Bitmap.of_rows(Bitmap.of(even[:, 0] > 0).places(), len(even))
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()

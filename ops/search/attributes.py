@@ -1,25 +1,29 @@
 """Conditions on columns whose values the index version keeps: matching rows, by what was read at the refresh.
 
 A column's distinct values are compared once; its rows and nodes have their codes. So the meaning of a condition is that
-of comparing the rows of the data files: the same code compares (`predicate`).
+of comparing the rows of the data files: the same code compares (`predicate`), but for equal texts and whole numbers,
+which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
 """
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_, or_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import And, BooleanExpression, BoundIsNull, BoundNotNull, Or
+from pyiceberg.expressions import And, BooleanExpression, BoundEqualTo, BoundIn, BoundIsNull, BoundNotNull, Or
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import ListType
 
-from icepuffin.ann_kernels.arrays import I64, Bool
+from icepuffin.ann_kernels.arrays import I64, U32, Bool
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_name, merged, reading_of, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
@@ -32,10 +36,56 @@ from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
 
+_MOST_LISTED = 1 << 16
+"""Values that are looked up in a dictionary, of some 100 bytes each, rather than compared with all of a column"""
 _NO_LIST = 3
 """State of the list of a row that is deleted, or whose file's values are missing"""
 _MOST_RUNS = 8
-"""Runs of codes that are compared one by one, which is faster than a look-up"""
+"""Runs of codes whose rows are looked up run by run, which is faster than a look-up of each row's code"""
+_SPARSE = 32
+"""Rows of a column per row with some codes, from which these rows are marked one by one: a bitmap has as many rows in
+the bytes of one number"""
+
+
+class CodedRows:
+    """Some rows, or nodes, by the code of each. Thread-safe.
+
+    Memory, once a condition was on them: at most 8 bytes per row beside the codes.
+    """
+
+    def __init__(self, codes: Codes, count: int) -> None:
+        self.codes = codes
+        """u8, u16 or u32 [n]: under `count`"""
+        self._count = count
+        self._kept: dict[int, Bitmap] = {}
+        """Rows of codes that are not sparse: there are fewer than `_SPARSE` such codes"""
+
+    @cached_property
+    def _order(self) -> U32:
+        """u32[n]: the rows by their codes, those of a code ascending."""
+        order = np.argsort(self.codes.astype(np.uint16), kind="stable")  # a radix sort, which for u32 there is not
+        if self.codes.dtype.itemsize > 2:
+            order = order[np.argsort((self.codes >> 16).astype(np.uint16)[order], kind="stable")]
+        return order.astype(np.uint32)
+
+    @cached_property
+    def starts(self) -> I64:
+        """int64[codes + 1]: rows of smaller codes than each."""
+        return np.append(0, np.cumsum(np.bincount(self.codes, minlength=self._count)))
+
+    def number_within(self, first: int, last: int) -> int:
+        """Number of rows with the codes `first` to `last`."""
+        return int(self.starts[last + 1] - self.starts[first])
+
+    def within(self, first: int, last: int) -> Bitmap:
+        """The rows with the codes `first` to `last`."""
+        if self.number_within(first, last) * _SPARSE <= len(self.codes):
+            return Bitmap.of_rows(self._order[self.starts[first] : self.starts[last + 1]], len(self.codes))
+        if first < last:
+            return Bitmap.of(_within(self.codes, first, last))
+        if first not in self._kept:
+            self._kept[first] = Bitmap.of(_within(self.codes, first, last))
+        return self._kept[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,28 +93,31 @@ class _Part:
     """A part of a condition that is on one column: the codes for which it is true."""
 
     field_id: int
-    true: Bool
-    """bool[codes]: whether it is true for the value of each code; the last code is of rows without a value here"""
+    runs: Sequence[tuple[int, int]]
+    """(first, last) of codes for which it is true, ascending"""
 
-    @cached_property
-    def _runs(self) -> list[tuple[int, int]]:
-        """(first, last) of the codes that lie together for which it is true."""
-        edges = np.flatnonzero(np.diff(self.true, prepend=False, append=False)).reshape(-1, 2)
-        return [(int(start), int(end) - 1) for start, end in edges]
+    @classmethod
+    def of(cls, field_id: int, true: Bool) -> "_Part":
+        """From bool[values]: for which values it is true."""
+        codes = np.flatnonzero(true)
+        breaks = np.flatnonzero(np.diff(codes) > 1)
+        firsts, lasts = np.append(codes[:1], codes[breaks + 1]), np.append(codes[breaks], codes[-1:])
+        return cls(field_id, list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
 
-    def rows(self, codes: Codes) -> Bool:
-        """bool[n]: for which rows it is true, by their codes."""
-        runs = self._runs
-        if len(runs) <= _MOST_RUNS:
-            marked = np.zeros(len(codes), np.bool_) if not runs else _within(codes, *runs[0])
-            for run in runs[1:]:
-                marked |= _within(codes, *run)
-            return marked
-        if codes.dtype == np.uint8:
-            table = np.zeros(256, np.bool_)
-            table[: len(self.true)] = self.true
-            return np.frombuffer(bytearray(codes.tobytes().translate(table.tobytes())), np.bool_)
-        return self.true.take(codes)
+    def count(self, rows: CodedRows) -> int:
+        """Number of rows for which it is true."""
+        return sum(rows.number_within(*run) for run in self.runs)
+
+    def rows(self, rows: CodedRows) -> Bitmap:
+        """The rows for which it is true."""
+        if not self.runs:
+            return Bitmap.of_rows((), len(rows.codes))
+        if len(self.runs) <= _MOST_RUNS:
+            return reduce(or_, (rows.within(*run) for run in self.runs))
+        edges = np.zeros(len(rows.starts), np.int8)
+        firsts, lasts = np.array(self.runs).T
+        edges[firsts], edges[lasts + 1] = 1, -1
+        return Bitmap.of(np.cumsum(edges, dtype=np.int8).view(np.bool_).take(rows.codes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,13 +139,14 @@ class Lists:
     places: npt.NDArray[np.unsignedinteger]
     """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
 
-    def having(self, code: int, span: slice) -> npt.NDArray[np.unsignedinteger]:
-        """The lists of a span that have an element, by their numbers in the span."""
-        places = self.places[self.starts[code] : self.starts[code + 1]]
-        if span.start or span.stop < len(self.states):
-            first, last = np.searchsorted(places, np.array([span.start, span.stop], places.dtype))
-            places = places[first:last] - places.dtype.type(span.start)
-        return places
+    def in_state(self, states: Sequence[int]) -> Bitmap:
+        """The lists in one of some states."""
+        return Bitmap.of(np.isin(self.states, states))
+
+    def having(self, codes: Sequence[int]) -> Bitmap:
+        """The lists that have one of some elements."""
+        places = [self.places[self.starts[code] : self.starts[code + 1]] for code in codes]
+        return Bitmap.of_rows(np.concatenate([np.empty(0, self.places.dtype), *places]), len(self.states))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +159,12 @@ class _ListPart:
     states: tuple[int, ...]
     """States of a list that has none of the elements, for which the part is true"""
 
-    def rows(self, lists: Lists, span: slice) -> Bool:
-        """bool[n]: for which lists of a span it is true."""
-        marked = np.zeros(span.stop - span.start, np.bool_)
-        for state in self.states:
-            marked |= lists.states[span] == state
-        for code in self.elements or ():
-            marked[lists.having(code, span)] = not self.states
-        return marked
+    def rows(self, lists: Lists) -> Bitmap:
+        """The lists for which it is true."""
+        if self.elements is None:
+            return lists.in_state(self.states)
+        having = lists.having(self.elements)
+        return lists.in_state(self.states).without(having) if self.states else having
 
 
 _Tree = _Part | _ListPart | _Combination
@@ -126,19 +178,15 @@ def _within(codes: Codes, first: int, last: int) -> Bool:
     return codes <= kind(last) if not first else codes - kind(first) <= kind(last - first)  # unsigned: wraps around
 
 
-def _evaluate(tree: _Tree, columns: Mapping[int, "Codes | Lists"], span: slice) -> Bool:
-    """bool[n]: for which rows of a span a tree is true, by their codes or lists in each column."""
+def _evaluate(tree: _Tree, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
+    """The rows for which a tree is true, by their codes or lists in each column."""
     if isinstance(tree, _Combination):
-        first, *others = tree.parts
-        marked = _evaluate(first, columns, span)
-        for part in others:
-            (np.logical_and if tree.every else np.logical_or)(marked, _evaluate(part, columns, span), out=marked)
-        return marked
+        return reduce(and_ if tree.every else or_, (_evaluate(part, columns) for part in tree.parts))
     values = columns[tree.field_id]
     if isinstance(tree, _ListPart) and isinstance(values, Lists):
-        return tree.rows(values, span)
-    if isinstance(tree, _Part) and isinstance(values, np.ndarray):
-        return tree.rows(values[span])
+        return tree.rows(values)
+    if isinstance(tree, _Part) and isinstance(values, CodedRows):
+        return tree.rows(values)
     raise TypeError(f"field {tree.field_id} is a column of lists to a condition, and of plain values to the index")
 
 
@@ -148,18 +196,28 @@ class AttributeColumn:
     def __init__(self, values: pa.Array, codes: Codes, missing: Mapping[FileNumber, str]) -> None:
         self.values = values
         """Distinct values, in order where they have one, and null"""
-        self.codes = codes
-        """u8, u16 or u32 [rows]: place of each row's value, by file number and position. Rows that are deleted, or lie
+        self.rows = CodedRows(codes, len(values) + 1)
+        """All rows, by file number and position. A code is the place of the row's value. Rows that are deleted, or lie
         in a file whose values are missing, have the code `len(values)`"""
         self.missing = missing
         """Live files whose values the version lacks, with the reason"""
-        self.nodes: dict[ShardId, Codes] = {}
-        """Codes of the nodes of each shard"""
+        self.nodes: dict[ShardId, CodedRows] = {}
+        """Nodes of each shard"""
 
     @cached_property
-    def counts(self) -> I64:
-        """int64[codes]: rows with each code."""
-        return np.bincount(self.codes, minlength=len(self.values) + 1)
+    def _code_of(self) -> dict[Any, int]:
+        """Code of each value, where Python compares values as Arrow does and there are not many; else empty."""
+        kind = self.values.type
+        listed = (pa.types.is_string(kind) or pa.types.is_integer(kind)) and len(self.values) <= _MOST_LISTED
+        return {value: code for code, value in enumerate(self.values.to_pylist())} if listed else {}
+
+    def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> _Part:
+        """A part of a predicate that is on this column. Raises FilterError."""
+        if self._code_of and isinstance(part, BoundEqualTo | BoundIn):
+            values = part.value_set if isinstance(part, BoundIn) else {part.literal.value}
+            codes = sorted(self._code_of[value] for value in values if value in self._code_of)
+            return _Part(field_id, [(code, code) for code in codes])
+        return _Part.of(field_id, predicate.truth(part, self.values))
 
 
 class ListColumn:
@@ -213,15 +271,16 @@ class Attributes:
         """The name of a column in the snapshot."""
         return str(self._schema.find_column_name(field_id))
 
-    def node_codes(self, column: AttributeColumn, shard_id: ShardId, shard: MaskedShard) -> Codes:
-        """The codes of a shard's nodes; those of nodes without a live row mean nothing."""
+    def node_codes(self, column: AttributeColumn, shard_id: ShardId, shard: MaskedShard) -> CodedRows:
+        """A shard's nodes, by their codes; those of nodes without a live row mean nothing."""
         with self._lock:
             if shard_id not in column.nodes:
                 rows, outside = self._rows_of(shard)
-                codes = column.codes[rows] if len(column.codes) else np.empty(0, column.codes.dtype)
+                of_rows = column.rows.codes
+                codes = of_rows[rows] if len(of_rows) else np.empty(0, of_rows.dtype)
                 if outside.any():
                     codes[outside] = len(column.values)
-                column.nodes[shard_id] = codes
+                column.nodes[shard_id] = CodedRows(codes, len(column.values) + 1)
             return column.nodes[shard_id]
 
     def node_lists(self, column: ListColumn, shard_id: ShardId, shard: MaskedShard) -> Lists:
@@ -353,7 +412,7 @@ def _sorted(values: pa.Array) -> tuple[pa.Array, I64]:
     return values.take(order), ranks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Condition:
     """The part of a condition that is on columns of an index version."""
 
@@ -372,7 +431,7 @@ class Condition:
             own = extract_field_ids(part)
             column = columns[min(own)]
             if len(own) == 1 and isinstance(column, AttributeColumn):
-                return _Part(min(own), np.append(predicate.truth(part, column.values), False))
+                return column.part(part, min(own), predicate)
             if isinstance(part, And | Or):
                 return _Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
             if len(own) == 1 and isinstance(column, ListColumn):
@@ -393,32 +452,29 @@ class Condition:
 
     def rows(self, number: FileNumber) -> Bool:
         """bool[rows]: which rows of a file satisfy it."""
-        return self._of_rows(slice(int(self.attributes.starts[number]), int(self.attributes.starts[number + 1])))
+        return self._rows.marked(int(self.attributes.starts[number]), int(self.attributes.starts[number + 1]))
 
-    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
-        """bool[N]: which nodes of a shard satisfy it, of those with a live row."""
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
+        """The nodes of a shard that satisfy it, of those with a live row."""
         own = {
             field_id: self.attributes.node_lists(column, shard_id, shard)
             if isinstance(column, ListColumn)
             else self.attributes.node_codes(column, shard_id, shard)
             for field_id, column in self.columns.items()
         }
-        return _evaluate(self.tree, own, slice(0, len(shard.is_live)))
+        return _evaluate(self.tree, own)
 
     def count(self) -> int:
         """Number of rows that satisfy it, of the files that it decides."""
         column = None if isinstance(self.tree, _Combination) else self.columns[self.tree.field_id]
         if isinstance(self.tree, _Part) and isinstance(column, AttributeColumn):
-            return int(column.counts[self.tree.true].sum())
-        every = int(np.count_nonzero(self._of_rows(slice(0, int(self.attributes.starts[-1])))))
-        return every - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
+            return self.tree.count(column.rows)
+        return self._rows.count() - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
 
-    def _of_rows(self, span: slice) -> Bool:
-        own = {
-            field_id: column.rows if isinstance(column, ListColumn) else column.codes
-            for field_id, column in self.columns.items()
-        }
-        return _evaluate(self.tree, own, span)
+    @cached_property
+    def _rows(self) -> Bitmap:
+        """The rows that satisfy it, of all."""
+        return _evaluate(self.tree, {field_id: column.rows for field_id, column in self.columns.items()})
 
 
 def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> _ListPart:
@@ -481,16 +537,12 @@ class AttributeMatches(Matches):
             return sum(len(positions) for positions in self.positions.values())
         return self.condition.count() + self.others.count
 
-    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """See Matches."""
-        marked = self.condition.nodes(shard_id, shard)
-        files, positions = (shard.file_numbers, shard.positions) if self.rest or self.others.positions else (None, None)
-        if files is not None and positions is not None:
-            if self.rest is not None:
-                marked &= self.rest.mask(files, positions)
-            if self.others.positions:
-                marked |= self.others.mask(files, positions)
-        return marked
+        nodes = self.condition.nodes(shard_id, shard)
+        if self.rest is not None:
+            nodes &= self.rest.nodes(shard_id, shard)
+        return nodes | self.others.nodes(shard_id, shard) if self.others.positions else nodes
 
 
 def find_matches_by_attributes(

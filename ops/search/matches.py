@@ -18,6 +18,7 @@ from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.types import UUIDType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.manifests import read_manifests
@@ -63,9 +64,9 @@ class Matches:
                 mask[rows] = np.isin(positions[rows], matching)
         return mask
 
-    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
-        """bool[N]: which nodes of a shard match, of those with a live row."""
-        return self.mask(shard.file_numbers, shard.positions)
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
+        """The nodes of a shard that match, of those with a live row."""
+        return Bitmap.of(self.mask(shard.file_numbers, shard.positions))
 
 
 class _FilePlanner(ManifestGroupPlanner):
@@ -108,6 +109,7 @@ class MatchCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._matches: OrderedDict[str, Matches] = OrderedDict()
+        self._rows = 0
 
     def get(self, where: str | BooleanExpression, find: Callable[[], Matches]) -> Matches:
         """The matches of a condition: kept from an earlier call, or made by `find`."""
@@ -118,12 +120,11 @@ class MatchCache:
                 return self._matches[key]
         new_matches = find()
         with self._lock:
-            self._matches[key] = new_matches
-            while (
-                sum(matches.count for matches in self._matches.values()) > _MAX_ROWS
-                or len(self._matches) > _MAX_CONDITIONS
-            ):
-                self._matches.popitem(last=False)
+            if key not in self._matches:  # else another thread was faster
+                self._matches[key] = new_matches
+                self._rows += new_matches.count
+            while self._rows > _MAX_ROWS or len(self._matches) > _MAX_CONDITIONS:
+                self._rows -= self._matches.popitem(last=False)[1].count
         return new_matches
 
 

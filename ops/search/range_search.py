@@ -175,7 +175,7 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
         step = batch_rows(shard.vectors.shape[1])
         for start in range(0, len(nodes), step):
             batch: npt.NDArray[np.intp] | slice = nodes[start : start + step]
-            if len(nodes) == len(shard.is_live):  # all of them: a slice copies nothing
+            if len(nodes) == shard.nodes:  # all of them: a slice copies nothing
                 batch = slice(start, start + step)
             yield RowVectors(numbers[batch], shard.positions[batch], shard.vectors[batch])
 

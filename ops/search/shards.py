@@ -1,11 +1,12 @@
 """Shards of an index version, masked for the snapshot that is read."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ops.addresses import addresses_of, rows_at
@@ -26,14 +27,24 @@ class MaskedShard:
     shard: ReadyShard
     slot_to_number: I64
     """int64[slots]: file number of each file slot of the version; -1 where the file is not live"""
-    is_live: Bool
-    """bool[N]: nodes that a search may return"""
+    live: Bitmap
+    """Nodes that a search may return"""
     searcher: Searcher
     """Searcher that returns live nodes only"""
 
     @classmethod
-    def of(cls, shard: ReadyShard, slot_to_number: I64, is_live: Bool) -> "MaskedShard":
-        return cls(shard, slot_to_number, is_live, shard.searcher.masked(is_live))
+    def of(cls, shard: ReadyShard, slot_to_number: I64, live: Bitmap) -> "MaskedShard":
+        return cls(shard, slot_to_number, live, shard.searcher.masked(live))
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes, whether live or not."""
+        return self.live.size
+
+    @property
+    def is_live(self) -> Bool:
+        """bool[N]: nodes that a search may return. Made anew: bits take an eighth of the memory."""
+        return self.live.marked()
 
     @property
     def file_numbers(self) -> I64:
@@ -56,14 +67,13 @@ class MaskedShard:
         """int64[N]: row position of each node."""
         return self.shard.row_positions
 
-    def restricted(self, allowed: Bool) -> "MaskedShard":
-        """The same shard with only those live nodes that `allowed` bool[N] marks."""
-        is_live = self.is_live & allowed
-        return replace(self, is_live=is_live, searcher=self.searcher.masked(is_live))
+    def restricted(self, allowed: Bitmap) -> "MaskedShard":
+        """The same shard with only those live nodes that `allowed` has."""
+        return MaskedShard.of(self.shard, self.slot_to_number, self.live & allowed)
 
     def restricted_to_files(self, files: frozenset[FileNumber]) -> "MaskedShard":
         """The same shard with only those live nodes that lie in `files`. The other files are scanned."""
-        return self.restricted(np.isin(self.file_numbers, list(files)))
+        return self.restricted(Bitmap.of(np.isin(self.file_numbers, list(files))))
 
     def candidates(self, nodes: I64, distances: F64) -> Candidates:
         """Nodes int64[Q, k] (-1 and infinitely far where there are fewer) as rows of the table."""
@@ -122,7 +132,7 @@ class ShardMasker:
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
         is_live = self._live_nodes(shard, self._slot_to_number[shard.file_slots], entry.tombstones)
-        return MaskedShard.of(shard, self._slot_to_number, is_live)
+        return MaskedShard.of(shard, self._slot_to_number, Bitmap.of(is_live))
 
     def _live_nodes(self, shard: ReadyShard, file_numbers: I64, tombstones: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""

@@ -86,7 +86,7 @@ def search_version(
     matching = sum(shard.searcher.live_count for shard in version.shards)
     if not matching:
         return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
-    share = matching / sum(len(shard.is_live) for shard in version.shards)
+    share = matching / sum(shard.nodes for shard in version.shards)
     width = max(parameters.search_list, int(np.ceil(_MATCHES_IN_BEAM * k / share)))
     if comparing_is_faster(matching, width * len(version.shards)) and not version.lean:
         return _compare(version, queries, k if version.exact else k * parameters.oversample)
@@ -118,7 +118,7 @@ def _walk(version: LoadedVersion, queries: F64, k: int, parameters: SearchParame
         candidates = shard.candidates(nodes, distances)
         parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))
         expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
-        work.append(ShardWork(shard_id, len(shard.is_live), len(shard_queries), expanded, computed))
+        work.append(ShardWork(shard_id, shard.nodes, len(shard_queries), expanded, computed))
     best = merge(parts or [Candidates.none(len(queries), count)], count)
     return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
 
@@ -131,7 +131,7 @@ def _compare(matching: LoadedVersion, queries: F64, k: int) -> IndexAnswer:
         if not (count := shard.searcher.live_count):
             continue
         parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
-        work.append(ShardWork(shard_id, len(shard.is_live), len(queries), 0, count * len(queries)))
+        work.append(ShardWork(shard_id, shard.nodes, len(queries), 0, count * len(queries)))
     width = sum(part.files.shape[1] for part in parts) if directions else k
     return IndexAnswer(
         merge(parts, width),

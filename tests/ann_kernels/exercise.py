@@ -11,6 +11,7 @@ import numpy as np
 
 from icepuffin.ann_kernels import bulk_build, kmeans, product_quantization, scalar_quantization, vamana
 from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.bulk_build import BulkParams
 from icepuffin.ann_kernels.carving import Carving
 from icepuffin.ann_kernels.compilation import JIT
@@ -54,12 +55,15 @@ def main() -> dict[str, Any]:
     graph = built(even, Metric.L2)
     coded = scalar_quantization.encode(even)
     assert coded is not None
+    live = Bitmap.of(even[:, 0] > even[0, 0])
+    masked = Searcher(graph, even, Metric.L2, coded_from=1).masked(Bitmap.of_rows(live.places()[::2], ROWS))
     searcher = Searcher(graph, even, Metric.L2, coded_from=1)
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
     out = {
         "mode": {"vnni": HAS_VNNI, "jit": JIT},
         "graph": digest(graph.neighbors, graph.degrees),
         "found": digest(ids, stats.expanded, stats.distances),
+        "masked": digest(masked.search(even[:5] + 0.1, 3, search_list=12)[0]),
         "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
     }
     for metric in Metric:

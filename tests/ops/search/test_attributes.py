@@ -54,7 +54,7 @@ from icepuffin.ops.model import Action, FileSlot, LiveFile, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
-from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
+from icepuffin.ops.search.attributes import Attributes, CodedRows, _Part, find_matches_by_attributes
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.loaded_version import load_version
@@ -103,7 +103,7 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
     assert kept.count == scanned.count
     loaded = load_version(version, live, STORAGE, complete=True, threads=1)
     for shard_id, shard in zip(loaded.shard_ids, loaded.shards, strict=True):
-        nodes = (matches.nodes(shard_id, shard)[shard.is_live] for matches in (kept, scanned))
+        nodes = (matches.nodes(shard_id, shard).marked()[shard.is_live] for matches in (kept, scanned))
         assert np.array_equal(*nodes), "of a search through the graph"
     return *({number: rows.tolist() for number, rows in one.positions.items()} for one in (kept, scanned)), kept.how
 
@@ -137,6 +137,22 @@ def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept
         assert own == scanned, text
         ways.add(how.split("; ")[-1].split(" ", 2)[-1])
     assert len(ways) > 1
+
+
+@pytest.mark.parametrize(("kind", "codes"), [(np.uint8, 3), (np.uint8, 200), (np.uint16, 900), (np.uint32, 1 << 17)])
+def test_rows_of_codes_are_those_that_have_them(kind: type[np.unsignedinteger], codes: int) -> None:
+    """Frequent codes and rare ones, runs of codes, and more runs than are looked up one by one."""
+    rng = np.random.default_rng(codes)
+    skewed = (codes * rng.random(2_000) ** 4).astype(kind)
+    rows = CodedRows(skewed, codes)
+    for most in (1, 4, 40) * 4:
+        true = np.zeros(codes, np.bool_)
+        for first in rng.choice(skewed, rng.integers(most)).astype(int):
+            true[first : first + rng.integers(1, 1 + codes // 3 if rng.random() < 0.2 else 3)] = True
+        part = _Part.of(1, true)
+        assert np.array_equal(part.rows(rows).marked(), true[skewed])
+        assert part.count(rows) == np.count_nonzero(true[skewed])
+        assert part.runs == sorted(part.runs)
 
 
 @pytest.fixture
