@@ -1,5 +1,6 @@
 """Real parts for every test: a SQLite catalog, tables with vectors, runners."""
 
+import gc
 import itertools
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from icepuffin.ops.cache.settings import DIRECTORY
 from icepuffin.ops.cache.shards import use_settings
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
+from tests.services.class_archive import archive_options
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri
 from tests.services.processes import SMALL_JVM
@@ -40,7 +42,13 @@ STORAGE = StorageConfig({})
 settings.register_profile("icepuffin", deadline=None)  # a busy machine is no failure
 settings.load_profile("icepuffin")
 
-os.environ.setdefault("JAVA_TOOL_OPTIONS", SMALL_JVM)
+os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{SMALL_JVM} {archive_options()}")
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests stay to the end: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @event.listens_for(Engine, "connect")

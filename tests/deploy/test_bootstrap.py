@@ -63,6 +63,21 @@ def test_java_reads_the_certificates_of_the_machine(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == trusted > 0
 
 
+def test_the_two_halves_of_the_packages_are_all_of_them(tmp_path: Path) -> None:
+    """They are installed side by side."""
+    script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
+    (function,) = re.findall(r"^half\(\) \{.*\}$", script, re.MULTILINE)
+    halves = [
+        subprocess.run(["sh", "-euc", f"{function}\nhalf {part}"], cwd=DEPLOY.parent, capture_output=True, check=True)
+        for part in (0, 1)
+    ]
+    lock = (DEPLOY.parent / "requirements" / "lock.txt").read_bytes()
+    lines = [half.stdout.splitlines() for half in halves]
+    assert sorted(lines[0] + lines[1]) == sorted(lock.splitlines())
+    pinned, other = (sum(b"==" in line for line in half) for half in lines)
+    assert abs(pinned - other) <= 1 < pinned
+
+
 def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
     """Type checks and import rules read the folder that `namespace` makes of links."""
     script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
