@@ -310,8 +310,8 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
 def _verify_committed(
     table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None
 ) -> DerivedVersion:
-    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot and its base must
-    be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
+    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base, its
+    parent and its packs must be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
     """
     if table.metadata.current_snapshot_id == snapshot_id:
         raise UnsupportedCatalogError(
@@ -326,7 +326,22 @@ def _verify_committed(
     version = _find_committed(table, binding, (snapshot_id,))
     if version is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
         raise _tag_not_kept(table, binding.tag)
+    _require_unchanged(table, binding, version)
     return version
+
+
+def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) -> None:
+    """Raises UnsupportedCatalogError where the catalog changed the version's parent, or does not keep its packs."""
+    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
+    if snapshot is None or snapshot.parent_snapshot_id != binding.base_snapshot_id:
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: catalog {table.catalog.name!r} gave index snapshot {version.index_snapshot_id} "
+            f"another parent than {binding.base_snapshot_id}; use another catalog for tables with indexes"
+        )
+    if binding.tag in version.tags:  # where it has moved on, the packs may have gone as they should
+        for pack in version.packs:
+            if not pack.is_kept or not pack.path:
+                raise _tag_not_kept(table, pack_tag(binding.name, pack.holder_id))
 
 
 def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:

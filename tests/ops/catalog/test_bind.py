@@ -8,6 +8,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
@@ -19,6 +20,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS
 from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
+from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.retention_policy import RetentionPolicy
@@ -280,6 +282,59 @@ def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, a
 
     afterwards.then = forget
     with pytest.raises(UnsupportedCatalogError, match="did not keep it"):
+        bindings.publish(table, binding(table))
+
+
+@pytest.mark.parametrize("update", ["tag", "statistics", "snapshot"])
+def test_a_catalog_that_does_not_keep_a_pack_is_recognised(table: Table, afterwards: Afterwards, update: str) -> None:
+    """A version without its pack answers nothing, and any cleaner of orphans deletes a pack that nothing names."""
+
+    def forget(other: Table) -> None:
+        (tag,) = (ref for ref in other.metadata.refs if ref.startswith("ann_e-pack-"))
+        holder_id = other.metadata.refs[tag].snapshot_id
+        changes: dict[str, TableUpdate] = {
+            "tag": RemoveSnapshotRefUpdate(ref_name=tag),
+            "statistics": RemoveStatisticsUpdate(snapshot_id=holder_id),
+            "snapshot": RemoveSnapshotsUpdate(snapshot_ids=[holder_id]),
+        }
+        change(other, changes[update])
+
+    afterwards.then = forget
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    with pytest.raises(UnsupportedCatalogError, match=r"accepted tag ann_e-pack-\d+ and did not keep it"):
+        bindings.publish(table, replace(binding(table), new_pack=new_pack))
+
+
+def test_a_version_that_was_overtaken_may_have_lost_its_packs(table: Table, afterwards: Afterwards) -> None:
+    def overtaken(other: Table) -> None:
+        bindings.publish(other, binding(other, 2, expected=tag_target(other, "ann_e")))
+        (pack_ref,) = (ref for ref in other.metadata.refs if ref.startswith("ann_e-pack-"))
+        change(other, RemoveSnapshotRefUpdate(ref_name=pack_ref))
+
+    afterwards.then = overtaken
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    assert bindings.publish(table, replace(binding(table, 1), new_pack=new_pack)).tags == ()
+
+
+@pytest.mark.parametrize("parent", ["none", "another"])
+def test_a_catalog_that_changes_the_parent_is_recognised(
+    table: Table, monkeypatch: pytest.MonkeyPatch, parent: str
+) -> None:
+    table.append(make_rows(10, 20))
+    base, other_id = (snapshot.snapshot_id for snapshot in reversed(data_snapshots(table)))
+    through = table.catalog.commit_table
+
+    def with_parent(update: TableUpdate) -> TableUpdate:
+        if not isinstance(update, AddSnapshotUpdate):
+            return update
+        changed = {"parent_snapshot_id": other_id if parent == "another" else None}
+        return update.model_copy(update={"snapshot": update.snapshot.model_copy(update=changed)})
+
+    def commit_table(at: Table, requirements: Any, updates: tuple[TableUpdate, ...]) -> Any:
+        return through(at, requirements, tuple(map(with_parent, updates)))
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(UnsupportedCatalogError, match=f"another parent than {base}"):
         bindings.publish(table, binding(table))
 
 
