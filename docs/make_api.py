@@ -35,7 +35,7 @@ ORDER = (
     "errors",
 )
 METHODS = {
-    "IndexReader": ("search", "within", "follow"),
+    "IndexReader": ("search", "within", "follow", "stats"),
     "FollowingReader": ("search", "within", "update", "close"),
     "SearchResult": ("explain", "to_pandas", "to_polars"),
     "SqlSession": ("on", "sql"),

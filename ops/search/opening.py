@@ -33,6 +33,7 @@ from icepuffin.ops.index.version_reader import OpenVersion, open_versions, share
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
@@ -70,6 +71,7 @@ def open_index(
     threads: int | None = None,
     runner: TaskRunner | None = None,
     in_process_mb: int = IN_PROCESS_MB,
+    recall_sample: float = 0.0,
 ) -> IndexReader:
     """Open an index of a table at a snapshot, for searching.
 
@@ -92,6 +94,9 @@ def open_index(
         Such as `SparkRunner(session)`: its tasks search an index that is too large for this process.
     in_process_mb : int
         Size of an index, in MiB, over which the runner searches it.
+    recall_sample : float
+        Share of the queries that are answered exactly, too, in the background: `IndexReader.stats` has their recall.
+        Default: none.
 
     Returns
     -------
@@ -109,6 +114,8 @@ def open_index(
         The snapshot has equality deletes that cannot be resolved.
     IndexUnavailableError
         With the policy `fail`: the snapshot has no version that can be read.
+    QueryError
+        `stale` or `recall_sample` is out of range.
     ValueError
         `threads` is under 1.
 
@@ -120,7 +127,7 @@ def open_index(
     """
     return _open(
         table, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-        in_process_mb=in_process_mb, on_demand=True,
+        in_process_mb=in_process_mb, on_demand=True, sampler=RecallSampler(recall_sample),
     )  # fmt: skip
 
 
@@ -135,6 +142,7 @@ def _open(
     runner: TaskRunner | None,
     in_process_mb: int,
     on_demand: bool,
+    sampler: RecallSampler,
 ) -> IndexReader:
     """Open an index; see `open_index`. `on_demand`: whether searches may load the shards of a large index."""
     begun = time.perf_counter()
@@ -159,12 +167,14 @@ def _open(
         """Open a newer state of the table; all shards are loaded before the reader is used."""
         return _open(
             newer, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-            in_process_mb=in_process_mb, on_demand=False,
+            in_process_mb=in_process_mb, on_demand=False, sampler=sampler,
         )  # fmt: skip
 
     reopen = _reopen(frozen, snapshot, index, again)
     reload = partial(again, copy(frozen)) if on_demand else None
-    return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen, reload=reload)
+    return IndexReader(
+        target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen, reload=reload, sampler=sampler
+    )
 
 
 def open_exact(

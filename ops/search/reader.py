@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.model import FileNumber
+from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
     checked_distance,
@@ -28,6 +28,7 @@ from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cu
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
@@ -37,7 +38,7 @@ from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer
+from icepuffin.ops.search.version_search import IndexAnswer, exact_distances
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.stage_clock import StageClock
 
@@ -74,6 +75,7 @@ class IndexReader:
         opening: OpeningCost | None = None,
         reopen: Reopen | None = None,
         reload: Callable[[], "IndexReader"] | None = None,
+        sampler: RecallSampler | None = None,
     ) -> None:
         self.table = table_name(target.table)
         self.definition = target.definition
@@ -88,6 +90,7 @@ class IndexReader:
         self._reload = reload
         self._reloading = threading.Lock()
         self._reloaded: IndexReader | None = None
+        self._sampler = sampler
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
         self._rows = RowReader(target.live, target.schema, target.storage)
@@ -246,6 +249,8 @@ class IndexReader:
         try:
             answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
             clock.lap("index")
+            if self._sampler is not None and self._sampler.share:
+                self._sample_recall(self._sampler, vectors, k, matches, answer.candidates)
             candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
             width = candidates.files.shape[1] + k if answer.rounded_directions else k
             if self.tail:
@@ -400,6 +405,29 @@ class IndexReader:
             )
         return FollowingReader(self, IndexReader._newest, interval=interval)
 
+    def stats(self) -> LiveRecall:
+        """The recall of the queries that were answered, by a sample, as of now.
+
+        A reader that was opened with `recall_sample` draws that share of its queries. They are answered exactly, too,
+        in a thread that takes 1 % of a core on average: by comparing every vector that the index holds. What the budget
+        does not admit is left out, and the sample is smaller. Rows that the index lacks are compared exactly in any
+        case, and do not count.
+
+        Returns
+        -------
+        LiveRecall
+            Of the version that answers: `queries`, `recall` and its 95 % interval `low` to `high`; `left_out`,
+            `waiting` and `seconds` say what the sample lacks and costs, `why` the reason where there is none.
+
+        Examples
+        --------
+        >>> reader.stats().queries, reader.stats().why
+        (0, 'open the reader with recall_sample, such as 0.01, to measure that share of its queries')
+        """
+        sampler = self._sampler or RecallSampler(0.0)
+        version = self.version.index_snapshot_id if self.version else SnapshotId(0)
+        return sampler.recall(version, self._why_no_recall(sampler.share))
+
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
         return self._vectors.sample(count)
@@ -474,6 +502,34 @@ class IndexReader:
         ):
             warnings = (_CUT_IN_DOUBT,)
         return answer, warnings
+
+    def _why_no_recall(self, share: float) -> str:
+        """Why the recall of queries is not measured; empty where it is."""
+        loaded = self._choice.loaded
+        if loaded is None:
+            return "every row is compared: answers are exact"
+        if not isinstance(loaded, LoadedVersion):
+            return "tasks search the index, which is not in this process"
+        if loaded.lean or not loaded.exact:
+            return "the index does not hold the table's vectors as they are"
+        return "" if share else "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
+
+    def _sample_recall(
+        self,
+        sampler: RecallSampler,
+        vectors: npt.NDArray[np.float64],
+        k: int,
+        matches: Matches | None,
+        candidates: Candidates,
+    ) -> None:
+        """Draw some of the queries, and have them answered exactly, too."""
+        loaded, version = self._choice.loaded, self.version
+        if not isinstance(loaded, LoadedVersion) or version is None or self._why_no_recall(sampler.share):
+            return
+        for place in range(len(vectors)):
+            if sampler.draws():
+                exact = partial(exact_distances, loaded, vectors[place : place + 1], k, matches)
+                sampler.add(version.index_snapshot_id, candidates.distances[place, :k], exact)
 
     def _require_certifiable(self) -> None:
         """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""

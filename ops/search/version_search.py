@@ -94,6 +94,14 @@ def search_version(
     return replace(answer, strategy="filtered beam")
 
 
+def exact_distances(version: LoadedVersion, queries: F64, k: int, matches: Matches | None) -> F64:
+    """f64[Q, k]: distances of the k nearest rows that an exact version covers (and that match), by comparing each; inf
+    where there are fewer.
+    """
+    compared = _compare(version if matches is None else version.restricted(matches), queries, k)
+    return compared.candidates.padded(k).distances[:, :k]
+
+
 def strategy_of(answers: Sequence[IndexAnswer]) -> str:
     """The strategy of answers for parts of one version. It is exact only if none of them walked a graph."""
     strategies = [answer.strategy for answer in answers]
@@ -134,7 +142,7 @@ def _compare(matching: LoadedVersion, queries: F64, k: int) -> IndexAnswer:
         work.append(ShardWork(shard_id, shard.nodes, len(queries), 0, count * len(queries)))
     width = sum(part.files.shape[1] for part in parts) if directions else k
     return IndexAnswer(
-        merge(parts, width),
+        merge(parts or [Candidates.none(len(queries), k)], width),
         _COMPARED,
         approximate=not matching.exact,
         rounded_directions=directions,

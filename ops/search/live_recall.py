@@ -1,0 +1,169 @@
+"""Recall of live queries: some are answered exactly, too, off the query's path and within a budget of processor time.
+
+A query that is drawn waits in a short list. One thread takes it from there, answers it exactly, and then rests for as
+long as the budget demands. Where the list is full, the query is left out: what is measured then is a smaller sample.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ops.confidence import confidence_interval
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.search.errors import QueryError
+
+BUDGET = 0.01
+"""Share of one core that exact answers take, on average since the first one began"""
+_MOST_WAITING = 16
+_MOST_VERSIONS = 64
+"""Versions whose samples are kept, the last ones that a query was drawn for"""
+_EQUAL = 1e-9
+"""Largest relative difference of distances that are equal but for rounding"""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecall:
+    """Recall of the queries that an index version has answered, by a sample."""
+
+    share: float
+    """Share of the queries that are drawn; 0: none are measured"""
+    queries: int = 0
+    """Drawn queries that were answered exactly, too: the size of the sample"""
+    recall: float | None = None
+    """Mean share of the k nearest rows that an answer had; None without a sample"""
+    low: float = 0.0
+    """Lower end of the 95 % confidence interval of `recall`; 0 without a sample"""
+    high: float = 1.0
+    """Upper end of the 95 % confidence interval of `recall`; 1 without a sample"""
+    waiting: int = 0
+    """Drawn queries that wait for their exact answers, those of other versions included"""
+    left_out: int = 0
+    """Drawn queries that were not measured: the budget did not admit them, or they failed"""
+    seconds: float = 0.0
+    """Processor time of exact answers, those for other versions included"""
+    why: str = ""
+    """Reason why queries are not measured, or why the last one that was drawn could not be; empty without one"""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Measured queries of one version."""
+
+    queries: int = 0
+    recall: float = 0.0
+    """Sum over the queries"""
+    left_out: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A query that was drawn."""
+
+    version: SnapshotId
+    distances: F64
+    """Distances of the rows that were answered, f64[k]; inf where there are fewer"""
+    exact: Callable[[], F64]
+    """Function that gives the distances of the k nearest rows, f64[1, k]; inf where there are fewer"""
+
+
+class RecallSampler:
+    """Draws queries, and measures their recall in a thread. Thread-safe; readers of newer snapshots share it.
+
+    `share`: of the queries that are drawn, 0 to 1; else QueryError.
+    """
+
+    def __init__(self, share: float, *, budget: float = BUDGET) -> None:
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise QueryError(f"recall_sample is {share!r}; it is a share of the queries, 0 to 1")
+        self.share = float(share)
+        self._budget = budget
+        self._random = random.Random()  # noqa: S311  no secret
+        self._lock = threading.Lock()
+        self._waiting: deque[_Drawn] = deque()
+        self._samples: dict[SnapshotId, _Sample] = {}
+        self._seconds = 0.0
+        self._rested = 0.0
+        """Time by the monotonic clock from which the budget admits another exact answer"""
+        self._running = False
+
+    def draws(self) -> bool:
+        """Whether the next query is measured, by chance."""
+        return self._random.random() < self.share
+
+    def add(self, version: SnapshotId, distances: F64, exact: Callable[[], F64]) -> None:
+        """Measure a query that was drawn, when the budget admits it; see `_Drawn`."""
+        with self._lock:
+            if len(self._waiting) == _MOST_WAITING:
+                self._sample(version).left_out += 1
+                return
+            self._waiting.append(_Drawn(version, distances, exact))
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="icepuffin-recall", daemon=True).start()
+
+    def recall(self, version: SnapshotId, why: str = "") -> LiveRecall:
+        """What was measured of a version. `why`: why its queries are not measured."""
+        with self._lock:
+            sample = self._samples.get(version, _Sample())
+            mean = sample.recall / sample.queries if sample.queries else None
+            low, high = confidence_interval(mean or 0.0, sample.queries)
+            return LiveRecall(
+                self.share,
+                sample.queries,
+                mean,
+                low,
+                high,
+                len(self._waiting),
+                sample.left_out,
+                self._seconds,
+                why or sample.error,
+            )
+
+    def _sample(self, version: SnapshotId) -> _Sample:
+        while len(self._samples) >= _MOST_VERSIONS and version not in self._samples:
+            del self._samples[next(iter(self._samples))]
+        return self._samples.setdefault(version, _Sample())
+
+    def _run(self) -> None:
+        """Measure what waits. The thread ends with the list, and keeps no reader alive for longer."""
+        while True:
+            time.sleep(max(0.0, self._rested - time.monotonic()))
+            with self._lock:
+                if not self._waiting:
+                    self._running = False
+                    return
+                drawn = self._waiting.popleft()
+            begun = time.thread_time()
+            try:
+                recall, error = _recall(drawn.distances, drawn.exact()), ""
+            except Exception as failure:  # of the store, for one: the query itself was answered
+                recall, error = None, f"{type(failure).__name__}: {failure}"
+                _log.warning("a query could not be answered exactly, to measure its recall: %s", failure)
+            spent = time.thread_time() - begun
+            with self._lock:
+                sample = self._sample(drawn.version)
+                sample.error = error
+                if recall is None:
+                    sample.left_out += 1
+                else:
+                    sample.queries, sample.recall = sample.queries + 1, sample.recall + recall
+                self._seconds += spent
+                self._rested = time.monotonic() + spent / self._budget
+
+
+def _recall(distances: F64, exact: F64) -> float:
+    """Share of the rows of an exact answer that an answer has, by distances: of equally near rows any will do."""
+    nearest = exact[np.isfinite(exact)]
+    if not len(nearest):
+        return 1.0
+    last = nearest.max() + abs(nearest.max()) * _EQUAL
+    return min(1.0, np.count_nonzero(distances <= last) / len(nearest))

@@ -1,0 +1,117 @@
+"""Recall of live queries by a sample: against brute force, within its budget, and honest where it has nothing."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.confidence import confidence_interval
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.search import QueryError, open_exact, open_index
+from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
+from tests.conftest import STORAGE, queries
+from tests.ops.index.comparison import DEFINITION, index_head
+
+VERSION, OTHER = SnapshotId(1), SnapshotId(2)
+
+
+def settled(recall: Callable[[], LiveRecall], queries: int) -> LiveRecall:
+    """What was measured, once so many queries were, or could not be."""
+    deadline = time.monotonic() + 60
+    while (measured := recall()).queries + measured.left_out < queries:
+        assert time.monotonic() < deadline, measured
+        time.sleep(0.01)
+    return measured
+
+
+def test_the_recall_is_the_mean_of_the_sample() -> None:
+    sampler = RecallSampler(1.0, budget=1e6)
+    exact = np.array([[1.0, 2.0, 2.0, np.inf]])
+    for distances in ([1.0, 2.0, 2.0, np.inf], [1.0, 2.0, 3.0, np.inf], [3.0, 4.0, np.inf, np.inf]):
+        assert sampler.draws()
+        sampler.add(VERSION, np.array(distances), lambda: exact)
+    measured = settled(lambda: sampler.recall(VERSION), 3)
+    assert measured.recall == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert (measured.low, measured.high) == confidence_interval(measured.recall, 3)
+    assert sampler.recall(OTHER) == LiveRecall(1.0, seconds=measured.seconds)
+
+
+def test_the_budget_is_kept_and_what_it_does_not_admit_is_counted() -> None:
+    def work() -> np.ndarray:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.02:
+            pass
+        return np.ones((1, 1))
+
+    sampler, begun = RecallSampler(1.0, budget=0.1), time.monotonic()
+    for _ in range(40):
+        sampler.add(VERSION, np.ones(1), work)
+    first = sampler.recall(VERSION)
+    assert first.left_out >= 40 - 17  # one may be measured already, sixteen wait
+    measured = settled(lambda: sampler.recall(VERSION), first.left_out + 5)
+    elapsed = time.monotonic() - begun
+    assert measured.seconds >= 5 * 0.02
+    assert measured.seconds - 0.05 <= 0.1 * elapsed, "the last one has not been rested for"
+    sampler._waiting.clear()
+
+
+def test_an_exact_answer_that_fails_is_reported() -> None:
+    def fail() -> np.ndarray:
+        raise OSError("the store is away")
+
+    sampler = RecallSampler(1.0)
+    sampler.add(VERSION, np.ones(1), fail)
+    measured = settled(lambda: sampler.recall(VERSION), 1)
+    assert (measured.queries, measured.left_out, measured.recall) == (0, 1, None)
+    assert (measured.low, measured.high) == (0.0, 1.0)
+    assert measured.why == "OSError: the store is away"
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "1 %"])
+def test_a_share_that_is_none_is_refused(table: Table, share: float) -> None:
+    index_head(table)
+    with pytest.raises(QueryError, match="recall_sample is"):
+        open_index(table, DEFINITION, storage=STORAGE, recall_sample=share)
+
+
+@pytest.mark.parametrize("where", [None, "id >= 100", "id < 20", "id < 0"])
+def test_live_queries_are_measured_against_brute_force(table: Table, where: str | None) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
+    reader._sampler = RecallSampler(1.0, budget=1e6)
+    vectors = queries(12)
+    answer = reader.search(vectors, 10, search_list=1, where=where, columns=["id"])
+    measured = settled(reader.stats, len(vectors))
+    exact = open_exact(table, "embedding", Metric(DEFINITION.metric), storage=STORAGE)
+    truth = exact.search(vectors, 10, where=where, columns=["id"])
+    own, true = (
+        set(zip(*(one.rows[name].to_pylist() for name in ("query", "id")), strict=True)) for one in (answer, truth)
+    )
+    assert measured.recall == pytest.approx(len(own & true) / len(true) if true else 1.0)
+    assert (measured.low, measured.high) == confidence_interval(measured.recall or 0.0, len(vectors))
+    assert (measured.left_out, measured.why) == (0, "")
+
+
+def test_without_a_sample_stats_says_why(table: Table) -> None:
+    assert "every row is compared" in open_exact(table, "embedding", "l2", storage=STORAGE).stats().why
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    reader.search(queries(2))
+    assert reader.stats() == LiveRecall(0.0, why=reader.stats().why)
+    assert "recall_sample" in reader.stats().why
+
+
+def test_a_newer_reader_goes_on_with_the_budget_and_begins_a_sample(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
+    with reader.follow(interval=1000) as following:
+        following.search(queries(1))
+        assert settled(reader.stats, 1).queries == 1
+        table.append(table.scan().to_arrow().slice(0, 50))
+        index_head(table)
+        assert following.update()
+        newer = following.reader.stats()
+    assert (newer.share, newer.queries, newer.seconds) == (1.0, 0, reader.stats().seconds)
