@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
@@ -70,10 +70,16 @@ class Matches:
 
 
 class _FilePlanner(ManifestGroupPlanner):
-    """PyIceberg's choice of the data files that may match, but never by bounds of uuids.
+    """PyIceberg's choice of the data files that may match; never by bounds of uuids, nor by days off Python's calendar.
 
     Writers in Java compared uuids as signed numbers (apache/iceberg#14216), so their bounds enclose other values.
     """
+
+    def _build_partition_projection(self, spec_id: int) -> BooleanExpression:
+        try:
+            return super()._build_partition_projection(spec_id)
+        except OverflowError:  # a literal next to the last day of the calendar, or the first
+            return AlwaysTrue()
 
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         evaluate = super()._build_manifest_evaluator(spec_id)

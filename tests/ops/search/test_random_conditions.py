@@ -25,6 +25,7 @@ from pyiceberg.transforms import (
     MonthTransform,
     Transform,
     TruncateTransform,
+    YearTransform,
 )
 from pyiceberg.types import DecimalType, NestedField
 
@@ -234,3 +235,19 @@ def test_a_number_that_no_decimal_of_the_column_reaches_is_compared(
     rows = pa.record_batch({"d": pa.array(values, pa.decimal128(precision, 2))})
     for number, count in ((beyond, under), (f"-{beyond}", over), (f"{greatest}5", under), (f"-{greatest}5", over)):
         assert len(RowPredicate(f"d {sign} {number}", schema).satisfied(rows, np.arange(3))) == count, number
+
+
+@pytest.mark.parametrize("transform", [YearTransform(), MonthTransform(), DayTransform()], ids=str)
+@pytest.mark.parametrize("column", ["day", "local", "utc"])
+def test_partitions_do_not_stop_a_search_at_the_ends_of_the_calendar(
+    catalog: Catalog, column: str, transform: Transform[Any, Any]
+) -> None:
+    table, rows = random_table(catalog, f"db.ends_{column}_{transform}", column, transform)
+    result, live = Found(table), len(rows) - rows[column].null_count
+    first, last = (
+        ("0001-01-01", "9999-12-31") if column == "day" else ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999")
+    )
+    zone = "+00:00" if column == "utc" else ""
+    for sign, count in {"<": (0, live), "<=": (0, live), ">": (live, 0), ">=": (live, 0)}.items():
+        for text, expected in zip((first, last), count, strict=True):
+            assert len(result.ids(f"{column} {sign} '{text}{zone}'")) == expected, (sign, text)
