@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import write_manifest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
@@ -14,6 +15,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
+from icepuffin.ops.catalog.manifests import PlannedManifest
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
@@ -235,6 +237,27 @@ def test_a_manifest_that_was_cut_between_two_blocks_is_not_a_shorter_one(table: 
     ):
         with pytest.raises(ManifestError, match="has 0 entries, and the manifest list counts 1"):
             work()
+
+
+def test_entries_of_deleted_files_count_where_a_manifest_was_cut(table: Table) -> None:
+    """As many entries may be left as files are live, and all be those of deleted files."""
+    snapshot = table.current_snapshot() or pytest.fail("gone")
+    (entry,) = snapshot.manifests(table.io)[0].fetch_manifest_entry(table.io)
+    location = f"{table.location()}/metadata/mixed.avro"
+    with write_manifest(
+        2, table.spec(), table.schema(), table.io.new_output(location), snapshot.snapshot_id, "null"
+    ) as writer:
+        writer.delete(entry)
+        writer.existing(entry)
+    manifest = PlannedManifest(*writer.to_manifest_file()._data)
+    assert len(manifest.fetch_manifest_entry(table.io)) == 1
+    path = Path(location.removeprefix("file://"))
+    content = path.read_bytes()
+    marker = content[-16:]
+    header = content.index(marker) + len(marker)
+    path.write_bytes(content[: content.index(marker, header) + len(marker)])
+    with pytest.raises(ValueError, match="has 1 entries, and the manifest list counts 2"):
+        manifest.fetch_manifest_entry(table.io)
 
 
 def test_a_manifest_list_that_was_cut_behind_its_header_is_not_that_of_an_empty_table(table: Table) -> None:

@@ -92,7 +92,7 @@ def test_array_contains_means_the_same_to_both_parsers(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["array_contains(a)", "array_contains(a, b)", "array_contains('x', a)", "a array_contains"]
+    "text", ["array_contains(a)", "array_contains(a, b)", "array_contains('x', a)", "a array_contains", "a = 'x\ny'"]
 )
 def test_what_is_no_condition_is_an_error(text: str) -> None:
     with pytest.raises(ParseException):

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
+from icepuffin.ops.recall_curve import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
@@ -62,6 +62,19 @@ def test_the_curve_for_a_hundred_rows_is_kept_with_the_version(table: Table) -> 
         assert points[-1].recall >= 0.95
     model = RecallModel.of(opened)
     assert [point.k for point in (*model.curve[:1], *model.wide_curve[:1])] == [10, 100]
+
+
+def test_the_curve_for_a_hundred_rows_counts_from_a_hundred_on(table: Table) -> None:
+    index_head(table, SHARDED)
+    model = RecallModel.of(open_version(index_versions(table.refresh(), "e")[-1], STORAGE))
+    reader = open_index(table, SHARDED, storage=STORAGE)
+    for k, counts, other in ((99, model.curve, model.wide_curve), (100, model.wide_curve, model.curve)):
+        parameters = reader.search(queries(1), k, columns=[], target_recall=0.999).profile.parameters
+        choice, wrong = (choose(0.999, k, curve, (), model.shards) for curve in (counts, other))
+        assert parameters is not None
+        assert choice != wrong
+        assert choice is not None
+        assert (parameters.search_list, parameters.expected) == (choice.search_list, choice.recall)
 
 
 def test_the_default_beam_is_wider_for_more_rows(table: Table) -> None:
