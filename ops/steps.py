@@ -37,8 +37,10 @@ class RunStep(StrEnum):
     """The statistics file of the theta sketches; the slot does not name it."""
     STATISTICS_REGISTERED = "statistics-registered"
     """The published theta sketches; the file sketches are not published yet."""
+    FILE_SKETCHES_PACKED = "file-sketches-packed"
+    """A new pack of file sketches, where there is one; no metadata names it."""
     FILE_SKETCHES_WRITTEN = "file-sketches-written"
-    """The file of the file sketches; no metadata names it."""
+    """The file of the file sketches and its pack; no metadata names them."""
 
 
 def _nobody(step: RunStep) -> None:

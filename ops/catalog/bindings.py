@@ -289,8 +289,7 @@ def _require_packs(table: Table, binding: Binding, unanswered: list[Snapshot]) -
     if unanswered:  # the late commit may have been accepted before the tag went
         raise _unknown_outcome(table, binding)
     raise LostRaceError(
-        f"{table_name(table)}: shards of index {binding.name} that the version shares were dropped meanwhile; run it "
-        "again"
+        f"{table_name(table)}: packs of {binding.tag} that the version shares were dropped meanwhile; run it again"
     )
 
 

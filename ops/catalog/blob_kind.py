@@ -16,11 +16,14 @@ class BlobKind(StrEnum):
 
 BASE_SNAPSHOT_KEYS = tuple(f"{kind}.base-snapshot-id" for kind in BlobKind)
 """Summary keys that only derived snapshots have: the data snapshot that they belong to."""
-PACK_KEY = "ann.pack"
-"""Summary key that only holder snapshots have, which carry a pack: the name of its index."""
-PACKS_KEY = "ann.packs"
-"""Summary key of index snapshots whose versions share shards: ids of the packs' holder snapshots, by commas. Their
-places, from 1, are the numbers of packs in the routing blob."""
+PACK_KEYS = tuple(f"{kind}.pack" for kind in BlobKind)
+"""Summary keys that only holder snapshots have, which carry a pack: the name of its index, or that of the file
+sketches' kind."""
+PACKS_KEYS = tuple(f"{kind}.packs" for kind in BlobKind)
+"""Summary keys of snapshots whose versions share packs: ids of the packs' holder snapshots, by commas. Their places,
+from 1, are the numbers of packs in a routing blob."""
+FIELDS_KEY = f"{BlobKind.SKETCHES}.fields"
+"""Summary key of a snapshot with file sketches: field ids of their columns, by commas."""
 SKETCHES_TAG = "theta_sketches"
 """The tag on the newest version of the file sketches."""
 LASTING_MS = 2**63 - 1
@@ -36,9 +39,14 @@ def index_tag(name: str) -> str:
     return version_tag(BlobKind.INDEX, name)
 
 
+def owner_tag(name: str) -> str:
+    """The tag on the newest version of an index, or of the file sketches, whose name is that of their kind."""
+    return version_tag(BlobKind.SKETCHES if name == BlobKind.SKETCHES else BlobKind.INDEX, name)
+
+
 def pack_tag(name: str, holder_id: SnapshotId) -> str:
-    """The tag that keeps a pack of an index: on its holder snapshot."""
-    return f"{index_tag(name)}-pack-{holder_id}"
+    """The tag that keeps a pack of an index, or of the file sketches: on its holder snapshot."""
+    return f"{owner_tag(name)}-pack-{holder_id}"
 
 
 def version_tag(kind: BlobKind, name: str) -> str:

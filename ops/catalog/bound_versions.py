@@ -6,14 +6,22 @@ ref belongs to the table's owner, whatever its name: it is neither moved nor dro
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.blob_kind import PACKS_KEY, BlobKind, index_tag, pack_tag, version_tag
+from icepuffin.ops.catalog.blob_kind import (
+    FIELDS_KEY,
+    PACKS_KEYS,
+    BlobKind,
+    index_tag,
+    owner_tag,
+    pack_tag,
+    version_tag,
+)
 from icepuffin.ops.catalog.snapshots import pack_owner, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -29,7 +37,7 @@ class TagTakenError(IcepuffinError):
 
 @dataclass(frozen=True, slots=True)
 class BoundPack:
-    """A file of shards that several versions of an index share, from the table's metadata."""
+    """A file of shards, or of file sketches, that several versions share, from the table's metadata."""
 
     holder_id: SnapshotId
     """Id of the holder snapshot that carries it"""
@@ -60,7 +68,9 @@ class DerivedVersion:
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
     packs: tuple[BoundPack, ...] = ()
-    """Packs that its shards lie in, in the order of their numbers in the routing blob"""
+    """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
+    fields: frozenset[int] | None = None
+    """Field ids of the columns that have file sketches; None for an index, and where its summary lacks them"""
 
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
@@ -116,14 +126,21 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 tags=tuple(sorted(tags.get(SnapshotId(snapshot.snapshot_id), ()))),
                 measurement=properties.get(f"{kind}.took", ""),
                 packs=tuple(map(pack, holder_ids(snapshot))),
+                fields=_fields(properties),
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
+def _fields(properties: Mapping[str, str]) -> frozenset[int] | None:
+    text = properties.get(FIELDS_KEY)
+    return None if text is None else frozenset(int(field_id) for field_id in text.split(",") if field_id)
+
+
 def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
-    """Holder snapshots of the packs that the version of an index snapshot shares, in the order of their numbers."""
-    text = snapshot.summary.additional_properties.get(PACKS_KEY, "") if snapshot.summary else ""
+    """Holder snapshots of the packs that the version of a derived snapshot shares, in the order of their numbers."""
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    text = next((properties[key] for key in PACKS_KEYS if key in properties), "")
     return tuple(SnapshotId(int(holder_id)) for holder_id in text.split(",") if holder_id)
 
 
@@ -207,4 +224,4 @@ def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield f"{tag}-{base}", tag
     owner = pack_owner(snapshot)
     if owner is not None:
-        yield pack_tag(owner, SnapshotId(snapshot.snapshot_id)), index_tag(owner)
+        yield pack_tag(owner, SnapshotId(snapshot.snapshot_id)), owner_tag(owner)

@@ -15,7 +15,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, PACK_KEY, PACKS_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.blob_kind import FIELDS_KEY, LASTING_MS, BlobKind, pack_tag
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, write_empty_manifest_list, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.model import SnapshotId
@@ -33,7 +33,7 @@ _TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """A complete file of shards that later versions may share."""
+    """A complete file of shards, or of file sketches, that later versions may share."""
 
     path: str
     size: int
@@ -62,6 +62,8 @@ class Binding:
     """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
     new_pack: NewPack | None = None
     """The pack that is bound with the version; its number follows those of the others"""
+    fields: frozenset[int] | None = None
+    """Field ids of the columns that have file sketches; None for an index"""
 
 
 def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> Snapshot:
@@ -77,7 +79,8 @@ def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> 
         **totals,
         **index_name,
         **measurement,
-        **({PACKS_KEY: ",".join(map(str, packs))} if packs else {}),
+        **({f"{binding.kind}.packs": ",".join(map(str, packs))} if packs else {}),
+        **({} if binding.fields is None else {FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))}),
         **{
             STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
@@ -111,7 +114,7 @@ def holder_snapshot(table: Table, binding: Binding) -> Snapshot:
         parent_snapshot_id=None,
         sequence_number=sequence_number,
         manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
-        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{PACK_KEY: binding.name}),
+        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{f"{binding.kind}.pack": binding.name}),
         schema_id=table.metadata.current_schema_id,
         **_no_rows(table),
     )

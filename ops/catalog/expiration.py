@@ -12,7 +12,7 @@ from pyiceberg.table.update import (
 )
 
 from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
+from icepuffin.ops.catalog.blob_kind import owner_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
@@ -51,7 +51,7 @@ def expire_derived(
 
 
 def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[SnapshotId, str]:
-    """Holder snapshots whose packs no version names, and the index of each; those that a ref of the table's owner
+    """Holder snapshots whose packs no version names, and the owner of each; those that a ref of the table's owner
     points at are left out. Reads the metadata that `table` shows.
 
     expiring: ids of index snapshots that count as gone.
@@ -123,7 +123,7 @@ def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[
     since a version of a newer snapshot needs a branch that moved.
     """
     refs = {name: ref.snapshot_id for name, ref in table.metadata.refs.items()}
-    tags = {index_tag(index) for index in owners.values()}
+    tags = {owner_tag(owner) for owner in owners.values()}
     possible = {f"{tag}-{snapshot.snapshot_id}" for snapshot in table.metadata.snapshots for tag in tags}
     return tuple(
         AssertRefSnapshotId(ref=name, snapshot_id=refs.get(name)) for name in sorted({*refs, *tags, *possible})

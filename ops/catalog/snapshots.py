@@ -14,7 +14,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEY
+from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEYS, BlobKind
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.model import SnapshotId
 
@@ -67,8 +67,11 @@ def is_derived(snapshot: Snapshot) -> bool:
 
 
 def pack_owner(snapshot: Snapshot) -> str | None:
-    """The index whose pack a holder snapshot carries; None for all other snapshots."""
-    return snapshot.summary.additional_properties.get(PACK_KEY) if snapshot.summary else None
+    """The index whose pack a holder snapshot carries, for one of file sketches the name of their kind; None for all
+    other snapshots.
+    """
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    return next((properties[key] for key in PACK_KEYS if key in properties), None)
 
 
 def base_snapshot_id(snapshot: Snapshot) -> SnapshotId | None:
@@ -192,9 +195,10 @@ def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
 def _require_rows(table: Table, snapshot: Snapshot) -> None:
     """Raises UnknownSnapshotError for a holder snapshot: it has no rows, and belongs to no data snapshot."""
     if (owner := pack_owner(snapshot)) is not None:
+        content = "theta sketches" if owner == BlobKind.SKETCHES else f"shards of index {owner}"
         raise UnknownSnapshotError(
-            f"{table_name(table)}: snapshot {snapshot.snapshot_id} only holds shards of index {owner}, and has no "
-            "rows; name a snapshot of the table's own"
+            f"{table_name(table)}: snapshot {snapshot.snapshot_id} only holds {content}, and has no rows; name a "
+            "snapshot of the table's own"
         )
 
 

@@ -1,6 +1,5 @@
 """The making of a version: shards, recall gate, file, proof, and the commit that binds it to its snapshot."""
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.derived_snapshots import Binding
-from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.attributes import attribute_blobs
 from icepuffin.ops.index.build import build_shards
@@ -42,7 +41,6 @@ _RECALL_ADVICE = {
 """Advice on low recall, by the precision of the vectors in shards"""
 _LENGTHS = 1e-17, 1e18
 """Lengths of vectors whose squares floats hold, a margin included"""
-_log = logging.getLogger(__name__)
 
 
 def make_version(
@@ -98,18 +96,8 @@ def make_version(
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
         version = publish(table, plan, file, storage=storage, measurement=measurement)
-        _expire_packs(table)
+        expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
-
-
-def _expire_packs(table: Table) -> None:
-    """Drop the packs of versions that have expired since: no engine's expiry does. What fails here is done later."""
-    if not unnamed_packs(table):
-        return
-    try:
-        expire_packs(table)
-    except Exception as error:  # a catalog's client raises its own, as where the right to remove snapshots is missing
-        _log.warning("packs that no version names stay until a later refresh, or `icepuffin gc`: %s", error)
 
 
 def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:

@@ -58,17 +58,22 @@ def choose_extensions(
     keys: Mapping[str, FileKey],
     missing: Mapping[int, frozenset[str]],
 ) -> tuple[dict[int, Extension], str]:
-    """(extension by field id, note) for columns whose sketches are `missing` for some live files.
+    """(extension by field id, note): sketches of the nearest ancestor that has any, which save reading those of its
+    files, and for columns whose sketches are `missing` for files of older ancestors those that cover some of them.
 
     An ancestor's sketch can be extended if its build id proves that it counts exactly the ancestor's live rows, with
     the same column type, and if files were only added since. Those of other engines cannot: what they count is
     unknown.
+
+    missing: paths of files without a sketch, by field id of each column.
     """
     extensions: dict[int, Extension] = {}
     notes: list[str] = []
     diffs = 0
     for ancestor in nearest_ancestors(table, snapshot):
-        unextended = {i for i, paths in missing.items() if paths} - extensions.keys()
+        here = ancestor.sequence_number or 0
+        needed = {i for i, paths in missing.items() if any(keys[path].added <= here for path in paths)}
+        unextended = (needed if diffs else missing.keys()) - extensions.keys()
         statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
         if not unextended or diffs == _MAX_FILE_LISTS:
             break
@@ -97,9 +102,7 @@ def choose_extensions(
             notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
             _log.warning("%s: %s", table_name(table), notes[-1])
             continue
-        for field_id, sketch in sketches.items():
-            if covered & missing[field_id]:
-                extensions[field_id] = Extension(sketch, covered)
+        extensions |= {field_id: Extension(sketch, covered) for field_id, sketch in sketches.items()}
     return extensions, "; ".join(notes)
 
 

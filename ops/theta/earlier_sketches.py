@@ -1,23 +1,22 @@
 """Sketches per data file that earlier runs published."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.bound_versions import sketch_versions
+from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.columns import SketchedColumn
-from icepuffin.ops.theta.file_sketches import (
-    ColumnKey,
-    FileKey,
-    FileSketchesReader,
-)
+from icepuffin.ops.theta.file_sketches import FileKey, FileSketchesReader
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
@@ -26,42 +25,112 @@ _log = logging.getLogger(__name__)
 
 _MAX_VERSIONS = 16
 """Number of versions whose footers are read in search of a file"""
+_OPENED_AT_ONCE = 16
+"""Number of files whose footers are read at the same time"""
+
+Places = Mapping[FileKey, Mapping[int, FileSketchesReader]]
+"""The file in which the sketch of each data file and column lies, by key and field id"""
 
 
 class EarlierSketches:
-    """The file sketches of earlier versions, nearest version first."""
+    """The file sketches of earlier versions, nearest version first. A file of sketches is opened when it may be needed.
 
-    def __init__(self, readers: Sequence[FileSketchesReader], fields: Collection[int], notes: list[str]) -> None:
-        self._readers = readers
-        self._fields = frozenset(fields)
-        self._notes = notes
+    open_file: gives the reader of a path; raises IcepuffinError or PuffinError where the file is lost or broken.
+    here: sequence number of the snapshot that they are to serve.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[DerivedVersion],
+        open_file: Callable[[str], FileSketchesReader],
+        *,
+        here: int,
+        table: str,
+    ) -> None:
+        self._versions = versions
+        self._open_file = open_file
+        self._here = here
+        self._table = table
+        self._readers: dict[str, FileSketchesReader | None] = {}
+        self._notes: list[str] = []
 
     def field_ids(self) -> frozenset[int]:
         """Columns that had a sketch at this snapshot or before it."""
-        return self._fields
+        earlier = [version for version in self._versions if version.base_sequence_number <= self._here]
+        return frozenset[int]().union(*(self._open_fields(v) if v.fields is None else v.fields for v in earlier))
 
-    def read(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> dict[FileKey, dict[int, ThetaSketch]]:
-        """The sketches of files, by field id, of the columns whose type is still the same."""
-        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
+    def _open_fields(self, version: DerivedVersion) -> frozenset[int]:
+        return frozenset[int]().union(*(reader.field_ids() for reader in self._open(version)))
+
+    def places(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> Places:
+        """The places of sketches of files, of the columns whose type is still the same. Reads footers alone."""
+        places: dict[FileKey, dict[int, FileSketchesReader]] = {key: {} for key in keys}
         types = {c.field_id: c.counted_as for c in columns}
+        for version in self._versions:
+            # no version of before it came has a file, so that after an append alone only the nearest one is opened
+            possible = [
+                key
+                for key, fields in places.items()
+                if len(fields) < len(types) and key.added <= version.base_sequence_number
+            ]
+            for reader in self._open(version) if possible else ():
+                for key in possible:
+                    with self._noting_damage(key):
+                        for field_id, text in reader.columns(key):
+                            if types.get(field_id) == text:
+                                places[key].setdefault(field_id, reader)
+        return places
 
-        def missing_columns(key: FileKey, stored: Iterable[ColumnKey]) -> list[ColumnKey]:
-            return [(i, text) for i, text in stored if types.get(i) == text and i not in sketches_by_key[key]]
-
-        for reader in self._readers:
-            keys_to_read = []
-            for key in (key for key, sketches in sketches_by_key.items() if len(sketches) < len(types)):
-                with self._noting_damage(key):
-                    if missing_columns(key, reader.columns(key)):
-                        keys_to_read.append(key)
-            for group in reader.in_order(keys_to_read):
+    def read(self, places: Places) -> dict[FileKey, dict[int, ThetaSketch]]:
+        """The sketches at these places, by field id; those that are broken are left out."""
+        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in places}
+        fields_by_reader: dict[FileSketchesReader, dict[FileKey, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for key, readers in places.items():
+            for field_id, reader in readers.items():
+                fields_by_reader[reader][key].add(field_id)
+        for reader, fields_by_key in fields_by_reader.items():
+            for group in reader.in_order(fields_by_key):
                 with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:
                     with self._noting_damage(key):
                         sketches = reader.read(key).columns
-                        sketches_by_key[key] |= {i: sketches[i, text] for i, text in missing_columns(key, sketches)}
+                        sketches_by_key[key] |= {i: s for (i, _), s in sketches.items() if i in fields_by_key[key]}
         return sketches_by_key
+
+    def packs(self) -> Mapping[FileSketchesReader, BoundPack]:
+        """Packs that the next version may share: those of the nearest version that can be read and have their tags."""
+        nearest = self._versions[0] if self._versions else None
+        if nearest is None:
+            return {}
+        self._open(nearest)
+        opened = ((self._readers[pack.path], pack) for pack in nearest.packs if pack.is_kept)
+        return {reader: pack for reader, pack in opened if reader is not None}
+
+    def _open(self, version: DerivedVersion) -> list[FileSketchesReader]:
+        """The readers of a version's own file and of its packs, newest first, without those that are lost, as a note
+        says: what is found broken is written anew, and serves from then on.
+        """
+        paths = [version.puffin_path, *(pack.path for pack in reversed(version.packs))]
+        unopened = [path for path in dict.fromkeys(paths) if path not in self._readers]
+        if unopened:
+            with ThreadPoolExecutor(min(_OPENED_AT_ONCE, len(unopened))) as threads:
+                outcomes = list(threads.map(self._try_to_open, unopened))
+            for path, outcome in zip(unopened, outcomes, strict=True):
+                self._readers[path] = outcome if isinstance(outcome, FileSketchesReader) else None
+                if isinstance(outcome, Exception):
+                    message = f"the file sketches of snapshot {version.base_snapshot_id} are lost: {outcome}"
+                    self._notes.append(message)
+                    _log.warning("%s: %s", self._table, message)
+        return [reader for path in paths if (reader := self._readers[path]) is not None]
+
+    def _try_to_open(self, path: str) -> FileSketchesReader | Exception:
+        try:
+            if not path:
+                raise StorageError("their pack has expired")
+            return self._open_file(path)
+        except (IcepuffinError, PuffinError) as error:
+            return error
 
     @contextmanager
     def _noting_damage(self, key: FileKey) -> Iterator[None]:
@@ -72,33 +141,21 @@ class EarlierSketches:
             self._notes.append(f"the file sketches of {key.path} are broken: {error}")
             _log.warning("%s", self._notes[-1])
 
-    def fields_of(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
-        """Field ids of the columns whose sketches `read` would return, if no blob is broken. Reads nothing."""
-        stored_columns = {column for reader in self._readers for column in reader.columns(key)}
-        return frozenset(c.field_id for c in columns if (c.field_id, c.counted_as) in stored_columns)
-
     @property
     def note(self) -> str:
         """Sketches that were lost, in words; empty where there are none."""
-        return "; ".join(self._notes)
+        return "; ".join(dict.fromkeys(self._notes))
 
 
 def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> EarlierSketches:
-    """The file sketches that can serve one snapshot; a note says which versions are lost or broken."""
-    readers, fields, notes = [], set[int](), []
+    """The file sketches that can serve one snapshot. Opens no file."""
+
+    def open_file(path: str) -> FileSketchesReader:
+        source = PrefetchedSource(store, path)
+        return FileSketchesReader(PuffinReader(source), source.fetch)
+
     here = snapshot.sequence_number or 0
     nearest_first = sorted(
         sketch_versions(table), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
     )
-    for version in nearest_first[:_MAX_VERSIONS]:
-        try:
-            source = PrefetchedSource(store, version.puffin_path)
-            reader = FileSketchesReader(PuffinReader(source), source.fetch)
-        except (IcepuffinError, PuffinError) as error:
-            notes.append(f"the file sketches of snapshot {version.base_snapshot_id} are lost: {error}")
-            _log.warning("%s: %s", table_name(table), notes[-1])
-            continue
-        readers.append(reader)
-        if version.base_sequence_number <= here:
-            fields |= reader.field_ids()
-    return EarlierSketches(readers, fields, notes)
+    return EarlierSketches(nearest_first[:_MAX_VERSIONS], open_file, here=here, table=table_name(table))

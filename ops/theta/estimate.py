@@ -50,7 +50,8 @@ def estimate_theta_sketches(
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
         return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
-    covered_fields = {path: plan.earlier.fields_of(key, plan.columns) for path, key in plan.keys.items()}
+    places = plan.earlier.places(plan.keys.values(), plan.columns)
+    covered_fields = {path: places[key].keys() for path, key in plan.keys.items()}
     return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
 
 

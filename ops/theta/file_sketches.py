@@ -1,6 +1,7 @@
 """Sketches per data file, kept in a Puffin file of our own, so that only the new files of a snapshot are read.
 
-The file is bound to the table like an index version (tag `theta_sketches`). One blob per data file:
+The file is bound to the table like an index version (tag `theta_sketches`), and so are the packs that several versions
+share (see `packs`). One blob per data file in each:
 
 * type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
@@ -49,7 +50,8 @@ class FileKey:
     deletes: str
     """Fingerprint of the deletes, hex; empty without deletes"""
     added: int = 0
-    """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
+    """Sequence number of the commit that added the file, or the newest of its deletes: no earlier snapshot has it so.
+    The file's name may be used again for an import with other rows"""
     added_by: SnapshotId = NO_SNAPSHOT
     """Id of the snapshot that added the file, where files have no sequence number (format v1); else 0"""
 
@@ -65,8 +67,9 @@ class FileSketches:
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
     deletes = fingerprint(file).hex() if file.deletes else ""
+    added = max((file.file_sequence_number, *(delete.sequence_number for delete in file.deletes)))
     added_by = NO_SNAPSHOT if file.file_sequence_number else file.added_by
-    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number, added_by)
+    return FileKey(relative_to(file.path, location), deletes, added, added_by)
 
 
 class FileSketchesReader:
@@ -94,7 +97,20 @@ class FileSketchesReader:
 
     def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
         """The columns that are kept of a file; empty where it is unknown."""
-        return tuple(column for column, _ in _layout(self._blob(key))) if key in self else ()
+        return tuple(self.image_sizes(key))
+
+    def image_sizes(self, key: FileKey) -> dict[ColumnKey, int]:
+        """Bytes of the image of each column that is kept of a file, before compression."""
+        return dict(_layout(self._blob(key))) if key in self else {}
+
+    def stored_bytes(self, key: FileKey) -> int:
+        """Bytes that the sketches of a file, which is in here, take in this one."""
+        return self._blob(key).length
+
+    @property
+    def all_stored_bytes(self) -> int:
+        """Bytes that the sketches of all files in here take."""
+        return sum(blob.length for blob in self._blobs.values())
 
     def _blob(self, key: FileKey) -> BlobMetadata:
         return self._blobs[key.path, key.deletes]

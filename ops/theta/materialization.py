@@ -84,9 +84,7 @@ def materialize_theta_sketches(
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
     published = (
-        publish_file_sketches(plan, store, sketched.per_file, budget_bytes, measurement)
-        if sketched.missing.columns
-        else None
+        publish_file_sketches(plan, store, sketched, budget_bytes, measurement) if sketched.missing.columns else None
     )
     reload_table(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)

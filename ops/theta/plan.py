@@ -58,7 +58,8 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
-    """The plan of a snapshot's sketches. Reads metadata, and the footers of file sketches.
+    """The plan of a snapshot's sketches. Reads metadata, and footers of file sketches of versions that do not say which
+    columns have any.
 
     Raises ThetaError, EqualityDeletesError, RepeatedFileError, UnsketchableColumnError, UnsupportedFormatError, and
     TagTakenError where the tag of the file sketches is somebody else's.
@@ -105,13 +106,17 @@ def _is_current(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MissingSketches:
-    """Columns of files that no file sketch covers."""
+    """Columns of files that neither a file sketch nor an ancestor's sketch covers."""
 
     columns: Mapping[str, tuple[SketchedColumn, ...]]
     """Columns to read of each data file, by its path"""
     extensions: Mapping[int, Extension]
-    """Sketch of an ancestor that covers the files which are not read, by field id"""
+    """Sketch of an ancestor that covers files whose sketches are not read, by field id"""
     note: str
+
+    def is_covered(self, path: str, field_id: int) -> bool:
+        """Whether an ancestor's sketch counts a file."""
+        return field_id in self.extensions and path in self.extensions[field_id].covered
 
 
 def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, Collection[int]]) -> MissingSketches:

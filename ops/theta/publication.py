@@ -2,8 +2,9 @@
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -11,9 +12,10 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
-from icepuffin.ops.catalog.bound_versions import sketch_versions
+from icepuffin.ops.catalog.bound_versions import BoundPack, sketch_versions
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.derived_snapshots import Binding
+from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
+from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
@@ -21,15 +23,21 @@ from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.file_sketches import (
+    FileKey,
     FileSketches,
-    file_key,
+    FileSketchesReader,
     image_bytes,
     within_budget,
     write_file_sketches,
 )
+from icepuffin.ops.theta.packs import packs_to_share
 from icepuffin.ops.theta.plan import SketchPlan
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from icepuffin.puffin import FileInfo
 from icepuffin.puffin.errors import PuffinError
+
+if TYPE_CHECKING:
+    from icepuffin.ops.theta.snapshot_sketches import SnapshotSketches  # numba
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -95,29 +103,40 @@ class FileSketchesResult:
 
 
 def publish_file_sketches(
-    plan: SketchPlan, store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, measurement: str
+    plan: SketchPlan, store: Storage, sketched: "SnapshotSketches", budget_bytes: int, measurement: str
 ) -> FileSketchesResult:
-    """Write the file sketches and bind them to the table. As they are a cache, a failure is a note, not an error.
+    """Write the file sketches that no earlier pack has, and bind them to the table. As they are a cache, a failure is a
+    note, not an error.
 
     `measurement`: text of the measurement of the run, for the summary of the snapshot.
     """
-    table, snapshot, live, build_id = plan.table, plan.snapshot, plan.live, plan.version_id
-    by_key = {s.key: s for s in sketches}
-    files = [f for f in live.files if file_key(f, live.location) in by_key]
-    sizes = {f.path: image_bytes(by_key[file_key(f, live.location)].columns.values()) for f in files}
+    table, snapshot, location = plan.table, plan.snapshot, plan.live.location.rstrip("/")
+    sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(plan, sketched, key))}
+    files = [file for file in plan.live.files if file.path in sizes]
     chosen, left_out = within_budget(files, sizes, budget_bytes)
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)
-    path = f"{live.location.rstrip('/')}/metadata/theta-files-{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
-    with store.open_output(path) as sink:
-        info = write_file_sketches(
-            sink,
-            (by_key[file_key(f, live.location)] for f in chosen),
-            snapshot_id=SnapshotId(snapshot.snapshot_id),
-            sequence_number=snapshot.sequence_number or 0,
-            build_id=build_id,
-        )
+    shared, new_files, is_pack = _arranged(plan, sketched, [plan.keys[file.path] for file in chosen])
+    unique = f"{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
+    path, pack_path = f"{location}/metadata/theta-files-{unique}", f"{location}/metadata/theta-pack-{unique}"
+
+    def write(to: str, files: Sequence[FileSketches]) -> FileInfo:
+        with store.open_output(to) as sink:
+            return write_file_sketches(
+                sink,
+                files,
+                snapshot_id=SnapshotId(snapshot.snapshot_id),
+                sequence_number=snapshot.sequence_number or 0,
+                build_id=plan.version_id,
+            )
+
+    new_pack = None
+    if is_pack:
+        pack_info = write(pack_path, new_files)
+        new_pack = NewPack(pack_path, pack_info.file_size, pack_info.footer_size)
+    reached(RunStep.FILE_SKETCHES_PACKED)
+    info = write(path, () if is_pack else new_files)
     reached(RunStep.FILE_SKETCHES_WRITTEN)
     tag, expected = _tag_for(table, snapshot)
     try:
@@ -128,21 +147,70 @@ def publish_file_sketches(
                 name=BlobKind.SKETCHES,
                 tag=tag,
                 base_snapshot_id=SnapshotId(snapshot.snapshot_id),
-                build_id=build_id,
+                build_id=plan.version_id,
                 puffin_path=path,
                 file_size=info.file_size,
                 footer_size=info.footer_size,
                 expected_ref=expected,
                 max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
                 measurement=measurement,
+                packs=tuple(pack.holder_id for pack in shared),
+                new_pack=new_pack,
+                fields=frozenset(c.field_id for c in plan.columns),
             ),
         )
     except IcepuffinError as error:
-        if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the file
-            store.delete(path)
+        if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
+            for written in (path, *((pack_path,) if is_pack else ())):
+                store.delete(written)
         _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
         return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
-    return FileSketchesResult(path, info.file_size, note)
+    expire_packs_if_possible(table)
+    return FileSketchesResult(path, info.file_size + (new_pack.size if new_pack else 0), note)
+
+
+def _image_bytes(plan: SketchPlan, sketched: "SnapshotSketches", key: FileKey) -> int:
+    """Bytes of a file's sketches, read or not."""
+    read = sketched.read[key]
+    types = {c.field_id: c.counted_as for c in plan.columns}
+    stored = (
+        reader.image_sizes(key)[field_id, types[field_id]]
+        for field_id, reader in sketched.places[key].items()
+        if field_id not in read
+    )
+    return image_bytes(read.values()) + sum(stored)
+
+
+def _arranged(
+    plan: SketchPlan, sketched: "SnapshotSketches", keys: Sequence[FileKey]
+) -> tuple[tuple[BoundPack, ...], tuple[FileSketches, ...], bool]:
+    """(packs to share, sketches of the files in none of them, whether those are worth a pack)."""
+    packs, places = plan.earlier.packs(), sketched.places
+    types = {c.field_id: c.counted_as for c in plan.columns}
+
+    def in_packs(key: FileKey, chosen: Collection[FileSketchesReader]) -> dict[int, FileSketchesReader]:
+        return {i: reader for i, reader in places[key].items() if reader in chosen}
+
+    bytes_in_use = dict.fromkeys(packs, 0)
+    other_bytes = 0
+    for key in keys:
+        for reader in set(in_packs(key, packs).values()):
+            bytes_in_use[reader] += reader.stored_bytes(key)
+        if in_packs(key, packs).keys() != types.keys():
+            other_bytes += _image_bytes(plan, sketched, key)
+    shared, is_pack = packs_to_share({r: (bytes_in_use[r], r.all_stored_bytes) for r in packs}, other_bytes)
+    to_read = {
+        key: {i: r for i, r in places[key].items() if r not in shared and i not in sketched.read[key]} for key in keys
+    }
+    read = plan.earlier.read(to_read)
+    new = []
+    for key in keys:
+        sketches = {**sketched.read[key], **read[key]}
+        missing = {(i, types[i]): sketches[i] for i in sketches.keys() - in_packs(key, shared).keys()}
+        if missing:
+            new.append(FileSketches(key, missing))
+    new.sort(key=lambda file: (file.key.path, file.key.deletes))
+    return tuple(packs[reader] for reader in packs if reader in shared), tuple(new), is_pack
 
 
 def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, SnapshotId | None]:

@@ -1,17 +1,17 @@
 """The sketches of a snapshot: files that no earlier sketch covers are counted by tasks, and all sketches are united."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from icepuffin.ann_kernels.theta import union
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks.runner import Progress, TaskRunner
 from icepuffin.ops.tasks.theta import FilePart, SketchResult, plan_tasks, sketch_files
-from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn
+from icepuffin.ops.theta.earlier_sketches import Places
 from icepuffin.ops.theta.estimate import estimate_work
-from icepuffin.ops.theta.file_sketches import FileSketches
+from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, find_missing
 from icepuffin.ops.theta.report import ThetaEstimate
 from icepuffin.puffin.blobs import theta as theta_blob
@@ -26,8 +26,10 @@ class SnapshotSketches:
     """Sketches of the live rows of a snapshot, and the work that they took."""
 
     united: Mapping[int, ThetaSketch]
-    per_file: tuple[FileSketches, ...]
-    """Sketches per live file, where there are any"""
+    places: Places
+    """Places of the file sketches that earlier versions have and that can be read, as far as they were tried"""
+    read: Mapping[FileKey, Mapping[int, ThetaSketch]]
+    """File sketches that were made or read, by field id; the others lie at their places"""
     missing: MissingSketches
     """Sketches that were missing, and were made now"""
     estimate: ThetaEstimate
@@ -36,33 +38,47 @@ class SnapshotSketches:
 def sketch_snapshot(
     plan: SketchPlan, store: Storage, config: StorageConfig, runner: TaskRunner, progress: Progress | None
 ) -> SnapshotSketches:
-    """Read the columns of files that no file sketch covers, and unite all sketches."""
-    earlier = plan.earlier.read(plan.keys.values(), plan.columns)
-    sketches_by_path = {path: earlier[key] for path, key in plan.keys.items()}
-    missing = find_missing(plan, store, sketches_by_path)
+    """Read the columns of files that no sketch covers, and unite their sketches with an ancestor's or the kept ones."""
+    places = plan.earlier.places(plan.keys.values(), plan.columns)
+    missing = find_missing(plan, store, {path: places[key].keys() for path, key in plan.keys.items()})
+    to_read = {
+        key: {i: reader for i, reader in places[key].items() if not missing.is_covered(path, i)}
+        for path, key in plan.keys.items()
+    }
+    read = plan.earlier.read(to_read)
+    broken = {key: readers.keys() - read[key].keys() for key, readers in to_read.items()}
+    missing = _with_broken(plan, missing, broken)
+    places = {key: {i: r for i, r in readers.items() if i not in broken[key]} for key, readers in places.items()}
     expected = estimate_work(plan, missing, config, runner)
     for result in _run(plan, config, runner, missing.columns, progress):
+        sketches = read[plan.keys[result.path]]
         for column, image in zip(missing.columns[result.path], result.images, strict=True):
             sketch = theta_blob.decode(image)
-            other = sketches_by_path[result.path].get(column.field_id)
-            sketches_by_path[result.path][column.field_id] = _union([sketch, other] if other else [sketch])
-    united = {c.field_id: _united(c, sketches_by_path, missing.extensions.get(c.field_id)) for c in plan.columns}
-    types = {c.field_id: c.counted_as for c in plan.columns}
-    per_file = tuple(
-        FileSketches(plan.keys[path], {(i, types[i]): sketch for i, sketch in sketches.items()})
-        for path, sketches in sorted(sketches_by_path.items())
-        if sketches
-    )
-    return SnapshotSketches(united, per_file, missing, expected)
+            other = sketches.get(column.field_id)
+            sketches[column.field_id] = _union([sketch, other] if other else [sketch])
+    united = {c.field_id: _united(c.field_id, plan, read, missing) for c in plan.columns}
+    return SnapshotSketches(united, places, read, missing, expected)
+
+
+def _with_broken(
+    plan: SketchPlan, missing: MissingSketches, broken: Mapping[FileKey, Collection[int]]
+) -> MissingSketches:
+    """The missing sketches and those that could not be read. broken: field ids, by key."""
+    columns = dict(missing.columns)
+    for path, key in plan.keys.items():
+        if broken[key]:
+            columns[path] = (*columns.get(path, ()), *(c for c in plan.columns if c.field_id in broken[key]))
+    return replace(missing, columns=columns)
 
 
 def _united(
-    column: SketchedColumn, sketches_by_path: Mapping[str, Mapping[int, ThetaSketch]], extension: Extension | None
+    field_id: int, plan: SketchPlan, read: Mapping[FileKey, Mapping[int, ThetaSketch]], missing: MissingSketches
 ) -> ThetaSketch:
-    parts = [extension.sketch] if extension else []
-    covered = extension.covered if extension else frozenset()
+    parts = [missing.extensions[field_id].sketch] if field_id in missing.extensions else []
     parts += [
-        s[column.field_id] for path, s in sketches_by_path.items() if path not in covered and column.field_id in s
+        read[key][field_id]
+        for path, key in plan.keys.items()
+        if not missing.is_covered(path, field_id) and field_id in read[key]
     ]
     return _union(parts)
 

@@ -18,6 +18,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from icepuffin.ann_kernels.theta_estimates import estimate
 from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.build_id import PROPERTY, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta as theta_blob
@@ -67,13 +68,15 @@ def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mappi
 
     Raises PuffinError, or what the storage raises.
     """
-    reader = PuffinReader(storage.source(statistics.statistics_path))
-    blobs = {b.fields[0]: b for b in reader.footer.of_type(BlobType.THETA) if len(b.fields) == 1}
-    return {
-        i: theta_blob.decode(reader.read_blob(blobs[i]))
-        for i, build_id in build_ids.items()
-        if i in blobs and sealed_as(blobs[i].properties) == build_id
+    source = PrefetchedSource(storage, statistics.statistics_path)
+    reader = PuffinReader(source)
+    sealed = {
+        b.fields[0]: b
+        for b in reader.footer.of_type(BlobType.THETA)
+        if len(b.fields) == 1 and sealed_as(b.properties) == build_ids.get(b.fields[0])
     }
+    source.fetch([(blob.offset, blob.length) for blob in sealed.values()])
+    return {i: theta_blob.decode(reader.read_blob(blob)) for i, blob in sealed.items()}
 
 
 def carried_over(

@@ -19,6 +19,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.theta import packs as sketch_packs
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 
@@ -26,6 +27,7 @@ DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
 )
 _FILE_ROWS = 80
+_SKETCH_PACK_BYTES = 1_000
 _PACK_BYTES = "pack-bytes"
 """File with the bytes that are worth a pack: in a process that is to be killed, too"""
 
@@ -70,10 +72,11 @@ class Stage:
         head = table.metadata.current_snapshot_id
         if head is None:
             raise ValueError("the table has no snapshot")
-        materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
         with pytest.MonkeyPatch.context() as patch:
             if (self.folder / _PACK_BYTES).exists():
                 patch.setattr(packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
+                patch.setattr(sketch_packs, "PACK_BYTES", _SKETCH_PACK_BYTES)
+            materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
             report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)
         slot = find_statistics(table.refresh(), head)
         if report.puffin_path is None or slot is None:

@@ -31,7 +31,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.catalog.snapshots import is_derived
-from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import materialize_theta_sketches, packs, read_ndv
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
@@ -156,7 +156,8 @@ def distinct(column: pa.ChunkedArray) -> int:
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("seed", range(4))
-def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int) -> None:
+def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", (packs.PACK_BYTES, 500)[seed % 2])
     table = catalog.create_table("db.h", SCHEMA, properties={"format-version": "2"})
     history = History(table, seed)
     for step in range(10):

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
-from icepuffin.ops.theta import file_sketches, materialize_theta_sketches
+from icepuffin.ops.theta import file_sketches, materialize_theta_sketches, packs
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 
@@ -31,8 +31,9 @@ def materialize(table: Table, snapshot: int) -> Any:
 
 
 def test_one_more_file_costs_the_same_few_requests_however_many_there_are(
-    table: Table, requests: list[tuple[str, int]]
+    table: Table, requests: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 20_000)
     with table.transaction() as many:
         for start in range(0, 3_000, 50):
             many.append(rows(start, start + 50))
@@ -43,8 +44,21 @@ def test_one_more_file_costs_the_same_few_requests_however_many_there_are(
     requests.clear()
     report = materialize(table, snapshot)
     assert (report.files_reused, report.files_sketched, report.ndv["id"]) == (60, 1, 3_010)
-    kept = [path for path, _ in requests if "theta-files" in path]
-    assert len(kept) <= 4, "its two ends, and one range of sketches"
+    kept = [length for path, length in requests if "theta-" in path]
+    assert len(kept) <= 3 * 2, "the two ends of the version's file and of its pack"
+    assert sum(kept) < 70_000, "no sketch of the files of before"
+    united = [path for path, _ in requests if path.endswith(".stats")]
+    assert len(united) <= 3, "its two ends, and one range of sketches"
+
+
+def test_no_version_before_the_nearest_is_opened_for_new_files(table: Table, requests: list[tuple[str, int]]) -> None:
+    counts = []
+    for start in range(0, 90, 10):
+        snapshot = append(table, start, start + 10)
+        requests.clear()
+        materialize(table, snapshot)
+        counts.append(len([path for path, _ in requests if "theta-" in path]))
+    assert max(counts) == counts[1] <= 3
 
 
 def test_sketches_are_read_in_groups_however_small(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

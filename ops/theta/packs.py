@@ -1,0 +1,45 @@
+"""Packs of file sketches: files that several versions share. See docs/concepts.md.
+
+A version names packs of the one before instead of copying them, and has its other sketches in a file of its own. Once
+those are worth it they become a pack, merged with all that are no larger, where there would be too many: each sketch is
+copied a few times, the more seldom the longer it stays (a log-structured merge tree with tiers, O'Neil et al. 1996).
+What is shared follows from lengths alone, so that equal versions are equal to the byte.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+PACK_BYTES = 256 * 1024
+"""Bytes of sketches that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
+_CLASS = 8
+"""Ratio of the sizes of two classes; packs of one class and below are fewer than this"""
+_LEAST_PART_IN_USE = 0.5
+"""Share of a pack's bytes that a version must use; else its sketches are copied"""
+
+_Pack = TypeVar("_Pack", bound=Hashable)
+
+
+def packs_to_share(used_bytes: Mapping[_Pack, tuple[int, int]], other_bytes: int) -> tuple[Sequence[_Pack], bool]:
+    """(packs to share, whether all other sketches become a pack).
+
+    used_bytes: (bytes of the sketches in use, bytes of all its sketches) of each pack. other_bytes: bytes of sketches
+    that are in none.
+    """
+    shared = {pack: size for pack, (size, total) in used_bytes.items() if size >= max(1, _LEAST_PART_IN_USE * total)}
+    other_bytes += sum(size for pack, (size, _) in used_bytes.items() if pack not in shared)
+    if other_bytes < PACK_BYTES:
+        return tuple(shared), False
+    while True:
+        size_class = _size_class(other_bytes)
+        similar = [pack for pack, size in shared.items() if _size_class(size) <= size_class]
+        if len(similar) < _CLASS - 1:
+            return tuple(shared), True
+        other_bytes += sum(shared.pop(pack) for pack in similar)
+
+
+def _size_class(length: int) -> int:
+    size_class = 0
+    while length >= _CLASS * PACK_BYTES:
+        length //= _CLASS
+        size_class += 1
+    return size_class
