@@ -1,4 +1,4 @@
-"""A backfill by clicks, in a real browser on the real UI.
+"""Lineage, and a backfill by clicks, in a real browser on the real UI.
 
 Opt-in: `ICEPUFFIN_BROWSER=/usr/bin/chromium pytest -m browser`, after `pip install playwright`.
 """
@@ -18,6 +18,9 @@ from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 
 CHROMIUM = os.environ.get("ICEPUFFIN_BROWSER", "")
+TABLE = dg.AssetKey(["demo", "demo", "packages"])
+DERIVED = ("embedding", "theta_sketches")
+"""Names of the assets that are derived from it, as lineage shows them."""
 THETA = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
 
 pytestmark = [
@@ -51,6 +54,18 @@ def page() -> Iterator[Any]:
         browser = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=["--no-sandbox"])
         yield browser.new_page(viewport={"width": 1440, "height": 1080})
         browser.close()
+
+
+def test_lineage_leads_from_the_table_to_what_is_derived_from_it(deployment: Deployment, page: Any) -> None:
+    page.goto(f"http://127.0.0.1:{deployment.port}/assets/{'/'.join(TABLE.path)}?view=lineage")
+    names = [page.locator("foreignObject").get_by_text(name, exact=True).first for name in (TABLE.path[-1], *DERIVED)]
+    for name in names:
+        name.wait_for()
+    table, *derived = [name.bounding_box()["x"] for name in names]
+    assert min(derived) > table
+    assert page.locator("svg path[marker-end]").count() == len(DERIVED), "an arrow to each"
+    names[1].click()
+    page.wait_for_url(lambda url: "/".join((*TABLE.path, "ann_index", DERIVED[0])) in url)
 
 
 def test_a_backfill_of_every_partition_by_clicks(lake: Lake, deployment: Deployment, page: Any) -> None:
