@@ -87,7 +87,8 @@ def search_version(
     if not matching:
         return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
     share = matching / sum(shard.nodes for shard in version.shards)
-    width = max(parameters.search_list, int(np.ceil(_MATCHES_IN_BEAM * k / share)))
+    half = parameters.search_list // 2  # finds the way, as without a condition
+    width = max(parameters.search_list, half + int(np.ceil(_MATCHES_IN_BEAM * k / share)))
     if comparing_is_faster(matching, width * len(version.shards)) and not version.lean:
         return _compare(version, queries, k if version.exact else k * parameters.oversample)
     answer = _walk(version, queries, k, replace(parameters, search_list=width), threads=threads)
