@@ -166,4 +166,4 @@ def _recall(distances: F64, exact: F64) -> float:
     if not len(nearest):
         return 1.0
     last = nearest.max() + abs(nearest.max()) * _EQUAL
-    return min(1.0, np.count_nonzero(distances <= last) / len(nearest))
+    return min(1.0, int(np.count_nonzero(distances <= last)) / len(nearest))

@@ -35,6 +35,7 @@ def test_the_recall_is_the_mean_of_the_sample() -> None:
         sampler.add(VERSION, np.array(distances), lambda: exact)
     measured = settled(lambda: sampler.recall(VERSION), 3)
     assert measured.recall == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert type(measured.recall) is float, "as JSON takes it"
     assert (measured.low, measured.high) == confidence_interval(measured.recall, 3)
     assert sampler.recall(OTHER) == LiveRecall(1.0, seconds=measured.seconds)
 
