@@ -9,6 +9,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
+from icepuffin.ops.index.exported_metadata import SUFFIX
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
@@ -54,7 +55,7 @@ def collect_garbage(
     }
     doomed, postponed, freed = [], 0, 0
     for file in ours:
-        if normalize(file.path) in referenced:
+        if normalize(file.path).removesuffix(SUFFIX) in referenced:
             continue
         if file.modified_ms > cut_off_ms:
             postponed += 1
@@ -71,6 +72,6 @@ def _is_ours(name: str) -> bool:
     """Whether icepuffin alone gives such names, under metadata/."""
     if name.startswith(("_icepuffin/", *_CUT_OFF)):
         return True
-    return (name.startswith(OUR_FILES) and name.endswith(".puffin")) or (
+    return (name.startswith(OUR_FILES) and name.removesuffix(SUFFIX).endswith(".puffin")) or (
         name.startswith(OWN_LISTS) and name.endswith(".avro")
     )

@@ -1,4 +1,4 @@
-"""`icepuffin index create | list | show | verify | drop`."""
+"""`icepuffin index create | list | show | verify | export | drop`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _DEFINITION_WIDTH = 16
 
 @click.group("index")
 def command() -> None:
-    """Create, list, show, verify and drop ANN indexes.
+    """Create, list, show, verify, export and drop ANN indexes.
 
     \b
     Example:
@@ -314,6 +314,39 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
             f"the version of snapshot {version.base_snapshot_id} is {fault}; "
             f"{remedy(context.name, definition.name, version, integrity)}"
         )
+
+
+@command.command("export")
+@metadata_command
+@index_name("The same as INDEX. [default: the table's only index]")
+@click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
+def export_command(context: TableContext, /, index: str | None, *, snapshot: str | None) -> None:
+    """Write index metadata beside a version, as Iceberg's draft of an index specification has it (type VECTOR).
+
+    Nothing reads it yet. INDEX may be left out if there is one.
+
+    \b
+    Example:
+      icepuffin index export demo.packages embedding
+    """
+    from icepuffin.ops.catalog.bound_versions import tagged_version
+    from icepuffin.ops.index.exported_metadata import export_metadata
+
+    definition = context.index(index)
+    if snapshot is None:
+        version = tagged_version(context.table, definition.name)
+    else:
+        version = _version_of(context, definition.name, snapshot)
+    if version is None:
+        raise click.ClickException(
+            f"{context.name} has no version of index {definition.name} yet; "
+            f"make one with: icepuffin refresh {context.name}"
+        )
+    path, content = export_metadata(context.table, definition, version, context.storage)
+    if context.as_json:
+        print_json({"path": path, "metadata": content})
+    else:
+        print_lines(context.console, f"written to {path}")
 
 
 @command.command("drop")
