@@ -35,6 +35,7 @@ from icepuffin.ops.search.list_predicate import ArrayContains
 
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
+_UNCLEAR_PATTERN = re.compile(r"_|\\(?!%)")
 _COMMON_TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r]*')(?!')"""
     r"""|(?P<whole>[+-]?[0-9]+)(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
@@ -61,16 +62,17 @@ _TESTS: dict[tuple[str, bool], Any] = {
 def parse_condition(text: str) -> BooleanExpression:
     """The expression of a condition.
 
-    Raises ParseException; ValueError for a LIKE with `_`, which PyIceberg takes for the character itself.
+    Raises ParseException; ValueError for a LIKE with `_` or with a backslash that no `%` follows: PyIceberg takes them
+    for the characters, and SQL does not.
     """
     common = _CommonForms(text).whole()
     if common is not None:
         return common
     tokens = _TOKEN.findall(text)
-    if any(word.lower() == "like" and "_" in pattern for word, pattern in pairwise(tokens)):
+    if any(word.lower() == "like" and _UNCLEAR_PATTERN.search(pattern) for word, pattern in pairwise(tokens)):
         raise ValueError(
-            "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
-            "StartsWith takes a text as it is"
+            "the _ of LIKE stands for any character, and \\ changes what follows it; conditions know % at the end "
+            "alone, and \\% for the character; from Python StartsWith takes a text as it is"
         )
     parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
     return parsed
@@ -203,12 +205,13 @@ def _array_contains(result: ParseResults) -> ArrayContains:
 
 _CONTAINS = CaselessKeyword(_ARRAY_CONTAINS) + Suppress("(") + parser.column + Suppress(",") + parser.literal + ")"
 _GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
-    _CONTAINS.set_parse_action(_array_contains) | parser.predicate,
+    _CONTAINS.set_parse_action(_array_contains)
+    | parser.predicate.copy().add_parse_action(parser.handle_always_expression),
     [
         (Suppress(parser.NOT), 1, OpAssoc.RIGHT, parser.handle_not),
         (Suppress(parser.AND), 2, OpAssoc.LEFT, parser.handle_and),
         (Suppress(parser.OR), 2, OpAssoc.LEFT, parser.handle_or),
     ],
-).add_parse_action(parser.handle_always_expression)
+)
 _GRAMMAR.parse_with_tabs()
 """PyIceberg's grammar of conditions, and `array_contains(column, literal)`; tabs in texts stay tabs"""

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from pydantic import ValidationError
 from pyiceberg.expressions import EqualTo, parser
 from pyparsing import ParseException
 
@@ -48,11 +49,13 @@ def test_a_text_means_what_it_means_to_pyiceberg(seed: int) -> None:
     for number in range(150):
         text = drawn(rng, 3) if number % 2 else " ".join(rng.choices(WORDS, k=rng.randint(1, 7)))
         expected = outcome(parser.parse, text)
-        if "_" not in text and "array_contains" not in text:
+        has_constant = expected is ValidationError  # PyIceberg fails at `true` within a condition
+        if not has_constant and "_" not in text and "array_contains" not in text:
             assert outcome(parse_condition, text) == expected, text
-        made = condition_parser._CommonForms(text).whole()
-        common += made is not None
-        assert made is None or "array_contains" in text or repr(made) == expected, text
+        expression = condition_parser._CommonForms(text).whole()
+        assert not has_constant or any(word in text.lower() for word in ("true", "false"))
+        common += expression is not None
+        assert expression is None or "array_contains" in text or repr(expression) == expected, text
     assert common > 5
 
 

@@ -203,6 +203,8 @@ def test_bounds_of_uuids_in_the_order_of_java_exclude_no_row(catalog: Catalog, m
         ("hour >= '01:00:00.0000005'", "hour is time: write .* microseconds at most"),
         ("text like 'a_b%'", "_ of LIKE stands for any character"),
         ("text NOT LIKE 'a''\\_'", "_ of LIKE stands for any character"),
+        (r"text like 'a\\%'", r"\\ changes what follows it"),
+        (r"text like 'a\b%'", r"\\ changes what follows it"),
         ("code = 'abc'", "UUID"),
         ("hash = '03010203'", r"hash is fixed\[4\], which a text cannot say"),
         ("raw = '03'", "give an expression with bytes"),
@@ -214,6 +216,20 @@ def test_bounds_of_uuids_in_the_order_of_java_exclude_no_row(catalog: Catalog, m
 def test_a_constant_that_a_type_cannot_hold_is_refused(typed: Table, where: str, message: str) -> None:
     with pytest.raises(FilterError, match=message):
         matching(typed, where)
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [
+        ("true", "id >= 0"),
+        ("NOT true", "id < 0"),
+        ("false or id = 1", "id = 1"),
+        ("id < 9 and (true or id = 1)", "id < 9"),
+        (r"text like 'a\%'", "text = 'a%'"),
+    ],
+)
+def test_constants_are_conditions(typed: Table, where: str, same: str) -> None:
+    assert matching(typed, where) == matching(typed, same)
 
 
 def test_columns_of_each_type_are_returned(typed: Table) -> None:
