@@ -156,6 +156,7 @@ def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> E
 
     here = snapshot.sequence_number or 0
     nearest_first = sorted(
-        sketch_versions(table), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
+        sketch_versions(table),  # format v1 has no sequence numbers: the newest comes first
+        key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number, -v.timestamp_ms),
     )
     return EarlierSketches(nearest_first[:_MAX_VERSIONS], open_file, here=here, table=table_name(table))
