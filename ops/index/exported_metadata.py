@@ -19,8 +19,9 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.base import ObjectExistsError
 
-SUFFIX = ".metadata.json"
-"""Ending of the metadata's name, after that of the version's file"""
+SUFFIX = ".index.json"
+"""Ending of the metadata's name, after that of the version's file. It must not be `.metadata.json`: engines that read a
+table by its folder take all such files for the table's metadata"""
 _DRAFT_VERSION = 1
 _FILE, _POSITION = 2147483646, 2147483645
 """Reserved ids of the columns `_file` and `_pos` (Iceberg spec, "Reserved Field IDs")"""

@@ -214,7 +214,7 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
     assert (listed["second"]["versions"], listed["second"]["snapshot_id"]) == (2, str(lake.head()))
     exported = json.loads(run("index", "export", "demo.packages", "second", "--snapshot", older, "--json"))
     assert exported["metadata"]["snapshots"][0]["source-table-snapshot-id"] == int(older)
-    assert "metadata.json" in run("index", "export", "demo.packages", "second")
+    assert ".puffin.index.json" in run("index", "export", "demo.packages", "second")
     run("index", "drop", "demo.packages", "second", "--yes")
     assert [item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))] == ["embedding"]
 

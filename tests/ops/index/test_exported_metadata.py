@@ -41,6 +41,7 @@ def test_a_version_is_described_as_the_draft_has_it(table_factory: Callable[...,
     vector = content["index-values"]["result-type"]["fields"][0]
     assert (vector["name"], vector["type"]["type"]) == ("embedding", "list")
     assert export_metadata(table, definition, version, STORAGE) == (path, content), "again: the same"
+    assert not path.endswith(".metadata.json"), "DuckDB and ClickHouse take such a name for the table's own metadata"
     assert collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted == (), "it stays with its version"
     stale = Path(path.removeprefix("file://"))
     stale.rename(stale.with_name(f"ann-e-snap-1.puffin{SUFFIX}"))
