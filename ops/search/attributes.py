@@ -94,7 +94,7 @@ class _Part:
 
     field_id: int
     runs: Sequence[tuple[int, int]]
-    """(first, last) of codes for which it is true, ascending"""
+    """(first, last) of codes for which it is true, ascending; one may begin right behind another"""
 
     @classmethod
     def of(cls, field_id: int, true: Bool) -> "_Part":
@@ -116,7 +116,8 @@ class _Part:
             return reduce(or_, (rows.within(*run) for run in self.runs))
         edges = np.zeros(len(rows.starts), np.int8)
         firsts, lasts = np.array(self.runs).T
-        edges[firsts], edges[lasts + 1] = 1, -1
+        edges[firsts] += 1
+        edges[lasts + 1] -= 1  # where the next run may begin
         return Bitmap.of(np.cumsum(edges, dtype=np.int8).view(np.bool_).take(rows.codes))
 
 

@@ -3,7 +3,7 @@
 import datetime as dt
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
@@ -150,8 +150,10 @@ def test_rows_of_codes_are_those_that_have_them(kind: type[np.unsignedinteger], 
         for first in rng.choice(skewed, rng.integers(most)).astype(int):
             true[first : first + rng.integers(1, 1 + codes // 3 if rng.random() < 0.2 else 3)] = True
         part = _Part.of(1, true)
-        assert np.array_equal(part.rows(rows).marked(), true[skewed])
-        assert part.count(rows) == np.count_nonzero(true[skewed])
+        each = _Part(1, [(code, code) for code in np.flatnonzero(true).tolist()])
+        for one in (part, each):
+            assert np.array_equal(one.rows(rows).marked(), true[skewed])
+            assert one.count(rows) == np.count_nonzero(true[skewed])
         assert part.runs == sorted(part.runs)
 
 
@@ -199,6 +201,18 @@ def test_no_data_file_is_read_where_tasks_search(table: Table) -> None:
     result = opened.search(queries(3), 8, where=where, columns=[])
     assert result.rows["distance"].equals(true.rows["distance"])
     assert result.profile.matching_rows == true.profile.matching_rows == 160
+
+
+@pytest.mark.parametrize("ids", [range(100, 109), [*range(100, 140), 300, 899], range(1, 900, 2)], ids=len)
+def test_a_list_of_neighbouring_values_has_these_alone(table: Table, ids: Sequence[int]) -> None:
+    """More values than are looked up one by one, some with no other value of the column between them."""
+    index(table, SECTIONS)
+    where = f"id in ({', '.join(map(str, ids))})"
+    own, scanned, how = both_ways(table, SECTIONS, where)
+    assert own == scanned
+    assert "read" not in how, how
+    answered = reader(table).within(queries(1), 1e9, where=where, columns=["id"]).rows["id"]
+    assert sorted(answered.to_pylist()) == list(ids)
 
 
 def test_within_takes_them_too(table: Table) -> None:
