@@ -2,6 +2,7 @@
 
 A query that is drawn waits in a short list. One thread takes it from there, answers it exactly, and then rests for as
 long as the budget demands. Where the list is full, the query is left out: what is measured then is a smaller sample.
+Queries of another version leave the list when one is drawn, so that none keeps an old version in memory for long.
 """
 
 import logging
@@ -44,9 +45,9 @@ class LiveRecall:
     high: float = 1.0
     """Upper end of the 95 % confidence interval of `recall`; 1 without a sample"""
     waiting: int = 0
-    """Drawn queries that wait for their exact answers, those of other versions included"""
+    """Drawn queries that wait for their exact answers, all of the version that answered last"""
     left_out: int = 0
-    """Drawn queries that were not measured: the budget did not admit them, or they failed"""
+    """Drawn queries that were not measured: the budget did not admit them, a newer version came, or they failed"""
     seconds: float = 0.0
     """Processor time of exact answers, those for other versions included"""
     why: str = ""
@@ -102,6 +103,8 @@ class RecallSampler:
     def add(self, version: SnapshotId, distances: F64, exact: Callable[[], F64]) -> None:
         """Measure a query that was drawn, when the budget admits it; see `_Drawn`."""
         with self._lock:
+            while self._waiting and self._waiting[0].version != version:  # each keeps its version in memory
+                self._sample(self._waiting.popleft().version).left_out += 1
             if len(self._waiting) == _MOST_WAITING:
                 self._sample(version).left_out += 1
                 return
@@ -158,6 +161,7 @@ class RecallSampler:
                     sample.queries, sample.recall = sample.queries + 1, sample.recall + recall
                 self._seconds += spent
                 self._rested = time.monotonic() + spent / self._budget
+            del drawn  # and with it a version that may not be in use any more
 
 
 def _recall(distances: F64, exact: F64) -> float:

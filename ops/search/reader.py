@@ -528,8 +528,9 @@ class IndexReader:
             return
         for place in range(len(vectors)):
             if sampler.draws():
-                exact = partial(exact_distances, loaded, vectors[place : place + 1], k, matches)
-                sampler.add(version.index_snapshot_id, candidates.distances[place, :k], exact)
+                # copies: a query that waits does not keep its whole batch
+                exact = partial(exact_distances, loaded, vectors[place : place + 1].copy(), k, matches)
+                sampler.add(version.index_snapshot_id, candidates.distances[place, :k].copy(), exact)
 
     def _require_certifiable(self) -> None:
         """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""

@@ -1,7 +1,11 @@
 """Recall of live queries by a sample: against brute force, within its budget, and honest where it has nothing."""
 
+import gc
+import threading
 import time
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +73,68 @@ def test_an_exact_answer_that_fails_is_reported() -> None:
     assert (measured.queries, measured.left_out, measured.recall) == (0, 1, None)
     assert (measured.low, measured.high) == (0.0, 1.0)
     assert measured.why == "OSError: the store is away"
+
+
+def gone(kept: "weakref.ref[object]") -> bool:
+    """Whether nothing keeps an object any more, within some seconds."""
+    deadline = time.monotonic() + 5
+    while kept() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
+    return kept() is None
+
+
+def test_a_version_is_kept_no_longer_than_its_queries_are_measured() -> None:
+    """A rest may take minutes, and a version gigabytes."""
+
+    def exact() -> np.ndarray:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.02:
+            pass
+        return np.ones((1, 1))
+
+    sampler, kept = RecallSampler(1.0, budget=1e-3), weakref.ref(exact)
+    sampler.add(VERSION, np.ones(1), exact)
+    del exact
+    settled(lambda: sampler.recall(VERSION), 1)
+    assert gone(kept)
+
+
+def test_queries_of_an_older_version_do_not_wait() -> None:
+    """Sixteen queries would keep as many versions of a table that is refreshed often."""
+    measuring, gate = threading.Event(), threading.Event()
+
+    def first() -> np.ndarray:
+        measuring.set()
+        assert gate.wait(60)
+        return np.ones((1, 1))
+
+    def exact() -> np.ndarray:
+        return np.ones((1, 1))
+
+    sampler = RecallSampler(1.0, budget=1e6)
+    sampler.add(VERSION, np.ones(1), first)
+    assert measuring.wait(60)
+    for version in (VERSION, VERSION, OTHER, OTHER):
+        sampler.add(version, np.ones(1), exact)
+    assert (sampler.recall(VERSION).left_out, sampler.recall(VERSION).waiting) == (2, 2)
+    gate.set()
+    assert settled(lambda: sampler.recall(OTHER), 2).queries == 2
+    assert (sampler.recall(VERSION).queries, sampler.recall(OTHER).left_out) == (1, 0)
+
+
+def test_a_query_that_waits_does_not_keep_its_whole_batch(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
+    sampler = RecallSampler(1.0)
+    reader._sampler = sampler
+    sampler._running = True  # nothing is measured
+    reader.search(queries(40), 3)
+    assert len(sampler._waiting) == 16
+    for drawn in sampler._waiting:
+        exact: Any = drawn.exact
+        arrays = drawn.distances, exact.args[1]
+        assert [array.size if array.base is None else array.base.size for array in arrays] == [3, queries(1).size]
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "1 %"])
