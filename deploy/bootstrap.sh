@@ -178,10 +178,13 @@ classes() {
 
 # Compiling takes one core, and so does checking types.
 check() {
-    { kernels; classes; } &
+    kernels &
     compiling=$!
+    classes &
+    archiving=$!
     lint
     wait "$compiling"
+    wait "$archiving"
     say "tests"
     # The tests start some hundred processes: each would compile our sources again, where the variable forbids to keep them
     unset PYTHONDONTWRITEBYTECODE

@@ -48,9 +48,15 @@ def deployment(lake: Lake) -> Iterator[Deployment]:
         yield running
 
 
-def materialized(deployment: Deployment, key: dg.AssetKey) -> set[str]:
-    with open_instance(deployment.home) as instance:
-        return set(instance.get_materialized_partitions(key))
+@pytest.fixture(scope="module")
+def instance(deployment: Deployment) -> Iterator[dg.DagsterInstance]:
+    """Opened once: that takes half a second of processor time, and tests that wait read it four times per second."""
+    with open_instance(deployment.home) as opened:
+        yield opened
+
+
+def materialized(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    return set(instance.get_materialized_partitions(key))
 
 
 def test_the_code_location_has_the_name_by_which_switches_and_cursors_are_kept(deployment: Deployment) -> None:
@@ -58,50 +64,52 @@ def test_the_code_location_has_the_name_by_which_switches_and_cursors_are_kept(d
     assert workspace["locationEntries"] == [{"name": "icepuffin"}]
 
 
-def test_the_daemon_indexes_the_newest_snapshot(lake: Lake, deployment: Deployment) -> None:
+def test_the_daemon_indexes_the_newest_snapshot(
+    lake: Lake, deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
     newest = str(lake.head())
-    deployment.wait_for("the first run", lambda: newest in materialized(deployment, INDEX))
-    assert newest in deployment.wait_for("the sketches", lambda: materialized(deployment, THETA))
-    assert len(materialized(deployment, TABLE)) == 3
+    deployment.wait_for("the first run", lambda: newest in materialized(instance, INDEX))
+    assert newest in deployment.wait_for("the sketches", lambda: materialized(instance, THETA))
+    assert len(materialized(instance, TABLE)) == 3
 
 
-def test_a_new_snapshot_is_seen_and_indexed(lake: Lake, deployment: Deployment) -> None:
-    before = materialized(deployment, INDEX)
+def test_a_new_snapshot_is_seen_and_indexed(lake: Lake, deployment: Deployment, instance: dg.DagsterInstance) -> None:
+    before = materialized(instance, INDEX)
     added = str(lake.append())
-    deployment.wait_for("the run of the new snapshot", lambda: added in materialized(deployment, INDEX))
-    assert materialized(deployment, INDEX) == before | {added}
+    deployment.wait_for("the run of the new snapshot", lambda: added in materialized(instance, INDEX))
+    assert materialized(instance, INDEX) == before | {added}
 
 
-def test_a_backfill_makes_old_snapshots_in_any_order(lake: Lake, deployment: Deployment) -> None:
+def test_a_backfill_makes_old_snapshots_in_any_order(
+    lake: Lake, deployment: Deployment, instance: dg.DagsterInstance
+) -> None:
     snapshots = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:3]]
-    old = [key for key in snapshots if key not in materialized(deployment, INDEX)]
+    old = [key for key in snapshots if key not in materialized(instance, INDEX)]
     selection = [{"path": list(key.path)} for key in (THETA, INDEX)]
     launched = deployment.graphql(BACKFILL, assets=selection, partitions=old[::-1])["launchPartitionBackfill"]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
 
     def done() -> bool:
         """By its runs: the daemon sees it half a minute later."""
-        return set(old) <= materialized(deployment, INDEX) & materialized(deployment, THETA)
+        return set(old) <= materialized(instance, INDEX) & materialized(instance, THETA)
 
     deployment.wait_for("the backfill", done, 300)
     status = deployment.graphql(STATUS, id=launched["backfillId"])["partitionBackfillOrError"]["status"]
     assert status in {"REQUESTED", "COMPLETED_SUCCESS"}
 
 
-def test_each_partition_of_the_backfill_has_metadata_of_its_own(deployment: Deployment) -> None:
-    with open_instance(deployment.home) as instance:
-        keys = instance.get_materialized_partitions(INDEX)
-        for key, asset in itertools.product(keys, (INDEX, THETA)):
-            records = instance.fetch_materializations(
-                dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key]), limit=1
-            ).records
-            event = records[0].asset_materialization
-            assert event is not None
-            assert event.metadata["snapshot_id"].value == key
-            assert event.metadata["operation"].value == "append"
-            assert asset == THETA or isinstance(event.metadata["recall"].value, float)
+def test_each_partition_of_the_backfill_has_metadata_of_its_own(instance: dg.DagsterInstance) -> None:
+    keys = instance.get_materialized_partitions(INDEX)
+    for key, asset in itertools.product(keys, (INDEX, THETA)):
+        records = instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key]), limit=1
+        ).records
+        event = records[0].asset_materialization
+        assert event is not None
+        assert event.metadata["snapshot_id"].value == key
+        assert event.metadata["operation"].value == "append"
+        assert asset == THETA or isinstance(event.metadata["recall"].value, float)
 
 
-def test_no_run_of_the_deployment_failed(deployment: Deployment) -> None:
-    with open_instance(deployment.home) as instance:
-        assert instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == []
+def test_no_run_of_the_deployment_failed(instance: dg.DagsterInstance) -> None:
+    assert instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == []

@@ -9,7 +9,7 @@ from dagster import DagsterRunStatus
 
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.processes import process_of
-from tests.orchestration.deployment import Deployment, deployed
+from tests.orchestration.deployment import deployed
 from tests.orchestration.lake import Lake, make_lake
 
 INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
@@ -24,25 +24,23 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
-def runs(deployment: Deployment) -> list[dg.DagsterRun]:
+def runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
     """Oldest first."""
-    with open_instance(deployment.home) as instance:
-        return list(reversed(instance.get_runs()))
+    return list(reversed(instance.get_runs()))
 
 
 def test_a_run_that_a_power_cut_has_ended_is_failed_by_the_next_evaluation_and_tried_again(lake: Lake) -> None:
     (path,) = [Path(item.removeprefix("file://")) for item in lake.table.inspect.files()["file_path"].to_pylist()]
     path.rename(path.with_suffix(".away"))
     os.mkfifo(path)  # who reads it waits
-    with deployed(lake.settings_file, lake.directory) as deployment:
-        deployment.wait_for("the run", lambda: any(process_of(run) for run in runs(deployment)))
+    with deployed(lake.settings_file, lake.directory) as deployment, open_instance(deployment.home) as instance:
+        deployment.wait_for("the run", lambda: any(process_of(run) for run in runs(instance)))
         deployment.kill()
-    (lost,) = runs(deployment)
+        (lost,) = runs(instance)
     assert lost.status == DagsterRunStatus.STARTED, "nobody was left to say otherwise"
     path.unlink()
     path.with_suffix(".away").rename(path)
-    with deployed(lake.settings_file, lake.directory) as deployment:
-        deployment.wait_for("its end", lambda: runs(deployment)[0].status == DagsterRunStatus.FAILURE, 90)
-        deployment.wait_for("another run", lambda: len(runs(deployment)) > 1 and runs(deployment)[1].is_success)
-    with open_instance(deployment.home) as instance:
+    with deployed(lake.settings_file, lake.directory) as deployment, open_instance(deployment.home) as instance:
+        deployment.wait_for("its end", lambda: runs(instance)[0].status == DagsterRunStatus.FAILURE, 90)
+        deployment.wait_for("another run", lambda: len(runs(instance)) > 1 and runs(instance)[1].is_success)
         assert instance.get_materialized_partitions(INDEX) == {str(lake.head())}

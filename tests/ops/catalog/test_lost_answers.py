@@ -1,9 +1,11 @@
 """Commits whose outcome is not known: metadata decides, and nothing that it may come to name is deleted."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -313,7 +315,7 @@ def test_a_refused_commit_is_repeated_as_the_table_says(
     if properties:
         table.transaction().set_properties(properties).commit_transaction()
     slept: list[float] = []
-    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.sleep", slept.append)
+    monkeypatch.setattr(commit, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     line.steps = itertools.repeat(refused)
     with pytest.raises(bindings.BindingError, match=f"could not be committed in {attempts} attempts"):
         bindings.publish(table, binding(table))
@@ -338,8 +340,8 @@ def test_no_commit_is_sent_after_the_time_that_the_table_allows(
         clock[0] += 20
         refused(commit)
 
-    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("icepuffin.ops.catalog.commit.time.sleep", lambda wait: clock.__setitem__(0, clock[0] + wait))
+    passes = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda wait: clock.__setitem__(0, clock[0] + wait))
+    monkeypatch.setattr(commit, "time", passes)
     line.steps = itertools.repeat(slow)
     with pytest.raises(bindings.BindingError, match="in 2 attempts"):
         bindings.publish(table, binding(table))
