@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import QueryError, open_exact, open_index
-from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
+from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler, _recall
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -42,6 +42,15 @@ def test_the_recall_is_the_mean_of_the_sample() -> None:
     assert type(measured.recall) is float, "as JSON takes it"
     assert (measured.low, measured.high) == confidence_interval(measured.recall, 3)
     assert sampler.recall(OTHER) == LiveRecall(1.0, seconds=measured.seconds)
+
+
+@pytest.mark.parametrize("exact", [[-3.0, -2.0], [1.0, 2.0], [-1.0, 0.0], [0.0, 0.0]], ids=str)
+def test_rows_that_are_as_near_but_for_rounding_count(exact: list[float]) -> None:
+    """Under inner product distances are negative."""
+    nearest = np.array([exact])
+    rounded = nearest[0] + np.abs(nearest[0]) * 1e-12
+    assert _recall(rounded, nearest) == _recall(nearest[0], nearest) == 1.0
+    assert _recall(np.array([exact[0], exact[1] + 1e-6]), nearest) == 0.5
 
 
 def test_the_budget_is_kept_and_what_it_does_not_admit_is_counted() -> None:
