@@ -81,6 +81,8 @@ def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) ->
     conf = {
         "spark.archives": f"{archive}#icepuffin",
         "spark.executorEnv.PYTHONPATH": "icepuffin",
+        # each executor compiles the kernels: in less time, to the same results (test_modes.py)
+        "spark.executorEnv.NUMBA_OPT": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
