@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
@@ -164,6 +165,32 @@ def test_random_appends_and_removals_keep_every_number_exact_and_leave_nothing(t
     }, "packs that no version names are gone with their tags"
     assert all(pack.is_kept for pack in version.packs)
     assert our_files(table) == {name for name in named_files(table) if name.startswith(("theta-", "icepuffin-snap-"))}
+
+
+def test_packs_that_are_merged_lose_no_sketch(table: Table) -> None:
+    for number in range(8):
+        materialize(table, append(table, 100 * number, 100 * number + 100))
+    assert len(newest(table).packs) == 1
+    collect(table)
+    table.delete("id == 5")
+    report = materialize(table, current(table))
+    assert (report.files_sketched, report.files_reused, report.ndv["id"]) == (1, 7, 799)
+
+
+def test_a_pack_does_not_serve_a_file_that_came_later_under_the_same_name(table: Table, tmp_path: Path) -> None:
+    imported = tmp_path / "night.parquet"
+    pq.write_table(rows(0, 60), imported)
+    table.add_files([str(imported)])
+    materialize(table, append(table, 1_000, 1_100))
+    shared = newest(table).packs
+    table.delete("id < 1000")
+    pq.write_table(rows(500, 520), imported)
+    table.add_files([str(imported)])
+    materialize(table, current(table))
+    assert newest(table).packs == shared
+    local(newest(table).puffin_path).unlink()
+    table.delete("id == 1099")
+    assert materialize(table, current(table)).ndv["id"] == 99 + 20
 
 
 def test_expiry_of_the_version_that_made_a_pack_does_not_touch_it(table: Table) -> None:
