@@ -177,6 +177,14 @@ def test_a_catalog_is_trusted_whose_metadata_file_cannot_be_read(
     assert f"cannot be read: {error}" in caplog.text
 
 
+def cut_behind_the_header(location: str) -> None:
+    """Leave an Avro file without its blocks."""
+    path = Path(location.removeprefix("file://"))
+    content = path.read_bytes()
+    marker = content[-16:]  # ends the header and every block
+    path.write_bytes(content[: content.index(marker) + len(marker)])
+
+
 def lose(path: str, content: bytes | None) -> None:
     file = Path(path.removeprefix("file://"))
     file.unlink()
@@ -227,10 +235,7 @@ def test_a_manifest_that_was_cut_between_two_blocks_is_not_a_shorter_one(table: 
     reader = open_index(table, DEFINITION, storage=STORAGE)
     snapshot = table.current_snapshot() or pytest.fail("gone")
     (manifest,) = snapshot.manifests(table.io)
-    path = Path(manifest.manifest_path.removeprefix("file://"))
-    content = path.read_bytes()
-    marker = content[-16:]
-    path.write_bytes(content[: content.index(marker) + len(marker)])
+    cut_behind_the_header(manifest.manifest_path)
     for work in (
         lambda: live_files(table, SnapshotId(snapshot.snapshot_id)),
         lambda: reader.search(queries(1), 3, where="id < 50"),
@@ -264,10 +269,7 @@ def test_a_manifest_list_that_was_cut_behind_its_header_is_not_that_of_an_empty_
     """The snapshot's summary counts its data files."""
     reader = open_index(table, DEFINITION, storage=STORAGE)
     snapshot = table.current_snapshot() or pytest.fail("gone")
-    path = Path(snapshot.manifest_list.removeprefix("file://"))
-    content = path.read_bytes()
-    marker = content[-16:]
-    path.write_bytes(content[: content.index(marker) + len(marker)])
+    cut_behind_the_header(snapshot.manifest_list)
     for work in (
         lambda: live_files(table, SnapshotId(snapshot.snapshot_id)),
         lambda: reader.search(queries(1), 3, where="id < 50"),
