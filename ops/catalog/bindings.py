@@ -92,6 +92,8 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         if version := _find_committed(table, binding, sent):
             earlier = version.index_snapshot_id not in sent
             return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
+        if not attempt.may_commit:
+            break
         _require_tag_unmoved(table, binding, unanswered)
         _require_packs(table, binding, unanswered)
         previous_ref = table.metadata.refs.get(binding.tag)
@@ -101,20 +103,17 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         reached(RunStep.LIST_WRITTEN)
         # the version first: catalogs refuse a sequence number that was taken, but not of a snapshot without a parent
         updates = (*version_updates(binding, snapshot), *holder_updates(binding, holder))
-        outcome = attempt_commit(table, updates, _requirements(binding), attempt)
+        outcome = attempt_commit(table, updates, _requirements(binding), attempt.number)
         if outcome is CommitOutcome.UNKNOWN:
             unanswered.append(snapshot)
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             reload_table(table, patient=True)
             return _verify_committed(table, binding, SnapshotId(snapshot.snapshot_id), previous_ref)
-    unanswered = _refresh(table, binding, unanswered)
-    if version := _find_committed(table, binding, sent):
-        return _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
     if unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(
-        f"{table_name(table)}: {binding.tag} could not be committed in {attempt + 1} attempts; try again"
+        f"{table_name(table)}: {binding.tag} could not be committed in {attempt.number} attempts; try again"
     )
 
 
@@ -173,19 +172,16 @@ def keep_packs(table: Table) -> None:
 
     A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
     """
-
-    def without_tags() -> Mapping[str, SnapshotId]:
-        return untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
-
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
-        holders = without_tags()
-        if not holders or attempt_commit(table, *_pack_tags(holders), attempt) is CommitOutcome.DONE:
+        reload_table(table, patient=attempt.number > 0)
+        holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
+        if not holders:
             return
-    reload_table(table, patient=True)
-    if not without_tags():
-        return
-    raise BindingError(f"{table_name(table)}: packs could not be tagged in {attempt + 1} attempts; try again")
+        if not attempt.may_commit:
+            break
+        if attempt_commit(table, *_pack_tags(holders), attempt.number) is CommitOutcome.DONE:
+            return
+    raise BindingError(f"{table_name(table)}: packs could not be tagged in {attempt.number} attempts; try again")
 
 
 def _pack_tags(holders: Mapping[str, SnapshotId]) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
@@ -210,21 +206,20 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     """
     dropped: tuple[str, ...] = ()
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
+        reload_table(table, patient=attempt.number > 0)
         targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
         if not targets:
             return dropped
+        if not attempt.may_commit:
+            break
         dropped = tuple(targets)
         updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in targets)
         unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=target) for tag, target in targets.items())
-        if attempt_commit(table, updates, unmoved, attempt) is CommitOutcome.DONE:
+        if attempt_commit(table, updates, unmoved, attempt.number) is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return dropped
-    reload_table(table, patient=True)
-    if all(own_tag_target(table, tag) is None for tag in dropped):
-        return dropped
     raise BindingError(
-        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {attempt + 1} attempts; try again"
+        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {attempt.number} attempts; try again"
     )
 
 
@@ -241,24 +236,23 @@ def _change_tag(
     packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
     """
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
+        reload_table(table, patient=attempt.number > 0)
         previous_target = tag_target(table, tag)
         if table.metadata.refs.get(tag) == new_ref:
             return
+        if not attempt.may_commit:
+            break
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         tags, untagged = _pack_tags(packs())
         updates = (tag_update(tag, new_ref), *more, *tags)
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref), *untagged)
-        if attempt_commit(table, updates, requirements, attempt) is CommitOutcome.DONE:
+        if attempt_commit(table, updates, requirements, attempt.number) is CommitOutcome.DONE:
             reload_table(table, patient=True)
             if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
             return
-    reload_table(table, patient=True)
-    if table.metadata.refs.get(tag) == new_ref:
-        return
-    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt + 1} attempts; try again")
+    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt.number} attempts; try again")
 
 
 def require_bindable(table: Table) -> None:

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
@@ -55,22 +56,33 @@ class CommitOutcome(enum.Enum):
     """No answer: the commit may have happened, or may still. Its files must stay until the metadata shows which"""
 
 
-def commit_attempts(table: Table, attempts: int) -> Iterator[int]:
-    """Numbers of the commits to send, from 0: as many as the table's properties `commit.retry.*` allow. Waits between
-    them. Where all were sent in vain, reload the table: the answer to the last one may have been lost.
+@dataclass(frozen=True, slots=True)
+class CommitAttempt:
+    """One pass of a loop that commits: it reads the table, and then sends a commit where one may be sent still."""
+
+    number: int
+    """Commits that were sent before"""
+    may_commit: bool
+    """Permission to send one; absent from the last pass, since the answer to the last commit may have been lost"""
+
+
+def commit_attempts(table: Table, attempts: int) -> Iterator[CommitAttempt]:
+    """Yield a pass for each commit that the table's properties `commit.retry.*` allow, and a last one that only reads.
+    Waits between commits.
 
     attempts: number of commits where the properties say nothing.
     """
     properties = table.metadata.properties
     retries, milliseconds = _number(properties, _RETRIES), _number(properties, _TIMEOUT)
     until = math.inf if milliseconds is None else time.monotonic() + milliseconds / 1_000
-    yield 0
-    for attempt in range(1, attempts if retries is None else 1 + retries):
-        remaining = until - time.monotonic()
-        if remaining <= 0:
-            return
-        time.sleep(min(_pause(properties, attempt - 1), remaining))
-        yield attempt
+    most = attempts if retries is None else 1 + retries
+    yield CommitAttempt(0, may_commit=True)
+    sent = 1
+    while sent < most and (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(_pause(properties, sent - 1), remaining))
+        yield CommitAttempt(sent, may_commit=True)
+        sent += 1
+    yield CommitAttempt(sent, may_commit=False)
 
 
 def _number(properties: Mapping[str, str], key: str) -> int | None:

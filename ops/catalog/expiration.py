@@ -91,23 +91,22 @@ def _remove_snapshots(
     """
     unanswered: set[SnapshotId] = set()
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
+        reload_table(table, patient=attempt.number > 0)
         snapshot_ids, requirements = choose()
         if not snapshot_ids:
             return _expired(table, unanswered)
+        if not attempt.may_commit:
+            break
         refs = _refs_on(table, snapshot_ids)
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in refs]
         updates.append(RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))
-        outcome = attempt_commit(table, tuple(updates), tuple(requirements), attempt)
+        outcome = attempt_commit(table, tuple(updates), tuple(requirements), attempt.number)
         if outcome is CommitOutcome.DONE:
             reload_table(table, patient=True)
             return tuple(snapshot_ids)
         if outcome is CommitOutcome.UNKNOWN:
             unanswered.update(snapshot_ids)
-    reload_table(table, patient=True)
-    if not choose()[0]:
-        return _expired(table, unanswered)
-    raise BindingError(f"{table_name(table)}: {what} could not be expired in {attempt + 1} attempts; try again")
+    raise BindingError(f"{table_name(table)}: {what} could not be expired in {attempt.number} attempts; try again")
 
 
 def _expired(table: Table, snapshot_ids: Collection[SnapshotId]) -> tuple[SnapshotId, ...]:

@@ -44,13 +44,15 @@ def register_statistics(
     )
     unanswered = False
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
+        reload_table(table, patient=attempt.number > 0)
         path_now = _registered_path(table, snapshot_id)
         if path_now == path:
             return True
+        if not attempt.may_commit:
+            break
         if path_now != over and not unanswered:
             return False
-        outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt)
+        outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt.number)
         unanswered |= outcome is CommitOutcome.UNKNOWN  # it may land yet, and the file must be there then
         if outcome is CommitOutcome.DONE:
             reload_table(table, patient=True)
@@ -64,11 +66,8 @@ def register_statistics(
                 )
             if not unanswered:
                 return False
-    reload_table(table, patient=True)
-    if _registered_path(table, snapshot_id) == path:
-        return True
     raise StatisticsError(
-        f"{table_name(table)}: statistics of {snapshot_id} not set in {attempt + 1} attempts; try again"
+        f"{table_name(table)}: statistics of {snapshot_id} not set in {attempt.number} attempts; try again"
     )
 
 
