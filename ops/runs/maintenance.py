@@ -19,6 +19,7 @@ from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_plan import ExpiredVersion, carry_out_retention, plan_retention, retention_of_dropped
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.search.recall_reports import RecallReports
 from icepuffin.ops.storage import open_storage
 
 
@@ -30,12 +31,15 @@ def collect_table_garbage(
     default: RetentionPolicy,
     grace_hours: float,
     dry_run: bool = False,
+    recall_reports: str | None = None,
 ) -> GcReport:
     """Expire versions by policy, pin those of tagged snapshots, and delete icepuffin's files that nothing references.
 
     `retentions`: policy per index; `default` for all others and for the file sketches. Tags and snapshots that the
-    catalog does not let be changed now are left for the next time; the report says which. Raises PartialMetadataError,
-    and what the catalog and the store raise.
+    catalog does not let be changed now are left for the next time; the report says which. In the folder
+    `recall_reports` the reports about versions that have expired go, too.
+
+    Raises PartialMetadataError, RecallReportError, and what the catalog and the store raise.
     """
     reload_table(table)
     require_all_snapshots(table)
@@ -70,8 +74,28 @@ def collect_table_garbage(
         with _collecting_refusals(refusals):
             expire_packs(table)
     report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
+    if recall_reports is not None:
+        report = _with_recall_reports(report, table, recall_reports, storage, grace, dry_run=dry_run)
     later = sum(plan.postponed for plan in plans.values())
     return replace(report, retired=tuple(expired), retired_later=later, pinned=tuple(pinned), refused=tuple(refusals))
+
+
+def _with_recall_reports(
+    report: GcReport, table: Table, folder: str, storage: StorageConfig, grace: timedelta, *, dry_run: bool
+) -> GcReport:
+    """Delete the reports of live recall about versions that the table has no more, and count them to the report."""
+    reports = RecallReports(folder, storage, table.metadata.table_uuid)
+    old = reports.now_ms() - int(grace.total_seconds() * 1000)
+    versions = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    doomed = sorted(reports.of_other_versions(versions, older_than_ms=old), key=lambda stored: stored.path)
+    if not dry_run:
+        for stored in doomed:
+            reports.delete(stored.path)
+    return replace(
+        report,
+        deleted=(*report.deleted, *(stored.path for stored in doomed)),
+        bytes_freed=report.bytes_freed + sum(stored.size for stored in doomed),
+    )
 
 
 @contextmanager

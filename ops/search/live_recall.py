@@ -3,6 +3,8 @@
 A query that is drawn waits in a short list. One thread takes it from there, answers it exactly, and then rests for as
 long as the budget demands. Where the list is full, the query is left out: what is measured then is a smaller sample.
 Queries of another version leave the list when one is drawn, so that none keeps an old version in memory for long.
+
+What was measured is reported to a folder, too, where the sampler was given one (`icepuffin.ops.search.recall_reports`).
 """
 
 import logging
@@ -11,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.recall_reports import RecallReporter
 
 BUDGET = 0.01
 """Share of one core that exact answers take, on average since the first one began"""
@@ -51,7 +54,9 @@ class LiveRecall:
     seconds: float = 0.0
     """Processor time of exact answers, those for other versions included"""
     why: str = ""
-    """Reason why queries are not measured, or why the last one that was drawn could not be; empty without one"""
+    """Reason why queries are not measured, why the last one that was drawn could not be, or why it could not be
+    reported; empty without one
+    """
 
 
 @dataclass(slots=True)
@@ -95,6 +100,14 @@ class RecallSampler:
         self._rested = 0.0
         """Time by the monotonic clock from which the budget admits another exact answer"""
         self._running = False
+        self._arrived = threading.Event()
+        self._reporter: RecallReporter | None = None
+        self._unreported: set[SnapshotId] = set()
+        self._unreported_why = ""
+
+    def report_to(self, reporter: RecallReporter) -> None:
+        """Report what is measured from now on."""
+        self._reporter = reporter
 
     def draws(self) -> bool:
         """Whether the next query is measured, by chance."""
@@ -109,6 +122,7 @@ class RecallSampler:
                 self._sample(version).left_out += 1
                 return
             self._waiting.append(_Drawn(version, distances, exact))
+            self._arrived.set()
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="icepuffin-recall", daemon=True).start()
@@ -128,7 +142,7 @@ class RecallSampler:
                 len(self._waiting),
                 sample.left_out,
                 self._seconds,
-                why or sample.error,
+                why or sample.error or self._unreported_why,
             )
 
     def _sample(self, version: SnapshotId) -> _Sample:
@@ -137,31 +151,61 @@ class RecallSampler:
         return self._samples.setdefault(version, _Sample())
 
     def _run(self) -> None:
-        """Measure what waits. The thread ends with the list, and keeps no reader alive for longer."""
+        """Measure what waits. The thread ends with the list and the last report, so it keeps no reader for longer."""
         while True:
+            self._report()
             time.sleep(max(0.0, self._rested - time.monotonic()))
             with self._lock:
-                if not self._waiting:
+                drawn = self._waiting.popleft() if self._waiting else None
+                if drawn is None and not self._unreported:
                     self._running = False
                     return
-                drawn = self._waiting.popleft()
-            begun = time.thread_time()
-            try:
-                recall, error = _recall(drawn.distances, drawn.exact()), ""
-            except Exception as failure:  # of the store, for one: the query itself was answered
-                recall, error = None, f"{type(failure).__name__}: {failure}"
-                _log.warning("a query could not be answered exactly, to measure its recall: %s", failure)
-            spent = time.thread_time() - begun
-            with self._lock:
-                sample = self._sample(drawn.version)
-                sample.error = error
-                if recall is None:
-                    sample.left_out += 1
-                else:
-                    sample.queries, sample.recall = sample.queries + 1, sample.recall + recall
-                self._seconds += spent
-                self._rested = time.monotonic() + spent / self._budget
-            del drawn  # and with it a version that may not be in use any more
+                self._arrived.clear()
+            if drawn is not None:
+                self._measure(drawn)
+                del drawn  # and with it a version that may not be in use any more
+            elif self._reporter is not None:
+                self._arrived.wait(self._reporter.seconds_until_due)
+
+    def _measure(self, drawn: _Drawn) -> None:
+        """Answer a query exactly, and compare."""
+        begun = time.thread_time()
+        try:
+            recall, error = _recall(drawn.distances, drawn.exact()), ""
+        except Exception as failure:  # of the store, for one: the query itself was answered
+            recall, error = None, f"{type(failure).__name__}: {failure}"
+            _log.warning("a query could not be answered exactly, to measure its recall: %s", failure)
+        spent = time.thread_time() - begun
+        with self._lock:
+            sample = self._sample(drawn.version)
+            sample.error = error
+            if recall is None:
+                sample.left_out += 1
+            else:
+                sample.queries, sample.recall = sample.queries + 1, sample.recall + recall
+                if self._reporter is not None:
+                    self._unreported.add(drawn.version)
+            self._seconds += spent
+            self._rested = time.monotonic() + spent / self._budget
+
+    def _report(self) -> None:
+        """Write the reports that are due. One that cannot be written is tried again with the next."""
+        if self._reporter is None or self._reporter.seconds_until_due:
+            return
+        with self._lock:
+            samples = {version: replace(self._sample(version)) for version in self._unreported}
+        try:
+            for version, sample in samples.items():
+                self._reporter.report(
+                    version, queries=sample.queries, recall_sum=sample.recall, left_out=sample.left_out
+                )
+                self._unreported.discard(version)
+            self._unreported_why = ""
+        except Exception as failure:  # of the store: queries are answered and measured all the same
+            self._unreported_why = f"the recall cannot be reported: {failure}"
+            _log.warning("%s", self._unreported_why)
+        if samples:
+            self._reporter.wrote()
 
 
 def _recall(distances: F64, exact: F64) -> float:

@@ -36,6 +36,7 @@ from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen
+from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.search.worker import SearchJob
@@ -72,6 +73,7 @@ def open_index(
     runner: TaskRunner | None = None,
     in_process_mb: int = IN_PROCESS_MB,
     recall_sample: float = 0.0,
+    recall_reports: str | None = None,
 ) -> IndexReader:
     """Open an index of a table at a snapshot, for searching.
 
@@ -97,6 +99,9 @@ def open_index(
     recall_sample : float
         Share of the queries that are answered exactly, too, in the background: `IndexReader.stats` has their recall.
         Default: none.
+    recall_reports : str, optional
+        Folder to which that recall is reported, once a minute at most, for `icepuffin stats` and for Dagster's check
+        `live_recall`. It is reached as the table's files are. Default: nothing is reported.
 
     Returns
     -------
@@ -115,7 +120,9 @@ def open_index(
     IndexUnavailableError
         With the policy `fail`: the snapshot has no version that can be read.
     QueryError
-        `stale` or `recall_sample` is out of range.
+        `stale` or `recall_sample` is out of range, or `recall_reports` is given without a `recall_sample`.
+    StorageError
+        `recall_reports` is of a store that is not supported.
     ValueError
         `threads` is under 1.
 
@@ -125,10 +132,19 @@ def open_index(
     >>> reader
     IndexReader('demo.packages', index 'embedding', snapshot ..., 6,000 rows, 384 dimensions, cosine, exact-version)
     """
-    return _open(
+    sampler = RecallSampler(recall_sample)
+    if recall_reports is not None:
+        require_type(recall_reports, str, "recall_reports is the location of a folder", "write s3://bucket/recall")
+        if not sampler.share:
+            raise QueryError("recall_reports needs queries that are measured: set recall_sample too, such as 0.01")
+    reader = _open(
         table, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-        in_process_mb=in_process_mb, on_demand=True, sampler=RecallSampler(recall_sample),
+        in_process_mb=in_process_mb, on_demand=True, sampler=sampler,
     )  # fmt: skip
+    if recall_reports is not None and reader.definition is not None:
+        reports = RecallReports(recall_reports, storage or storage_of(table), table.metadata.table_uuid)
+        sampler.report_to(RecallReporter(reports, reader.definition.name))
+    return reader
 
 
 def _open(
