@@ -1,4 +1,6 @@
-"""Checks of an index that belong to no partition: how far behind it is, and whether its file is intact."""
+"""Checks of an index that belong to no partition: how far behind it is, whether its file is intact, and the recall of
+live queries.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,9 +17,14 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.search.recall_reports import RecallReports, ReportedRecall
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
+_RAISE_RECALL = (
+    "search wider (search_list or target_recall of the queries, or search_list of the index); docs/operations.md has "
+    "more under 'live_recall warns'"
+)
 _MAX_SNAPSHOTS = 50
 """The most snapshots for which Dagster's records are read, newest first."""
 
@@ -192,3 +199,68 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         )
 
     return integrity
+
+
+def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
+    """Reads the reports of the processes that search; for tables whose settings name the folder of these."""
+
+    @_index_check(
+        spec,
+        definition,
+        "live_recall",
+        f"Do live queries find what they should? Warns if their recall with the version at ann_{definition.name} is "
+        f"certainly below the target of {definition.target_recall:g}: if its 95 % confidence interval is. Of readers "
+        "that were opened with recall_sample and recall_reports. Reads their reports only.",
+    )
+    def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
+        reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
+        in_order = sorted(index_versions(table, definition.name), key=lambda version: version.sequence_number)
+        reported = reports.read(definition.name, {version.index_snapshot_id for version in in_order})
+        version = tagged_version(table, definition.name)
+        newest = reported.get(version.index_snapshot_id) if version else None
+        measured = [
+            (version.base_snapshot_id, reported[version.index_snapshot_id])
+            for version in in_order
+            if version.index_snapshot_id in reported
+        ]
+        passed = newest is None or newest.high >= definition.target_recall
+        return dg.AssetCheckResult(
+            passed=passed,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={
+                **_live_recall_metadata(newest),
+                **live_recall_so_far(measured, definition.target_recall),
+                **({} if passed else {"what to do": _RAISE_RECALL}),
+            },
+        )
+
+    return live_recall
+
+
+def _live_recall_metadata(newest: ReportedRecall | None) -> dict[str, int | float | str]:
+    if newest is None:
+        return {"queries": 0, "why": "no live query of the newest version has been measured yet"}
+    return {
+        "queries": newest.queries,
+        "recall": round(newest.recall, 4),
+        "95 % interval": f"{newest.low:.4f} to {newest.high:.4f}",
+        "not measured": newest.left_out,
+        "readers": newest.readers,
+    }
+
+
+def live_recall_so_far(
+    measured: Sequence[tuple[SnapshotId, ReportedRecall]], target: float
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Recall of live queries, version by version, as a picture. Empty where none was measured."""
+    last = measured[-_VERSIONS_DRAWN:]
+    if not last:
+        return {}
+    chart = line_chart(
+        f"recall of live queries, last {len(last)} versions; dashed: target",
+        [str(base) for base, _ in last],
+        [reported.recall for _, reported in last],
+        floor=target,
+    )
+    return {"live recall so far": chart}

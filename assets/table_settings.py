@@ -124,6 +124,8 @@ class TableSettings(SettingsModel):
     nightly: Cron = "0 2 * * *"
     maintenance: Cron = "0 4 * * 0"
     schedules_running: bool = False
+    recall_reports: str | None = Field(default=None, min_length=1)
+    recall_check: Cron = "0 * * * *"
     max_runtime_seconds: int = Field(default=86_400, ge=60)
     run_tags: dict[str, Any] = Field(default_factory=dict)
     retries: int = Field(default=2, ge=0, le=10)

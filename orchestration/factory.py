@@ -7,7 +7,7 @@ from dataclasses import replace
 import dagster as dg
 
 from icepuffin.assets.ann_index import ann_index_asset
-from icepuffin.assets.checks import freshness_check, integrity_check
+from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -15,7 +15,7 @@ from icepuffin.assets.theta_sketches import theta_sketches_asset
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
-from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
+from icepuffin.orchestration.jobs import live_recall_job, maintenance_job, refresh_job, verify_job
 from icepuffin.orchestration.schedules import schedules
 from icepuffin.orchestration.sensor.definition import snapshot_sensor
 from icepuffin.orchestration.settings import GarbageSettings, Settings
@@ -80,16 +80,18 @@ def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine)
     if spec.settings.theta_sketches:
         assets.append(theta_sketches_asset(spec))
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
-    checks = [check(spec, index) for index in spec.indexes for check in (freshness_check, integrity_check)]
+    kinds = [freshness_check, integrity_check, *([live_recall_check] if spec.settings.recall_reports else [])]
+    checks = [check(spec, index) for index in spec.indexes for check in kinds]
     maintenance = maintenance_job(spec, garbage)
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
     refresh = refresh_job(spec)
     verify = verify_job(spec) if spec.indexes else None
+    live_recall = live_recall_job(spec) if spec.indexes and spec.settings.recall_reports else None
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[refresh, maintenance, *([verify] if verify else [])],
+        jobs=[refresh, maintenance, *(job for job in (verify, live_recall) if job)],
         sensors=[snapshot_sensor(spec, refresh, engine)],
-        schedules=list(schedules(spec, refresh, maintenance, verify, engine)),
+        schedules=list(schedules(spec, refresh, maintenance, verify, live_recall, engine)),
     )

@@ -22,7 +22,9 @@ def refresh_job(spec: TableSpec) -> AssetJob:
     """Sketches and index versions of one snapshot, in one process: one process per op would start one JVM per op."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
-        selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
+        selection=dg.AssetSelection.assets(*spec.derived_keys)
+        - _checks(spec, "integrity")
+        - _checks(spec, "live_recall"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
@@ -31,22 +33,31 @@ def refresh_job(spec: TableSpec) -> AssetJob:
 
 def verify_job(spec: TableSpec) -> AssetJob:
     """The checks that read whole index files, and the freshness checks."""
-    freshness = dg.AssetSelection.checks(
-        *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
-    )
     return dg.define_asset_job(
         name=f"verify_{spec.slug}",
-        selection=_whole_file_checks(spec) | freshness,
+        selection=_checks(spec, "integrity") | _checks(spec, "freshness"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
         description=f"Two checks per index of {spec.identifier}: is its file intact, and is it up to date?",
     )
 
 
-def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
-    return dg.AssetSelection.checks(
-        *(dg.AssetCheckKey(spec.index_key(index.name), "integrity") for index in spec.indexes)
+def live_recall_job(spec: TableSpec) -> AssetJob:
+    """The checks of live queries' recall."""
+    return dg.define_asset_job(
+        name=f"live_recall_{spec.slug}",
+        selection=_checks(spec, "live_recall"),
+        executor_def=run_process_executor,
+        tags=job_tags(spec),
+        description=f"A check per index of {spec.identifier}: do live queries find what they should?",
     )
+
+
+def _checks(spec: TableSpec, name: str) -> dg.AssetSelection:
+    """The checks of that name, one per index; nothing where the table has none."""
+    if name == "live_recall" and not spec.settings.recall_reports:
+        return dg.AssetSelection.checks()
+    return dg.AssetSelection.checks(*(dg.AssetCheckKey(spec.index_key(index.name), name) for index in spec.indexes))
 
 
 def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:
@@ -89,6 +100,7 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
             default=spec.retention,
             grace_hours=garbage.garbage_grace_hours,
             dry_run=garbage.dry_run,
+            recall_reports=spec.settings.recall_reports,
         )
         for line in render_gc_report(report):
             context.log.info(line)

@@ -1,4 +1,6 @@
-"""Schedules of one table: a nightly run for the newest snapshots, whatever the sensor did, and weekly maintenance."""
+"""Schedules of one table: a nightly run for the newest snapshots, whatever the sensor did, weekly maintenance, and an
+hourly look at the recall of live queries.
+"""
 
 from collections.abc import Iterator
 
@@ -18,6 +20,7 @@ def schedules(
     refresh: AssetJob,
     maintenance: dg.JobDefinition,
     verify: AssetJob | None,
+    live_recall: AssetJob | None,
     engine: Engine,
 ) -> Iterator[dg.ScheduleDefinition]:
     """The schedules that the settings name. They run if `schedules_running` is set, or once switched on in the UI."""
@@ -38,6 +41,13 @@ def schedules(
             name=f"verify_{spec.slug}_schedule",
             job=verify,
             cron_schedule=settings.maintenance,
+            default_status=status,
+        )
+    if settings.recall_check != "off" and live_recall is not None:
+        yield dg.ScheduleDefinition(
+            name=f"live_recall_{spec.slug}_schedule",
+            job=live_recall,
+            cron_schedule=settings.recall_check,
             default_status=status,
         )
 

@@ -278,7 +278,7 @@ def validate_name(name: str) -> None:
         )
 
 
-CHECKS = ("freshness", "integrity")
+CHECKS = ("freshness", "integrity", "live_recall")
 """Checks of an index that Dagster runs as steps of their own. `<index>_<check>` is reserved: it is no index name."""
 
 

@@ -36,6 +36,7 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
         default=context.spec.retention,
         grace_hours=default_hours if grace_hours is None else grace_hours,
         dry_run=dry_run,
+        recall_reports=context.settings.recall_reports,
     )
     if context.as_json:
         print_json(dataclasses.asdict(report))

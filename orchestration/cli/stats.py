@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table
+from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.index.freshness import FreshnessLag
+    from icepuffin.ops.search.recall_reports import ReportedRecall
     from icepuffin.ops.theta.report import ThetaStatistics
 
 _NAME_WIDTH = 80
@@ -29,13 +30,16 @@ class IndexState:
     covers_snapshot: bool
     """Whether the snapshot that was named has a version"""
     lag: "FreshnessLag"
+    live_recall: "ReportedRecall | None"
+    """Recall of the live queries of the newest version; None where none was reported"""
 
 
 @click.command("stats")
 @metadata_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
 def command(context: TableContext, /, snapshot: str | None) -> None:
-    """Show how many distinct values each column has, whether that is fresh, and how far behind each index is.
+    """Show how many distinct values each column has, whether that is fresh, how far behind each index is,
+    and the recall of live queries where readers report it (recall_reports).
 
     The numbers are estimates by theta sketches: exact up to some 4,096 values, within a few percent above.
 
@@ -68,14 +72,20 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
 
 def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
-    from icepuffin.ops.catalog.bound_versions import index_versions
+    from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
     from icepuffin.ops.index.freshness import index_lag
+    from icepuffin.ops.search.recall_reports import RecallReports
 
+    folder = context.settings.recall_reports
+    reports = RecallReports(folder, context.storage, context.table.metadata.table_uuid) if folder else None
     states = []
     for definition in context.indexes:
         snapshots = tuple(version.base_snapshot_id for version in index_versions(context.table, definition.name))
         lag = index_lag(context.table, definition, context.spec.first_ref)
-        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag))
+        newest = tagged_version(context.table, definition.name)
+        reported = reports.read(definition.name, {newest.index_snapshot_id}) if reports and newest else {}
+        live_recall = reported.get(newest.index_snapshot_id) if newest else None
+        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, live_recall))
     return states
 
 
@@ -98,6 +108,7 @@ def _index_document(index: IndexState) -> dict[str, object]:
         "snapshots": [str(snapshot_id) for snapshot_id in index.version_snapshots],
         "covers_snapshot": index.covers_snapshot,
         "lag": dataclasses.asdict(index.lag),
+        "live_recall": report_document(index.live_recall) if index.live_recall else None,
     }
 
 
@@ -121,6 +132,10 @@ def _show_index(console: "Console", index: IndexState) -> None:
     versions = plural(len(index.version_snapshots), "version")
     covered = "has a version for this snapshot" if index.covers_snapshot else "has no version for this snapshot"
     console.print(Text.assemble("index ", (index.name, "bold"), f": {versions}; it {covered}{_behind(index.lag)}"))
+    if (live := index.live_recall) is not None:
+        queries, readers = f"{live.queries:,} measured", plural(live.readers, "reader")
+        interval = f"{live.recall:.4f} ({live.low:.4f} to {live.high:.4f})"
+        print_lines(console, f"  recall of live queries, newest version: {interval}; {queries}, by {readers}")
 
 
 def _behind(lag: "FreshnessLag") -> str:

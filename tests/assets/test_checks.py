@@ -1,4 +1,4 @@
-"""Checks over real versions: lag counts snapshots, integrity sees one flipped bit."""
+"""Checks over real versions: lag counts snapshots, integrity sees one flipped bit, live recall reads reports."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.assets.checks import freshness_check, integrity_check
+from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.tables import table_asset
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -21,6 +21,7 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.freshness import index_lag
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
@@ -212,3 +213,45 @@ def test_the_integrity_check_of_an_index_that_was_never_built_is_a_warning(catal
     found = result(integrity_check(spec, spec.indexes[0]), catalogs)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "no version" in number(found, "why")
+
+
+@pytest.mark.parametrize(
+    ("queries", "share", "passed"),
+    [(0, 1.0, True), (10, 0.8, True), (2000, 0.8, False), (2000, 0.95, True)],
+)
+def test_live_recall_fails_where_it_is_certainly_below_the_target(
+    lake: Lake, catalogs: Catalogs, tmp_path: Path, queries: int, share: float, passed: bool
+) -> None:
+    """The target is .9. Ten queries of .8 are too few to tell."""
+    folder = f"file://{tmp_path}/recall"
+    lake.write_settings(recall_reports=folder)
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    indexed(lake, spec)
+    lake.append()
+    indexed(lake, spec)
+    older, newest = (version.index_snapshot_id for version in index_versions(lake.table, "embedding"))
+    reporter = RecallReporter(
+        RecallReports(folder, storage_of(lake.table), lake.table.metadata.table_uuid), "embedding"
+    )
+    reporter.report(older, queries=5, recall_sum=0.0, left_out=0)
+    reporter.report(newest, queries=queries, recall_sum=queries * share, left_out=1)
+    checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
+    assert (checked.passed, checked.severity) == (passed, dg.AssetCheckSeverity.WARN)
+    assert ("what to do" in checked.metadata) is not passed
+    assert number(checked, "queries") == queries
+    assert f"last {1 + bool(queries)} versions" in number(checked, "live recall so far")
+    if queries:
+        numbers = (number(checked, name) for name in ("recall", "readers", "not measured"))
+        assert tuple(numbers) == (share, 1, 1)
+    else:
+        assert "no live query of the newest version" in number(checked, "why")
+
+
+def test_live_recall_of_an_index_that_was_never_built_has_no_query(
+    lake: Lake, catalogs: Catalogs, tmp_path: Path
+) -> None:
+    lake.write_settings(recall_reports=str(tmp_path / "recall"))
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
+    assert (checked.passed, number(checked, "queries")) == (True, 0)
+    assert "live recall so far" not in checked.metadata

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import FloatType, ListType
 
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
 
@@ -138,6 +141,21 @@ def test_stats_give_the_exact_distinct_values_of_a_small_table(run: Run, lake: L
     assert document["fresh"] is True
     assert document["indexes"]["embedding"]["covers_snapshot"] is True
     assert "distinct values" in run("stats", "demo.packages", "--snapshot", str(lake.head()))
+
+
+def test_stats_show_the_recall_that_readers_report(
+    run: Run, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall"] is None
+    folder, table = str(tmp_path / "recall"), lake.table.refresh()
+    version = index_versions(table, "embedding")[-1].index_snapshot_id
+    reporter = RecallReporter(RecallReports(folder, StorageConfig(), table.metadata.table_uuid), "embedding")
+    reporter.report(version, queries=200, recall_sum=190.0, left_out=0)
+    monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGES__RECALL_REPORTS", folder)
+    shown = " ".join(run("stats", "demo.packages").split())
+    assert "recall of live queries, newest version: 0.9500 (0.9104 to 0.9726); 200 measured, by 1 reader" in shown
+    document = json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall"]
+    assert (document["queries"], document["recall"], document["index_snapshot_id"]) == (200, 0.95, str(version))
 
 
 def test_search_by_example_finds_the_row_itself_first(run: Run, lake: Lake) -> None:

@@ -143,6 +143,24 @@ def test_maintenance_is_requested_once_per_week(lake: Lake, instance: dg.Dagster
     assert (schedule.job_name, schedule.cron_schedule) == (job, "0 4 * * 0")
 
 
+def test_the_recall_of_live_queries_is_checked_each_hour_where_readers_report_it(lake: Lake) -> None:
+    name = "live_recall_demo_demo_packages"
+    assert name not in {schedule.job_name for schedule in build(load(lake.settings_file)).schedules or ()}
+    lake.write_settings(recall_reports="/srv/recall")
+    definitions = build(load(lake.settings_file))
+    assert definitions.resolve_schedule_def(f"{name}_schedule").cron_schedule == "0 * * * *"
+    checks = {
+        job: {key.name for key in definitions.resolve_job_def(job).asset_layer.asset_graph.asset_check_keys}
+        for job in (name, "verify_demo_demo_packages", "refresh_demo_demo_packages")
+    }
+    refresh = checks.pop("refresh_demo_demo_packages")
+    assert checks == {name: {"live_recall"}, "verify_demo_demo_packages": {"freshness", "integrity"}}
+    assert "freshness" in refresh
+    assert not refresh & {"live_recall", "integrity"}, "a new version has answered no query yet"
+    lake.write_settings(recall_reports="/srv/recall", recall_check="off")
+    assert f"{name}_schedule" not in {item.name for item in build(load(lake.settings_file)).schedules or ()}
+
+
 def test_a_schedule_that_is_off_is_not_there(lake: Lake) -> None:
     lake.write_settings(nightly="off", maintenance="off")
     assert list(build(load(lake.settings_file)).schedules or ()) == []
