@@ -1,28 +1,54 @@
 """Mutation score of one module: `make mutants MODULE=ops/confidence.py`, with TESTS, SAMPLE and SEED as below.
 
-Cosmic Ray changes one operator, number or branch at a time, in a copy of the tree, and runs the module's own tests. A
-mutant that no test notices survives; each is printed as a diff. Exits with 1 where any survived.
+Cosmic Ray changes one operator, number or branch at a time, in a copy of the tree. The module's own tests run in forks
+of a process that has imported what they use, up to the first that fails. A mutant that no test notices survives; each
+is printed as a diff. Exits with 1 where any survived.
 
-Operators of `|` are left alone: nearly all of them stand in annotations, where they fail at import.
+Operators of `|` are left alone: nearly all of them stand in annotations, where they fail at import. So are the flags of
+`@dataclass`, which change no result.
 """
 
 import argparse
+import difflib
+import json
 import os
 import random
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import use_db
+from cosmic_ray.work_item import MutationSpec
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("ann_kernels", "assets", "ops", "orchestration", "puffin")
-_SKIPPED = WorkResult(worker_outcome=WorkerOutcome.SKIPPED)
+_FIRST_LIMIT = 600.0
+"""Seconds for the run without a mutant; it sets the limit of the others"""
+
+
+class TestRuns:
+    """Runs of the tests, each in a fork of one process: see `tests/warm_process.py`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def run(self, limit: float) -> dict[str, Any]:
+        """Run the tests on the module as it is now. `limit`: seconds, after which they count as failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(limit, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            sys.exit("the process of the tests has ended; tests.log in the copy shows why")
+        return dict(json.loads(answer))
 
 
 def main() -> int:
@@ -40,14 +66,9 @@ def main() -> int:
         parser.error(f"no test imports {dotted(arguments.module)}: name tests with --tests")
     print(f"{arguments.module}, seed {arguments.seed}, tests: {' '.join(tests)}")
     copy = copied_tree(REPOSITORY / ".cache" / "mutants" / arguments.module.with_suffix(""))
-    command = [arguments.python, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    session = configured(copy, arguments.module, [*command, "-m", "not jvm and not services"])
-    with use_db(str(session)) as database:
-        drawn = draw(database, arguments.sample, arguments.seed)
-    print(f"{drawn} mutants")
-    cosmic_ray(copy, "exec", "mutants.toml", session.name)
-    with use_db(str(session), WorkDB.Mode.open) as database:
-        return report(database, arguments.module)
+    mutants = draw(copy, arguments.module, arguments.sample, arguments.seed)
+    with warm_tests(arguments.python, copy, arguments.module, tests) as runs:
+        return measure(runs, copy, arguments.module, mutants)
 
 
 def dotted(module: Path) -> str:
@@ -81,62 +102,74 @@ def copied_tree(folder: Path) -> Path:
     return folder
 
 
-def configured(copy: Path, module: Path, command: list[str]) -> Path:
-    """A session with all mutants of the module. The tests have passed once without a change; it sets the time limit."""
-    imported = [command[0], "-c", f"import {dotted(module)} as module; print(module.__file__)"]
-    where = subprocess.run(imported, cwd=copy, env=environment(copy), capture_output=True, text=True, check=True).stdout
+@contextmanager
+def warm_tests(python: str, copy: Path, module: Path, tests: list[str]) -> Iterator[TestRuns]:
+    """The tests of the copy. Ends the process if they import another module than the copy's."""
+    # no bytecode: Python compares a file's second and size, and two changes may have both
+    environment = {**os.environ, "PYTHONPATH": str(copy / "namespace"), "PYTHONDONTWRITEBYTECODE": "1"}
+    imported = [python, "-c", f"import {dotted(module)} as module; print(module.__file__)"]
+    where = subprocess.run(imported, cwd=copy, env=environment, capture_output=True, text=True, check=True).stdout
     if not Path(where.strip()).resolve().is_relative_to(copy):
         sys.exit(f"{module} is imported from {where.strip()}, and not from the copy in {copy}")
-    begun = time.monotonic()
-    baseline = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - begun
-    if baseline.returncode:
-        sys.exit(f"the tests fail without a mutant:\n{baseline.stdout[-3_000:]}{baseline.stderr[-1_000:]}")
-    print(f"the tests take {seconds:.1f} s")
-    (copy / "mutants.toml").write_text(
-        f"""[cosmic-ray]
-module-path = "{module}"
-timeout = {3 * seconds + 30:.1f}
-excluded-modules = []
-test-command = {shlex.join(command)!r}
-[cosmic-ray.distributor]
-name = "local"
-"""
-    )
-    cosmic_ray(copy, "init", "mutants.toml", "session.sqlite")
-    return copy / "session.sqlite"
+    options = ["--basetemp", str(copy / "temporary"), "-m", "not jvm and not services"]
+    command = [python, "-m", "tests.warm_process", dotted(module), *options, *tests]
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield TestRuns(process)
 
 
-def environment(copy: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(copy / "namespace")}
+def draw(copy: Path, module: Path, sample: int, seed: int) -> list[MutationSpec]:
+    """All mutants of the module, or some at random, by their places."""
+    with use_db(":memory:") as database:
+        init([copy / module], database, {})
+        mutants = [item.mutations[0] for item in database.work_items]
+    mutants.sort(key=lambda mutant: (mutant.start_pos, mutant.operator_name))
+    lines = (copy / module).read_text().splitlines()
+    useful = [
+        mutant
+        for mutant in mutants
+        if "BitOr" not in mutant.operator_name.split("_")[:2]
+        and not lines[mutant.start_pos[0] - 1].startswith("@dataclass")
+    ]
+    return useful if not sample else random.Random(seed).sample(useful, min(sample, len(useful)))
 
 
-def cosmic_ray(copy: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "cosmic_ray.cli", *words], cwd=copy, env=environment(copy), check=True)
-
-
-def draw(database: WorkDB, sample: int, seed: int) -> int:
-    """Skip all mutants but a sample. Returns its size."""
-    items = sorted(database.pending_work_items, key=lambda item: item.job_id)
-    items.sort(key=lambda item: (item.mutations[0].start_pos, item.mutations[0].operator_name))
-    useful = [item for item in items if "BitOr" not in item.mutations[0].operator_name.split("_")[:2]]
-    kept = useful if not sample else random.Random(seed).sample(useful, min(sample, len(useful)))
-    names = {item.job_id for item in kept}
-    for item in items:
-        if item.job_id not in names:
-            database.set_result(item.job_id, _SKIPPED)
-    return len(kept)
-
-
-def report(database: WorkDB, module: Path) -> int:
+def measure(runs: TestRuns, copy: Path, module: Path, mutants: list[MutationSpec]) -> int:
     """Print the survivors and the score. Returns the exit code."""
-    results = [result for _, result in database.results if result.worker_outcome is not WorkerOutcome.SKIPPED]
-    survivors = [result for result in results if result.test_outcome is TestOutcome.SURVIVED]
-    for survivor in survivors:
-        print(survivor.diff)
-    killed = len(results) - len(survivors)
-    print(f"{module}: {killed} of {len(results)} mutants were noticed ({killed / max(1, len(results)):.1%})")
+    baseline = runs.run(_FIRST_LIMIT)
+    if not baseline["passed"]:
+        sys.exit(f"the tests fail without a mutant:\n{(copy / 'tests.log').read_text()[-4_000:]}")
+    print(f"the tests take {baseline['seconds']:.1f} s; {len(mutants)} mutants", flush=True)
+    source = (copy / module).read_text()
+    tried = survivors = ended = 0
+    for mutant in sorted(mutants, key=lambda mutant: mutant.start_pos):
+        operator = get_operator(mutant.operator_name)(**mutant.operator_args)
+        changed = mutate_code(source, operator, mutant.occurrence)
+        if not compiles(changed):
+            continue
+        tried += 1
+        (copy / module).write_text(changed)
+        answer = runs.run(3 * baseline["seconds"] + 10)
+        ended += "ended" in answer
+        if answer["passed"]:
+            survivors += 1
+            lines = source.splitlines(), changed.splitlines()
+            print("\n".join(difflib.unified_diff(*lines, str(module), str(module), lineterm="")), flush=True)
+    if ended:
+        print(f"{ended} crashed the tests or took more than three times as long")
+    noticed = tried - survivors
+    print(f"{module}: {noticed} of {tried} mutants were noticed ({noticed / max(1, tried):.1%})")
     return bool(survivors)
+
+
+def compiles(source: str) -> bool:
+    """Whether it is Python: Cosmic Ray puts its own exception behind `except f` of `except f():`, too."""
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -1,0 +1,267 @@
+"""Runs of tests in forks of one process that has collected them: `python -m tests.warm_process MODULE TESTS...`
+
+For `tests/mutants.py`, which changes the module between two runs. Each line of standard input is a time limit in
+seconds, and starts a run; the first is of the module as it is. The answer is a line of JSON: {"passed": ...,
+"seconds": ...}, with "ended" where the run crashed or took too long. What tests print goes to `tests.log`.
+
+Where functions have changed, a fork has their new code put in place, and runs the tests that call them; the test that
+failed last comes first. Where anything else has changed, a fork imports our modules again, and runs all tests.
+"""
+
+import ast
+import builtins
+import contextlib
+import gc
+import inspect
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+LOG = "tests.log"
+_LEAVES = ("icepuffin.ann_kernels", "icepuffin.puffin")
+"""Packages that import no other package of ours: they stay imported, but for the one that is changed"""
+_CALLS = "_calls_of_the_changed_module"
+"""Name of the built-in set of the functions that were called, in the first run"""
+
+
+class WarmTests:
+    """A plugin of pytest: in place of one run of the collected tests, many, each in a fork."""
+
+    def __init__(self, module: str, arguments: list[str], answers: Any) -> None:
+        self._module = module
+        self._arguments = arguments
+        self._answers = answers
+        self._calls: dict[str, list[str]] = {}
+        """Functions of the module that each test calls, by the id of the test"""
+        self._failures: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()  # what is frozen is not among the objects that are looked through
+        loaded = sys.modules[self._module]
+        file = Path(str(loaded.__file__))
+        source = file.read_text()
+        is_compiled = any(hasattr(value, "py_func") for value in vars(loaded).values())
+        functions = _functions(str(file))
+        session.items.sort(key=lambda test: test.nodeid)  # a fixed order
+        for line in sys.stdin:
+            begun = time.monotonic()
+            changed = file.read_text()
+            names = None if is_compiled else _changed_functions(source, changed, functions)
+            if not self._calls:
+                work = self._recorded(session.items, functions, source)
+            elif names is None:
+                work = self._anew()
+            else:
+                work = self._in_place(session.items, functions, changed, names)
+            answer = _in_fork(work, float(line)) or {"passed": False, "ended": True}
+            self._calls = answer.pop("calls", self._calls)
+            if test := answer.pop("failed", ""):
+                self._failures = [test, *(each for each in self._failures if each != test)]
+            self._answers.write(json.dumps({**answer, "seconds": time.monotonic() - begun}) + "\n")
+            self._answers.flush()
+        return True
+
+    def _recorded(
+        self, tests: list[pytest.Item], functions: dict[str, list[FunctionType]], source: str
+    ) -> Callable[[], dict[str, Any]]:
+        """All tests, with a record of the functions that each calls, or that a fixture calls for a test of its file."""
+
+        def run() -> dict[str, Any]:
+            record: set[str] = set()
+            setattr(builtins, _CALLS, record)
+            _put(functions, _recording(source, str(next(iter(functions.values()))[0].__code__.co_filename)))
+            calls: dict[str, set[str]] = {}
+            of_fixtures: dict[Path, set[str]] = {}
+            plugin = _FirstFailure(lambda test: of_fixtures.setdefault(test.path, set()).update(record))
+            for test, following in _pairs(tests):
+                record.clear()
+                plugin.run(test, following)
+                calls[test.nodeid] = set(record)
+                if plugin.failed:
+                    return {"passed": False}
+            by_test = {test.nodeid: sorted(calls[test.nodeid] | of_fixtures.get(test.path, set())) for test in tests}
+            return {"passed": True, "calls": by_test}
+
+        return run
+
+    def _in_place(
+        self, tests: list[pytest.Item], functions: dict[str, list[FunctionType]], changed: str, names: set[str]
+    ) -> Callable[[], dict[str, Any]]:
+        places = {test: place for place, test in enumerate(self._failures)}
+        chosen = [test for test in tests if names.intersection(self._calls[test.nodeid])]
+        chosen.sort(key=lambda test: places.get(test.nodeid, len(places)))
+
+        def run() -> dict[str, Any]:
+            code = _codes(compile(changed, next(iter(functions.values()))[0].__code__.co_filename, "exec"))
+            _put(functions, {name: code[name] for name in names})
+            plugin = _FirstFailure()
+            for test, following in _pairs(chosen):
+                plugin.run(test, following)
+                if plugin.failed:
+                    return {"passed": False, "failed": plugin.failed}
+            return {"passed": True}
+
+        return run
+
+    def _anew(self) -> Callable[[], dict[str, Any]]:
+        kept = tuple(leaf for leaf in _LEAVES if not self._module.startswith(f"{leaf}."))
+
+        def run() -> dict[str, Any]:
+            for name in [name for name in sys.modules if name.partition(".")[0] in {"icepuffin", "tests"}]:
+                if not name.startswith(kept):
+                    del sys.modules[name]
+            return {"passed": pytest.main(self._arguments) == pytest.ExitCode.OK}
+
+        return run
+
+
+class _FirstFailure:
+    """A plugin of pytest that runs tests one by one, and notes which fails first."""
+
+    def __init__(self, after_setup: Callable[[pytest.Item], object] = lambda _: None) -> None:
+        self._after_setup = after_setup
+        self.failed = ""
+
+    def run(self, test: pytest.Item, following: pytest.Item | None) -> None:
+        manager = test.config.pluginmanager
+        if not manager.is_registered(self):
+            manager.register(self)
+        self._test = test
+        test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "setup":
+            self._after_setup(self._test)
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+
+def _pairs(tests: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    return zip(tests, [*tests[1:], None], strict=True)
+
+
+def _functions(file: str) -> dict[str, list[FunctionType]]:
+    """The functions of a file that exist, by their qualified names."""
+    functions: dict[str, list[FunctionType]] = {}
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename == file:
+            functions.setdefault(function.__code__.co_qualname, []).append(function)
+    return functions
+
+
+def _put(functions: dict[str, list[FunctionType]], codes: dict[str, CodeType]) -> None:
+    for name, code in codes.items():
+        for function in functions.get(name, ()):
+            function.__code__ = code
+
+
+def _changed_functions(before: str, after: str, functions: dict[str, list[FunctionType]]) -> set[str] | None:
+    """Names of the functions whose code differs; None where code outside of functions does."""
+    old, new = (compile(source, "", "exec") for source in (before, after))
+    if _outside(old) != _outside(new):
+        return None
+    old_codes, new_codes = _codes(old), _codes(new)
+    names = {name for name in old_codes if old_codes[name] != new_codes[name]}
+    same_cells = all(old_codes[name].co_freevars == new_codes[name].co_freevars for name in names)
+    return names if same_cells and names <= functions.keys() else None
+
+
+def _is_function(code: CodeType) -> bool:
+    """Whether it is the code of a named function, and not of a class or of an expression."""
+    return bool(code.co_flags & inspect.CO_OPTIMIZED) and not code.co_name.startswith("<")
+
+
+def _codes(code: CodeType) -> dict[str, CodeType]:
+    """The functions of a module and of its classes, by their qualified names."""
+    codes: dict[str, CodeType] = {}
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+        codes |= {inner.co_qualname: inner} if _is_function(inner) else _codes(inner)
+    return codes
+
+
+def _outside(code: CodeType) -> tuple[object, ...]:
+    """What an import executes."""
+    constants = [
+        repr(constant) if not isinstance(constant, CodeType) else "" if _is_function(constant) else _outside(constant)
+        for constant in code.co_consts
+    ]
+    return code.co_code, code.co_names, constants
+
+
+def _recording(source: str, file: str) -> dict[str, CodeType]:
+    """The functions of a source, each of which records its name when it is called."""
+    tree = ast.parse(source)
+    names: list[str] = []
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                name = ".".join([*names, child.name])
+                (statement,) = ast.parse(f"{_CALLS}.add({name!r})").body
+                child.body.insert(0, ast.increment_lineno(statement, child.lineno - 1))
+            elif isinstance(child, ast.ClassDef):
+                names.append(child.name)
+                visit(child)
+                names.pop()
+            else:
+                visit(child)
+
+    visit(tree)
+    return _codes(compile(ast.fix_missing_locations(tree), file, "exec"))
+
+
+def _in_fork(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any] | None:
+    """What a fork gives back; None where it ended without, or had not ended at the limit."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.close(reader)
+        try:
+            with os.fdopen(writer, "wb") as answer:
+                answer.write(json.dumps(work()).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.close(writer)
+    content, until = b"", time.monotonic() + limit
+    while select.select([reader], [], [], max(0, until - time.monotonic()))[0]:
+        part = os.read(reader, 1 << 20)
+        if not part:
+            break
+        content += part
+    os.close(reader)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        return dict(json.loads(content))
+    except ValueError:
+        return None
+
+
+def main() -> None:
+    module, *arguments = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    with Path(LOG).open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    arguments = ["-x", "-q", "-n", "0", "-s", "-p", "no:cacheprovider", *arguments]
+    sys.exit(pytest.main(arguments, plugins=[WarmTests(module, arguments, answers)]))
+
+
+if __name__ == "__main__":
+    main()
