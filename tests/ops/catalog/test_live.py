@@ -10,11 +10,19 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from icepuffin.ops.catalog import row_deletes
-from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, live_files
+from icepuffin.ops.catalog.live_files import (
+    EqualityDeletesError,
+    RepeatedFileError,
+    _as_live_file,
+    _Delete,
+    _DeleteIndex,
+    live_files,
+)
 from icepuffin.ops.catalog.manifests import _inherit_row_ids, field_of
 from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import open_storage
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
@@ -97,10 +105,16 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
     assert [file.has_equality_deletes for file in live_files(table, snapshot).files] == [True] * 6
 
 
-def entry(path: str, sequence_number: int = 1, rows: int = 1) -> ManifestEntry:
-    """Of a data file of an unpartitioned table."""
+def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1) -> ManifestEntry:
+    """Of a data file of an unpartitioned table. `stored`: id of the column that it has."""
     file = DataFile.from_args(
-        _table_format_version=3, content=DataFileContent.DATA, file_path=path, partition=Record(), record_count=rows
+        _table_format_version=3,
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=rows,
+        column_sizes={stored: 8},
     )
     file.spec_id = 0
     return ManifestEntry.from_args(
@@ -196,6 +210,28 @@ def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
     assert [field_of(item.data_file, "first_row_id") for item in entries] == [100, 7, 110]
     _inherit_row_ids(entries, None)
     assert [field_of(item.data_file, "first_row_id") for item in entries] == [None] * 3
+
+
+def test_a_file_has_row_ids_where_it_stores_the_column_that_the_spec_reserves() -> None:
+    """Spec, "Reserved Field IDs": `_row_id` is 2147483540."""
+    data = [entry("f", stored=field_id) for field_id in (2147483539, 2147483540, 2147483541)]
+    files = [_as_live_file(one, _DeleteIndex([], data), None, {0: ()}) for one in data]
+    assert [file.has_row_ids for file in files] == [False, True, False]
+
+
+def test_a_file_is_of_the_commit_that_its_entry_names_and_of_none_where_it_names_none() -> None:
+    one = entry("f", 7, rows=3)
+    file = _as_live_file(one, _DeleteIndex([], [one]), None, {0: ()})
+    assert (file.added_by, file.sequence_number, file.file_sequence_number, file.record_count) == (1, 7, 0, 3)
+    one.snapshot_id = one.sequence_number = None
+    one.file_sequence_number = 5
+    file = _as_live_file(one, _DeleteIndex([], [one]), None, {0: ()})
+    assert (file.added_by, file.sequence_number, file.file_sequence_number) == (NO_SNAPSHOT, 0, 5)
+
+
+@pytest.mark.parametrize("error", [EqualityDeletesError, RepeatedFileError])
+def test_what_only_a_rewrite_of_the_table_mends_is_not_tried_again(error: type[IcepuffinError]) -> None:
+    assert not error("").retryable
 
 
 def applies_by_the_spec(delete: _Delete, data: ManifestEntry) -> bool:

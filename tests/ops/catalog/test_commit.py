@@ -1,0 +1,141 @@
+"""Waits between commits and for a catalog that does not answer, to the millisecond; answers that are no success."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from pyiceberg.exceptions import ServerError, ValidationError
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog import commit
+from icepuffin.ops.catalog.commit import CommitAttempt, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from tests.conftest import ROWS
+
+DOUBLED = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.0, 2.0, 2.0]
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def monotonic(self) -> float:
+        return 1_000.0 + sum(self.waits)
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(commit, "time", made)
+    return made
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    return table_factory()
+
+
+@pytest.mark.parametrize(("drawn", "factor", "factor_of_table"), [(0.0, 0.5, 1.0), (0.5, 1.0, 1.05), (1.0, 1.5, 1.1)])
+def test_a_wait_is_doubled_each_time_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, drawn: float, factor: float, factor_of_table: float
+) -> None:
+    monkeypatch.setattr(commit, "random", SimpleNamespace(random=lambda: drawn))
+    assert [commit._pause({}, sent) for sent in range(11)] == pytest.approx([wait * factor for wait in DOUBLED])
+    for properties, milliseconds in (
+        ({"commit.retry.min-wait-ms": " 30 "}, [30, 60, 120, 60_000]),
+        ({"commit.retry.max-wait-ms": "250"}, [100, 200, 250, 250]),
+        ({"commit.retry.min-wait-ms": "7", "commit.retry.max-wait-ms": "9999999"}, [7, 14, 28, 600_000]),
+    ):
+        waits = [commit._pause(properties, sent) for sent in (0, 1, 2, 40)]
+        assert waits == pytest.approx([each / 1_000 * factor_of_table for each in milliseconds])
+
+
+def test_the_passes_of_a_loop_are_one_more_than_its_commits(table: Table, clock: Clock) -> None:
+    passes = list(commit_attempts(table, 3))
+    assert passes == [CommitAttempt(0, True), CommitAttempt(1, True), CommitAttempt(2, True), CommitAttempt(3, False)]
+    assert len(clock.waits) == 2
+    table.metadata.properties["commit.retry.total-timeout-ms"] = "25"
+    clock.waits.clear()
+    passes = list(commit_attempts(table, 12))
+    assert sum(clock.waits) == pytest.approx(0.025), "the last wait is cut off"
+    assert passes[-1] == CommitAttempt(len(passes) - 1, may_commit=False)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "9" * 19, "ten"])
+def test_a_property_that_is_no_number_is_warned_of(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert commit._number({"commit.retry.num-retries": text}, "commit.retry.num-retries") is None
+    assert f"commit.retry.num-retries is {text!r}, no number from 0" in caplog.text
+    assert commit._number({"commit.retry.num-retries": "9" * 18}, "commit.retry.num-retries") == int("9" * 18)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_catalog_that_does_not_answer_is_waited_for_a_minute(
+    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    def refresh() -> None:
+        raise ServerError("away")
+
+    monkeypatch.setattr(table, "refresh", refresh)
+    with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'test' does not answer \(ServerError\)"):
+        reload_table(table, patient=patient)
+    assert clock.waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10] if patient else [])
+
+
+def test_a_catalog_that_answers_again_is_read(table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, refresh = iter([ServerError("away"), ServerError("away")]), table.refresh
+
+    def second_time() -> None:
+        for error in answers:
+            raise error
+        refresh()
+
+    monkeypatch.setattr(table, "refresh", second_time)
+    reload_table(table, patient=True)
+    assert clock.waits == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize("error", [ValueError("no such thing"), ValidationError("no such thing")])
+def test_metadata_that_cannot_be_read_are_no_table_of_another(
+    table: Table, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refresh() -> None:
+        raise error
+
+    monkeypatch.setattr(table, "refresh", refresh)
+    with pytest.raises(type(error), match="no such thing"):
+        reload_table(table)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_refusal"),
+    [
+        ("Cannot add snapshot with sequence number 3 older than last sequence number 3", True),
+        ("Snapshot with snapshot id 7 does not exist", True),
+        ("Cannot set ref", False),
+    ],
+)
+def test_only_an_overtaken_commit_is_one_that_somebody_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch, message: str, is_refusal: bool
+) -> None:
+    def commit_table(*_: object) -> None:
+        raise ValueError(message)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    if is_refusal:
+        assert attempt_commit(table, (), ()) is CommitOutcome.REFUSED
+    else:
+        with pytest.raises(ValueError, match=message):
+            attempt_commit(table, (), ())
+
+
+def test_a_commit_is_for_the_table_that_was_read_and_no_other_of_its_name(table: Table) -> None:
+    stale = table.catalog.load_table(table.name())
+    table.catalog.drop_table(table.name())
+    other = table.catalog.create_table(table.name(), ROWS)
+    assert attempt_commit(stale, (), ()) is CommitOutcome.REFUSED
+    assert other.refresh().metadata.snapshots == []
