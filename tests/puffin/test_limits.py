@@ -1,0 +1,127 @@
+"""What a footer and a compressed frame may hold, to the byte: one less is read, one more is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from icepuffin.puffin import codec as codecs
+from icepuffin.puffin import footer as footers
+from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
+from icepuffin.puffin.errors import BadBlobLocationError, BadCompressionError, BadFooterError
+from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
+
+MIB = 1 << 20
+
+
+def footer_of(*changes: dict[str, Any]) -> bytes:
+    blob = {"type": "x", "fields": [1], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": 10}
+    return json.dumps({"blobs": [blob | change for change in changes]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [("fields", -(2**31), 2**31 - 1), ("snapshot-id", -(2**63), 2**63 - 1), ("sequence-number", -(2**63), 2**63 - 1)],
+)
+def test_an_integer_of_a_footer_has_the_width_of_its_type(key: str, least: int, most: int) -> None:
+    def decoded(value: int) -> BlobMetadata:
+        return decode_footer(footer_of({key: [value] if key == "fields" else value}), blob_area_end=14).blobs[0]
+
+    for value in (least, most):
+        blob = decoded(value)
+        assert {"fields": blob.fields[0], "snapshot-id": blob.snapshot_id, "sequence-number": blob.sequence_number}[
+            key
+        ] == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(BadFooterError, match=f"blob 0: '{key}'"):
+            decoded(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ([{}], ""),
+        ([{"offset": 3}], "blob 0 .x.: bytes 3 to 13 are not between 4 and the footer at 14"),
+        ([{"length": 11}], "bytes 4 to 15 are not between"),
+        ([{"offset": 14, "length": 0}], ""),
+        ([{"offset": 15, "length": 0}], "bytes 15 to 15 are not between"),
+        ([{"length": 6}, {"offset": 10, "length": 4}], ""),
+        ([{"offset": 10, "length": 4}, {"length": 6}], ""),
+        ([{"offset": 9, "length": 5}, {"length": 6}], "blob 0 at 9 overlaps blob 1, which ends at 10"),
+        ([{"length": 6}, {"offset": 7, "length": 0}, {"offset": 9, "length": 1}], "blob 2 at 9 overlaps blob 0"),
+        ([{"length": 6}, {"offset": 7, "length": 0}], ""),
+        ([{"length": 1}, {"length": 1}], "blob 1 at 4 overlaps blob 0"),
+    ],
+)
+def test_blobs_lie_side_by_side_between_the_magic_and_the_footer(changes: list[dict[str, Any]], error: str) -> None:
+    payload = footer_of(*changes)
+    if error:
+        with pytest.raises(BadBlobLocationError, match=error):
+            decode_footer(payload, blob_area_end=14)
+    else:
+        assert len(decode_footer(payload, blob_area_end=14).blobs) == len(changes)
+
+
+@pytest.mark.parametrize(("text", "factor"), [("b", 4), ("\u00e9", 1)])
+def test_the_values_of_a_footer_take_as_much_memory_as_its_length_allows(
+    monkeypatch: pytest.MonkeyPatch, text: str, factor: int
+) -> None:
+    """2 objects, 1 list, 6 texts, 4 commas; what stands in a text is none of them, a quotation mark neither."""
+    payload = f'{{"a":["{text}\\\\","[{{,\\"",{{}}],"d":"","blobs":1}}'.encode()
+    size = 2 * 240 + 96 + 6 * 60 + 4 * 44 + len(payload)
+    monkeypatch.setattr(footers, "_ALWAYS_ALLOWED", 1000)
+    least = -(-(size - 1000) // factor)
+    with pytest.raises(BadFooterError, match="not an object with a list of blobs"):
+        decode_footer(payload, blob_area_end=4, stored=least)
+    with pytest.raises(BadFooterError, match=f"take about {size:,} in memory, over {1000 + factor * (least - 1):,}"):
+        decode_footer(payload, blob_area_end=4, stored=least - 1)
+
+
+def test_forty_mebibytes_of_values_are_allowed_to_any_footer() -> None:
+    assert footers._ALWAYS_ALLOWED == 40 * MIB
+    assert decode_footer(b'{"blobs":[],"x":[' + b"0," * 900_000 + b"0]}", blob_area_end=4, stored=0).blobs == ()
+    with pytest.raises(BadFooterError, match="in memory"):
+        decode_footer(b'{"blobs":[],"x":[' + b"0," * 1_000_000 + b"0]}", blob_area_end=4, stored=0)
+
+
+def test_equal_footers_are_equal_to_the_byte_and_say_no_more_than_they_must() -> None:
+    plain = BlobMetadata("x", (2, 1), 5, 6, 4, 10)
+    full = BlobMetadata("y", (), -1, 0, 14, 0, "zstd", {"b": "\u00e9", "a": "1"})
+    assert encode_footer(Footer((plain, full), {"z": "1", "c": "2"})).decode() == (
+        '{"blobs":[{"type":"x","fields":[2,1],"snapshot-id":5,"sequence-number":6,"offset":4,"length":10},'
+        '{"type":"y","fields":[],"snapshot-id":-1,"sequence-number":0,"offset":14,"length":0,'
+        '"compression-codec":"zstd","properties":{"a":"1","b":"\u00e9"}}],"properties":{"c":"2","z":"1"}}'
+    )
+    assert encode_footer(Footer(())) == b'{"blobs":[]}'
+    assert Footer((plain, full)).of_type("y") == (full,)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_frame_holds_as_much_as_the_caller_allows_and_no_byte_more(codec: str) -> None:
+    frame = compress(b"abc" * 100, codec)
+    assert decompress(frame, codec, where="w", max_bytes=300) == b"abc" * 100
+    with pytest.raises(BadCompressionError, match="w: declares 300 bytes, over the limit of 299"):
+        decompress(frame, codec, where="w", max_bytes=299)
+    assert decompress(compress(b"", codec), codec, where="w", max_bytes=0) == b""
+
+
+def test_data_that_a_reader_would_refuse_are_not_compressed() -> None:
+    assert most_expanded(0) == 8 * MIB
+    assert most_expanded(1000) == 8 * MIB + 8000
+    for codec in ("lz4", "zstd"):
+        compressed, stored_as = encode(bytes(8 * MIB), codec)
+        assert stored_as == codec
+        assert decompress(compressed, codec, where="w") == bytes(8 * MIB)
+        large = bytes(most_expanded(100_000))
+        assert encode(large, codec) == (large, None)
+        with pytest.raises(BadCompressionError, match="over the limit of"):
+            decompress(compress(large, codec), codec, where="w")
+    assert encode(b"abc", None) == (b"abc", None)
+
+
+@pytest.mark.parametrize(("codec", "ratio"), [("lz4", 255), ("zstd", 32_768)])
+def test_a_frame_declares_at_most_what_its_bytes_can_hold(codec: str, ratio: int) -> None:
+    assert codecs._MAX_RATIO[codec] == ratio
+    codecs._check_declared(10 * ratio, 10 * ratio, 10 * ratio, "w")
+    with pytest.raises(BadCompressionError, match=f"declares {10 * ratio + 1:,} bytes, but can hold {10 * ratio:,}"):
+        codecs._check_declared(10 * ratio + 1, 10 * ratio, 10 * ratio + 1, "w")
