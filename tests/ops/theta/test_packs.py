@@ -98,6 +98,23 @@ def test_a_pack_of_which_little_is_in_use_is_not_shared() -> None:
     assert packs.packs_to_share({"a": (2_900, 9_000), "b": (500, 1_000)}, 100) == (("b",), True)
 
 
+def test_sketches_become_a_pack_once_they_are_worth_it_with_all_that_are_no_larger() -> None:
+    def merged(*sizes: int, other: int) -> tuple[list[int], bool]:
+        shared, is_pack = packs.packs_to_share({n: (size, size) for n, size in enumerate(sizes)}, other)
+        return [sizes[number] for number in shared], is_pack
+
+    assert [packs._size_class(length) for length in (0, 15_999, 16_000, 127_999, 128_000)] == [0, 0, 1, 1, 2]
+    assert merged(other=1_999) == ([], False)
+    assert merged(other=2_000) == ([], True)
+    assert merged(*[2_000] * 9, other=1_999) == ([2_000] * 9, False)
+    assert merged(*[15_999] * 6, other=2_000) == ([15_999] * 6, True)
+    assert merged(*[2_000] * 7, other=1_999 + 1) == ([], True)
+    assert merged(*[16_000] * 7, other=15_999) == ([16_000] * 7, True)
+    assert merged(*[16_000] * 7, other=16_000) == ([], True)
+    assert merged(*[2_000] * 7, *[16_000] * 6, other=2_000) == ([16_000] * 6, True), "they are of a larger class now"
+    assert merged(*[2_000] * 7, *[16_000] * 7, 128_000, other=2_000) == ([128_000], True)
+
+
 def test_a_version_names_the_packs_of_the_one_before(table: Table) -> None:
     (pack,) = packed(table)
     ref = table.metadata.refs[pack_tag(BlobKind.SKETCHES, pack.holder_id)]
