@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.catalog.connection import (
     CatalogUnavailableError,
     failure,
@@ -146,7 +147,8 @@ class Catalogs:
         except Exception as error:
             self._opened.pop(catalog, None)
             raise self._unreachable(catalog, pattern, error) from without_values(error, self._properties[catalog])
-        return tuple(sorted(".".join(path) for path in listed if fnmatchcase(path[-1], name)))
+        own = (path for path in listed if not path[-1].startswith(SCRATCH_TABLES))
+        return tuple(sorted(".".join(path) for path in own if fnmatchcase(path[-1], name)))
 
     def _unreachable(self, name: str, identifier: str, error: Exception) -> CatalogUnreachableError:
         from requests.exceptions import RequestException  # noqa: PLC0415  only where something failed

@@ -39,9 +39,6 @@ from icepuffin.ops.catalog.derived_snapshots import (
     tag_update,
     version_updates,
 )
-from icepuffin.ops.catalog.manifest_lists import (
-    require_committable,
-)
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -67,9 +64,13 @@ class UnknownOutcomeError(BindingError):
 
 
 class UnsupportedCatalogError(BindingError):
-    """Raised before the commit when the catalog is known to break bindings."""
+    """Raised when a catalog does not keep what binds a version: before any work where a scratch table shows it, else
+    after the commit.
+    """
 
     retryable = False
+    change = ""
+    """What the catalog did, in words that follow its name"""
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
@@ -81,9 +82,9 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     that nothing came to refer to.
 
     Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
-    UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.reload_table`.
+    UnsupportedCatalogError, UnsupportedFormatError, BindingError, and the errors of
+    `icepuffin.ops.catalog.commit.reload_table`.
     """
-    require_bindable(table)
     unanswered: list[Snapshot] = []
     sent: set[int] = set()
     previous_ref: SnapshotRef | None = None
@@ -255,16 +256,6 @@ def _change_tag(
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt.number} attempts; try again")
 
 
-def require_bindable(table: Table) -> None:
-    """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work."""
-    require_committable(table)
-    if str(table.catalog.properties.get("nessie.is-nessie-catalog", "")).lower() == "true":
-        raise UnsupportedCatalogError(
-            f"{table_name(table)}: a Nessie catalog drops Iceberg tags and makes an index snapshot the current one. "
-            "Use another REST catalog for tables with indexes"
-        )
-
-
 def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
     target = own_tag_target(table, binding.tag)
     if target == binding.expected_ref:
@@ -307,9 +298,10 @@ def _verify_committed(
     parent and its packs must be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
     """
     if table.metadata.current_snapshot_id == snapshot_id:
-        raise UnsupportedCatalogError(
-            f"{table_name(table)}: this catalog made index snapshot {snapshot_id} the current one and keeps no tags. "
-            f"The data is the same; roll back to {binding.base_snapshot_id}, and use another catalog"
+        raise unsupported_catalog(
+            table,
+            f"made index snapshot {snapshot_id} the current one and keeps no tags",
+            f". The rows are the same; roll back to {binding.base_snapshot_id}",
         )
     if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
         _undo(table, binding, snapshot_id, previous_ref)
@@ -327,21 +319,27 @@ def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) 
     """Raises UnsupportedCatalogError where the catalog changed the version's parent, or does not keep its packs."""
     snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
     if snapshot is None or snapshot.parent_snapshot_id != binding.base_snapshot_id:
-        raise UnsupportedCatalogError(
-            f"{table_name(table)}: catalog {table.catalog.name!r} gave index snapshot {version.index_snapshot_id} "
-            f"another parent than {binding.base_snapshot_id}; use another catalog for tables with indexes"
-        )
+        change = f"gave index snapshot {version.index_snapshot_id} another parent than {binding.base_snapshot_id}"
+        raise unsupported_catalog(table, change)
     if binding.tag in version.tags:  # where it has moved on, the packs may have gone as they should
         for pack in version.packs:
             if not pack.is_kept or not pack.path:
                 raise _tag_not_kept(table, pack_tag(binding.name, pack.holder_id))
+            holder = table.metadata.snapshot_by_id(pack.holder_id)
+            if holder is not None and holder.parent_snapshot_id is not None:
+                raise unsupported_catalog(table, f"gave holder snapshot {pack.holder_id} a parent")
 
 
 def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
-    return UnsupportedCatalogError(
-        f"{table_name(table)}: catalog {table.catalog.name!r} accepted tag {tag} and did not keep it, so nothing would "
-        "keep the version; use another catalog for tables with indexes"
-    )
+    return unsupported_catalog(table, f"accepted tag {tag} and did not keep it, so nothing would keep the version")
+
+
+def unsupported_catalog(table: Table, change: str, more: str = "") -> UnsupportedCatalogError:
+    """The error for a catalog that did something else with a commit; `change` follows the catalog's name."""
+    advice = f"use another catalog for tables with indexes{more}"
+    error = UnsupportedCatalogError(f"{table_name(table)}: catalog {table.catalog.name!r} {change}; {advice}")
+    error.change = change
+    return error
 
 
 def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None) -> None:

@@ -1,4 +1,4 @@
-"""What icepuffin binds to snapshots of a table, and the names of the tags that it puts on them."""
+"""What icepuffin binds to snapshots of a table, and the names of what it makes in a catalog."""
 
 from enum import StrEnum
 
@@ -26,6 +26,8 @@ FIELDS_KEY = f"{BlobKind.SKETCHES}.fields"
 """Summary key of a snapshot with file sketches: field ids of their columns, by commas."""
 SKETCHES_TAG = "theta_sketches"
 """The tag on the newest version of the file sketches."""
+SCRATCH_TABLES = "icepuffin_trial_"
+"""Prefix of the names of the tables that catalogs are tried on."""
 LASTING_MS = 2**63 - 1
 """`max-ref-age-ms` of tags that are to last. A tag without it has the table's `history.expire.max-ref-age-ms`, and the
 expiry of any engine drops it at that age."""

@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import index_versions, own_tag_target, own_tags
+from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import require_table, table_name
 from icepuffin.ops.errors import require_type
@@ -92,7 +93,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         'write IndexDefinition(name="i", column="embedding")',
     )
     reload_table(table)
-    bindings.require_bindable(table)
+    require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     filter_ids = resolve_filters(definition, table.schema(), table_name(table))

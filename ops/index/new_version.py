@@ -10,6 +10,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.index.assembly import Assembly, VersionFile
@@ -58,7 +59,7 @@ def make_version(
     CoverageError, PuffinError where the base version is damaged, ObjectMissingError where another run swept what this
     one had staged, and what the catalog, the storage and the runner raise. Nothing is published then.
     """
-    bindings.require_bindable(table)
+    require_bindable(table)
     reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     if base:

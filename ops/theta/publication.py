@@ -13,6 +13,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.catalog.bound_versions import BoundPack, sketch_versions
+from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
@@ -117,6 +118,10 @@ def publish_file_sketches(
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)
+    try:
+        require_bindable(table)
+    except IcepuffinError as error:
+        return _unpublished(table, error)
     shared, new_files, is_pack = _arranged(plan, sketched, [plan.keys[file.path] for file in chosen])
     unique = f"{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
     path, pack_path = f"{location}/metadata/theta-files-{unique}", f"{location}/metadata/theta-pack-{unique}"
@@ -163,10 +168,14 @@ def publish_file_sketches(
         if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
             for written in (path, *((pack_path,) if is_pack else ())):
                 store.delete(written)
-        _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
-        return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
+        return _unpublished(table, error)
     expire_packs_if_possible(table)
     return FileSketchesResult(path, info.file_size + (new_pack.size if new_pack else 0), note)
+
+
+def _unpublished(table: Table, error: IcepuffinError) -> FileSketchesResult:
+    _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
+    return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
 
 
 def _image_bytes(plan: SketchPlan, sketched: "SnapshotSketches", key: FileKey) -> int:

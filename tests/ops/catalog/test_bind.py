@@ -125,14 +125,6 @@ def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catal
     assert {ref for ref in table.metadata.refs if ref.startswith("ann_")} == {f"ann_{number}" for number in range(8)}
 
 
-def test_a_catalog_that_drops_tags_is_refused_before_the_commit(table: Table) -> None:
-    table.catalog.properties["nessie.is-nessie-catalog"] = "true"
-    with pytest.raises(UnsupportedCatalogError, match="Nessie"):
-        bindings.publish(table, binding(table))
-    table.refresh()
-    assert len(table.metadata.snapshots) == 1
-
-
 def test_a_dropped_tag_is_gone_and_dropping_again_is_harmless(table: Table) -> None:
     bindings.publish(table, binding(table))
     assert bindings.drop(table, "ann_e")

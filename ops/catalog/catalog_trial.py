@@ -1,0 +1,144 @@
+"""Whether a catalog keeps what binds a version to a table: tried on a scratch table, before any work.
+
+PyIceberg writes the metadata of tables of SQL, Glue and Hive catalogs, and these only store where it lies. A REST
+catalog writes it itself, from the updates of a commit. Some leave out tags, or change the parents of snapshots.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import BadRequestError, RESTError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
+from pyiceberg.types import LongType, NestedField
+
+from icepuffin.ops.catalog.bindings import UnsupportedCatalogError, publish, unsupported_catalog
+from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES, BlobKind, index_tag
+from icepuffin.ops.catalog.bound_versions import own_names
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
+from icepuffin.ops.catalog.manifest_lists import require_committable
+from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, base_snapshot_id, table_name
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
+
+_log = logging.getLogger(__name__)
+_SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
+_NAME = "trial"
+_TRIED: set[tuple[str, str]] = set()
+"""(uri, warehouse) of the catalogs that kept everything, in this process"""
+
+
+def require_bindable(table: Table) -> None:
+    """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work.
+
+    A table that has a version shows what its catalog keeps. For other tables of a REST catalog a scratch table is made
+    in the same namespace, bound, read again and dropped, once per process. Where none can be made, a warning is logged.
+    """
+    require_committable(table)
+    catalog = table.catalog
+    place = str(catalog.properties.get("uri", "")), str(catalog.properties.get("warehouse", ""))
+    if isinstance(catalog, MetastoreCatalog) or place in _TRIED or _has_version(table):
+        return
+    try:
+        with _scratch_table(table) as scratch:
+            _try_out(scratch)
+    except UnsupportedCatalogError as error:
+        raise unsupported_catalog(
+            table, error.change, f". This was seen on a scratch table; {table_name(table)} was not changed"
+        ) from None
+    except _NoScratchTableError as error:
+        _log.warning(
+            "%s: whether catalog %r keeps tags and snapshots as they are sent was not tried out before the work, as a "
+            "scratch table could not be written (%s). The first commit will show it",
+            table_name(table), catalog.name, error,
+        )  # fmt: skip
+    else:
+        _TRIED.add(place)
+
+
+class _NoScratchTableError(IcepuffinError):
+    """Raised where a scratch table cannot be made, as without the right to create tables."""
+
+
+def _has_version(table: Table) -> bool:
+    """Whether the metadata that the catalog gave has a version with its parent, its tag and its statistics entry."""
+    entries = {entry.snapshot_id for entry in table.metadata.statistics}
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    for tag, ref in table.metadata.refs.items():
+        snapshot = snapshots.get(ref.snapshot_id)
+        if snapshot is None or snapshot.snapshot_id not in entries or tag not in own_names(snapshot):
+            continue
+        if snapshot.parent_snapshot_id is not None and snapshot.parent_snapshot_id == base_snapshot_id(snapshot):
+            return True
+    return False
+
+
+@contextmanager
+def _scratch_table(table: Table) -> Iterator[Table]:
+    """A table beside `table`, with one snapshot and no rows. Raises _NoScratchTableError."""
+    identifier = (*table.name()[:-1], f"{SCRATCH_TABLES}{uuid.uuid4().hex}")
+    catalog = table.catalog
+    try:
+        scratch = catalog.create_table(identifier, _SCHEMA, properties={"format-version": "2"})
+    except (RESTError, OSError, NotImplementedError) as error:
+        raise _NoScratchTableError(str(without_values(error, catalog.properties))) from None
+    try:
+        try:
+            scratch.append(pa.table({"id": pa.array([], pa.int64())}))
+        except (RESTError, OSError, IcepuffinError) as error:
+            raise _NoScratchTableError(str(without_values(error, catalog.properties))) from None
+        yield scratch
+    finally:
+        _drop(scratch)
+
+
+def _drop(scratch: Table) -> None:
+    try:
+        scratch.catalog.purge_table(scratch.name())
+    except (RESTError, OSError) as error:
+        _log.warning(
+            "scratch table %s stays in catalog %r, as it could not be dropped (%s); drop it",
+            table_name(scratch), scratch.catalog.name, without_values(error, scratch.catalog.properties),
+        )  # fmt: skip
+
+
+def _try_out(scratch: Table) -> None:
+    """Bind a version and a pack, of files that nobody reads, and commit what has to be refused.
+
+    Raises UnsupportedCatalogError, and what `publish` raises.
+    """
+    metadata, tag = f"{scratch.location()}/metadata", index_tag(_NAME)
+    binding = Binding(
+        kind=BlobKind.INDEX,
+        name=_NAME,
+        tag=tag,
+        base_snapshot_id=SnapshotId(scratch.metadata.current_snapshot_id or 0),
+        build_id=_NAME,
+        puffin_path=f"{metadata}/ann-{_NAME}.puffin",
+        file_size=4,
+        footer_size=2,
+        expected_ref=None,
+        new_pack=NewPack(path=f"{metadata}/ann-{_NAME}-pack.puffin", size=4, footer_size=2),
+    )
+    try:
+        publish(scratch, binding)
+    except BadRequestError as error:
+        reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
+        raise unsupported_catalog(scratch, f"refuses the commit of a version ({reason})") from None
+    except UnknownSnapshotError:  # nobody else expires snapshots of this table
+        base = binding.base_snapshot_id
+        raise unsupported_catalog(scratch, f"dropped snapshot {base} when a version of it was committed") from None
+    if scratch.metadata.refs[tag].max_ref_age_ms != binding.max_ref_age_ms:
+        raise unsupported_catalog(scratch, f"does not keep the max-ref-age-ms of tag {tag}, so any expiry drops it")
+    unmet = (AssertRefSnapshotId(ref=tag, snapshot_id=None),)
+    if attempt_commit(scratch, (RemoveSnapshotRefUpdate(ref_name=tag),), unmet) is CommitOutcome.DONE:
+        raise unsupported_catalog(
+            scratch, "takes commits whose requirements are not met, so that runs would undo each other's"
+        )
