@@ -64,6 +64,17 @@ class Choice:
     """Expected recall"""
 
 
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What the curves foresee of a search."""
+
+    recall: float
+    distances: float
+    """Distances computed per query, on average"""
+    shards: float
+    """Shards probed per query, on average"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardCentroids:
     """Centroids of a codebook, grouped by the shard that they lead to."""
@@ -181,6 +192,45 @@ def _choice(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
     longer = longer_list(k, point.oversample, point.k)
     oversample = -(-point.oversample * max(k, point.k) // k)  # as many candidates as were measured, at least
     return Choice(max(k * oversample, point.search_list + longer), oversample, probe_slack, recall)
+
+
+def foresee(choice: Choice, k: int, curve: Sequence[Width], routing: Sequence[Reach], shards: int) -> Foresight | None:
+    """Recall and cost of a search for k rows by these parameters, whose own `recall` does not count.
+
+    None for widths outside of those that were measured. Between two of them both are linear in the logarithm of L.
+    """
+    reach = next((reach for reach in routing if reach.probe_slack == choice.probe_slack), None)
+    if reach is None and not math.isinf(choice.probe_slack):
+        return None
+    measured_k = curve[0].k if curve else MEASURED_K
+    fitting = [point for point in curve if point.oversample * max(k, point.k) == choice.oversample * k]
+    fitting = fitting or [point for point in curve if point.oversample == choice.oversample]
+    fitting.sort(key=lambda point: point.search_list)
+    alike = _point_at(fitting, choice.search_list - longer_list(k, choice.oversample, measured_k))
+    as_long = _point_at(fitting, choice.search_list)
+    if alike is None or as_long is None:
+        return None
+    if reach is None:
+        return Foresight(alike.recall, as_long.distances, float(shards))
+    return Foresight(alike.recall * reach.recall, as_long.distances * reach.shards / shards, reach.shards)
+
+
+def _point_at(points: Sequence[Width], search_list: int) -> Width | None:
+    """The point of a list's length, between two measured ones too; None outside of what was measured."""
+    place = next((place for place, point in enumerate(points) if point.search_list >= search_list), None)
+    if place is None or (place == 0 and points[0].search_list != search_list):
+        return None
+    after = points[place]
+    if after.search_list == search_list:
+        return after
+    before = points[place - 1]
+    low, high = math.log(before.search_list), math.log(after.search_list)
+    share = (math.log(search_list) - low) / (high - low)
+    recall, distances = (
+        getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
+        for name in ("recall", "distances")
+    )
+    return Width(search_list, after.oversample, recall, distances, after.k)
 
 
 def longer_list(k: int, oversample: int, measured_k: int = MEASURED_K) -> int:

@@ -281,6 +281,8 @@ class IndexReader:
             condition=matches.how if matches else "",
             parameters=parameters,
             work=answer.work,
+            queries=len(vectors),
+            live_recall=self.stats() if self._sampler is not None and self._sampler.share else None,
             tier=self.tier,
             tier_why=self._choice.tier_why,
             bytes_read={
@@ -364,6 +366,7 @@ class IndexReader:
             matching_rows=matches.count if matches else None,
             condition=matches.how if matches else "",
             pruning=answer.pruning,
+            queries=len(vectors),
             tier_why=self._range_search.where,
             bytes_read={
                 "compare": 4 * answer.compared * vectors.shape[1] + settle_meter.bytes,

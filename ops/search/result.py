@@ -13,6 +13,7 @@ import pyarrow as pa
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.candidates import Hits
+from icepuffin.ops.search.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import ShardWork
 
@@ -117,6 +118,10 @@ class Profile:
     """Search parameters that were used; None where no index was searched"""
     work: tuple[ShardWork, ...] = ()
     """Work of each shard that was searched"""
+    queries: int = 1
+    """Queries that were answered together"""
+    live_recall: LiveRecall | None = None
+    """Recall of the live queries of this version before this search; None where the reader does not measure it"""
     tier: str = "in-process"
     """Place where the search ran: `in-process` or `distributed`"""
     tier_why: str = ""
@@ -233,9 +238,9 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     if (certificate := profile.certificate) is not None:
         yield "certified", _proof(certificate)
     if (parameters := profile.parameters) is not None and profile.nodes_expanded:
-        expected = "" if parameters.expected is None else f", recall to expect {parameters.expected:.4f}"
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
-        yield "knobs", f"{widths}{expected}; {parameters.why}"  # a JSON key of `icepuffin search --explain`
+        yield "knobs", f"{widths}; {parameters.why}"  # a JSON key of `icepuffin search --explain`
+        yield from _foreseen_and_happened(profile, parameters)
     for shard in profile.work:
         visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
         work = f"{visited}{shard.distances:,} distances"
@@ -247,6 +252,29 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning
+
+
+def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> Iterator[tuple[str, str]]:
+    """Recall and cost per query, as the curves of the index foresee them, and as they were."""
+    foreseen, live = parameters.foreseen, profile.live_recall
+    if foreseen is None:
+        yield "foreseen", "nothing: the curves that were measured with the index do not have these parameters"
+    else:
+        cost = f"{foreseen.distances:,.0f} distances in {_number(foreseen.shards)} shards per query"
+        yield "foreseen", f"recall {foreseen.recall:.4f}, {cost}, by the curves measured with the index"
+    queries = max(1, profile.queries)
+    distances, shards = profile.distances / queries, sum(shard.queries for shard in profile.work) / queries
+    measured = f"{distances:,.0f} distances in {_number(shards)} shards per query"
+    if foreseen is not None and foreseen.distances:
+        measured += f", {distances / foreseen.distances:.0%} of the foreseen"
+    if live is not None and live.recall is not None:
+        measured += f"; live recall {live.recall:.4f} ({live.low:.4f} to {live.high:.4f}), {live.queries:,} measured"
+    yield "happened", measured
+
+
+def _number(value: float) -> str:
+    """With one decimal where it is no whole number."""
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _proof(certificate: Certificate) -> str:

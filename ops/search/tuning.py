@@ -1,7 +1,7 @@
 """How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +14,13 @@ from icepuffin.ops.recall_curve import (
     OVERSAMPLE,
     WIDE_K,
     Choice,
+    Foresight,
     Reach,
     ShardCentroids,
     Width,
     choose,
     combined,
+    foresee,
     longer_list,
     reaches,
     widths,
@@ -115,8 +117,8 @@ class SearchParameters:
     """Number of shards that a query probes, the nearest ones; None: as many as `probe_slack` admits"""
     probe_slack: float = math.inf
     """Slack of the centroid distance: shards at most (1 + probe_slack) times as far as the nearest; inf: all"""
-    expected: float | None = None
-    """recall@10 by the measured curve; None where the parameters were not chosen by one"""
+    foreseen: Foresight | None = None
+    """Recall and cost by the curves that were measured with the index; None where these do not have them"""
     why: str = "the index's own"
     """Reason for this choice, in words"""
     rerank: bool = False
@@ -212,12 +214,21 @@ def choose_parameters(
         if choice is None
         else f"recall {options.target_recall:g}, by the curve measured with the index"
     )
-    return SearchParameters(
+    parameters = SearchParameters(
         search_list=options.search_list or by_curve.search_list,
         oversample=(options.oversample or by_curve.oversample) if rerank else 1,
         shards=None if filtered else options.shards,
         probe_slack=math.inf if options.shards is not None else by_curve.probe_slack,
-        expected=choice.recall if choice and not explicit else None,
         why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,
-    ), tuple(warnings)
+    )
+    return replace(parameters, foreseen=_foreseen(model, k, parameters, filtered=filtered)), tuple(warnings)
+
+
+def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, *, filtered: bool) -> Foresight | None:
+    """What the curves foresee: nothing under conditions, nor for a number of shards that the caller sets."""
+    if filtered or parameters.shards is not None:
+        return None
+    curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
+    choice = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
+    return foresee(choice, k, curve, model.routing, max(1, len(model.routed.shards)))

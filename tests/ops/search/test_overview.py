@@ -1,5 +1,6 @@
 """What an index looks like, and how one answer came about."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,12 +127,27 @@ def test_an_answer_explains_itself(table: Table) -> None:
     assert "filter" in result.explain()
 
 
+def test_an_explanation_has_what_was_measured_of_live_queries(table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE, recall_sample=1.0)
+    reader.search(queries(1))
+    deadline = time.monotonic() + 60
+    while not (measured := reader.stats()).queries:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    later = f"; live recall {measured.recall:.4f} ({measured.low:.4f} to {measured.high:.4f}), 1 measured"
+    assert later in dict(explain(reader.search(queries(1))))["happened"]
+
+
 def test_an_explanation_counts_each_shard_and_what_was_read(table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     first, again = reader.search(queries(1), target_recall=0.9), reader.search(queries(1), target_recall=0.9)
     assert sum(item.distances for item in first.profile.work) == first.profile.distances
     assert sum(item.expanded for item in first.profile.work) == first.profile.nodes_expanded
     assert first.profile.bytes_read["rows"] > again.profile.bytes_read["rows"] == 0
-    assert "recall to expect" in dict(explain(first))["knobs"]
+    parts = dict(explain(first))
+    assert parts["foreseen"].endswith("shards per query, by the curves measured with the index")
+    assert parts["happened"].startswith(f"{first.profile.distances:,} distances in ")
+    assert parts["happened"].endswith("% of the foreseen")
+    assert dict(explain(reader.search(queries(1), shards=1)))["foreseen"].startswith("nothing: the curves")
     pruned = dict(explain(reader.within(queries(1), 1.0)))
     assert "out of reach" in pruned["pruning"]

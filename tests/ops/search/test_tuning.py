@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +75,7 @@ def test_the_curve_for_a_hundred_rows_counts_from_a_hundred_on(table: Table) -> 
         assert parameters is not None
         assert choice != wrong
         assert choice is not None
-        assert (parameters.search_list, parameters.expected) == (choice.search_list, choice.recall)
+        assert parameters.search_list == choice.search_list
 
 
 def test_the_default_beam_is_wider_for_more_rows(table: Table) -> None:
@@ -107,8 +108,8 @@ def test_a_target_is_met_by_new_queries(table: Table, definition: object, target
     reader = open_index(table, definition, storage=STORAGE)  # type: ignore[arg-type]
     parameters = reader.search(queries(1), target_recall=target).profile.parameters
     assert parameters is not None
-    assert parameters.expected is not None
-    assert parameters.expected >= target
+    assert parameters.foreseen is not None
+    assert parameters.foreseen.recall >= target - 1e-9
     assert recall(reader, table, target_recall=target) >= target - 0.03
 
 
@@ -133,6 +134,32 @@ def test_a_target_out_of_reach_is_reported(table: Table) -> None:
     index_head(table, definition)
     found = open_index(table, definition, storage=STORAGE).search(queries(1), target_recall=1.0)
     assert "no width that was measured reaches recall 1" in found.warnings[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"target_recall": 0.9}, {"target_recall": 0.97}, {"search_list": 40}], ids=str)
+@pytest.mark.parametrize("k", [5, 10, 30])
+def test_what_is_foreseen_happens(table: Table, k: int, options: dict[str, Any]) -> None:
+    """About: curves are of rows of the table, and the queries here are others. Near shards cost more than far ones."""
+    index_head(table, SHARDED)
+    reader = open_index(table, SHARDED, storage=STORAGE)
+    query_vectors = queries(60)
+    profile = reader.search(query_vectors, k, **options).profile
+    assert profile.parameters is not None
+    foreseen = profile.parameters.foreseen
+    assert foreseen is not None
+    assert profile.queries == 60
+    assert profile.distances / 60 == pytest.approx(foreseen.distances, rel=0.35)
+    assert sum(shard.queries for shard in profile.work) / 60 == pytest.approx(foreseen.shards, rel=0.25)
+    if k == 10:
+        assert recall(reader, table, **options) == pytest.approx(foreseen.recall, abs=0.08)
+
+
+@pytest.mark.parametrize("options", [{"search_list": 5000}, {"shards": 2}, {"where": "id >= 500"}], ids=str)
+def test_what_no_curve_tells_is_not_foreseen(table: Table, options: dict[str, Any]) -> None:
+    index_head(table, SHARDED)
+    profile = open_index(table, SHARDED, storage=STORAGE).search(queries(1), **options).profile
+    assert profile.parameters is not None
+    assert profile.parameters.foreseen is None
 
 
 def test_fewer_shards_are_probed_for_less_work(table: Table) -> None:
