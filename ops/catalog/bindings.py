@@ -282,13 +282,13 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
     """The version of this very file, by one of the snapshots that were sent or by an earlier run, wherever the tag
     points now.
     """
-    for version in versions(table, binding.kind, binding.name):
-        if version.puffin_path != binding.puffin_path:
-            continue
-        moved_on = tag_target(table, binding.tag) != binding.expected_ref
-        if binding.tag in version.tags or version.index_snapshot_id in sent or moved_on:
+    of_file = [each for each in versions(table, binding.kind, binding.name) if each.puffin_path == binding.puffin_path]
+    for version in of_file:
+        if binding.tag in version.tags or version.index_snapshot_id in sent:
             return version
-    return None
+    # one that the tag left for what this work began from, as after a rollback, is no success of this work
+    moved_on = tag_target(table, binding.tag) != binding.expected_ref
+    return of_file[0] if of_file and moved_on else None
 
 
 def _verify_committed(

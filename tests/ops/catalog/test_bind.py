@@ -97,6 +97,35 @@ def test_a_repeated_publication_of_one_build_is_found_done(table: Table) -> None
     assert bindings.publish(table, wanted) == bindings.publish(table, wanted)
 
 
+def test_a_build_is_published_again_where_the_tag_went_back_before_it(table: Table) -> None:
+    """As after a rollback: that a version of the same file exists does not help whoever follows the tag."""
+    first = bindings.publish(table, binding(table, 1)).index_snapshot_id
+    request = binding(table, 2, expected=first)
+    second = bindings.publish(table, request).index_snapshot_id
+    bindings.move_tag(table, "ann_e", first, expected_ref=second)
+    again = bindings.publish(table, request)
+    assert again.tags == ("ann_e",)
+    assert again.index_snapshot_id not in {first, second}
+
+
+@pytest.mark.parametrize("target", ["none", "an older snapshot", "a newer snapshot"])
+def test_packs_whose_tag_is_not_on_them_are_not_shared(table: Table, target: str) -> None:
+    ids = [bindings.publish(table, binding(table, 1, name="a")).index_snapshot_id]
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack))
+    ids.append(bindings.publish(table, binding(table, 1, name="b")).index_snapshot_id)
+    (pack,) = first.packs
+    request = replace(binding(table, 2, expected=first.index_snapshot_id), packs=(pack.holder_id,))
+    if target == "none":
+        change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{pack.holder_id}"))
+    else:
+        least, most = min(*ids, first.base_snapshot_id), max(*ids, first.base_snapshot_id)
+        other = most if target == "a newer snapshot" else least
+        set_ref(table, f"ann_e-pack-{pack.holder_id}", other, SnapshotRefType.TAG)
+    with pytest.raises(LostRaceError, match="packs of ann_e that the version shares were dropped meanwhile"):
+        bindings.publish(table, request)
+
+
 def test_a_stale_table_object_is_refreshed(table: Table, sql_catalog: Catalog) -> None:
     other = sql_catalog.load_table("db.t")
     new_binding = binding(table)
@@ -220,8 +249,9 @@ def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, after
 
 def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Table, afterwards: Afterwards) -> None:
     afterwards.then = lambda other: set_ref(other, "main", other.metadata.refs["ann_e"].snapshot_id)
-    with pytest.raises(UnsupportedCatalogError, match=r"made index snapshot .* the current one"):
+    with pytest.raises(UnsupportedCatalogError, match=r"made index snapshot .* the current one") as refused:
         bindings.publish(table, binding(table))
+    assert not refused.value.retryable
 
 
 def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterwards: Afterwards) -> None:
@@ -345,6 +375,24 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     with pytest.raises(LostRaceError, match="somebody else published first"):
         bindings.publish(table, new_binding)
+    assert tag_target(table.refresh(), "ann_e") == first.index_snapshot_id
+
+
+def test_the_commit_itself_asserts_the_tags_of_its_packs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the check and the commit a sweep drops the tag of a pack that the version shares."""
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack))
+    (pack,) = first.packs
+    through = table.catalog.commit_table
+    steps = iter([lambda: change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{pack.holder_id}"))])
+
+    def commit_table(*arguments: Any) -> Any:
+        next(steps, lambda: None)()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(LostRaceError, match="packs of ann_e that the version shares were dropped meanwhile"):
+        bindings.publish(table, replace(binding(table, 2, expected=first.index_snapshot_id), packs=(pack.holder_id,)))
     assert tag_target(table.refresh(), "ann_e") == first.index_snapshot_id
 
 

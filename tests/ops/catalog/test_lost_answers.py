@@ -202,6 +202,92 @@ def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: Bad
     assert_readable(table, version)
 
 
+def test_a_late_request_to_a_table_of_format_1_may_always_land(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such tables have no sequence numbers, by which a later commit would show that it cannot."""
+    table = table_factory("old", **{"format-version": "1"})
+    table.append(make_rows(0, 10))
+    assert table.metadata.format_version == 1
+    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 1)
+    line = BadLine(table.catalog, monkeypatch)
+    line.steps = iter([line.request_is_late])
+    with pytest.raises(UnknownOutcomeError):
+        bindings.publish(table, binding(table))
+    line.late[0]()
+    assert_readable(table, index_versions(table.refresh(), "e")[0])
+
+
+def test_a_catalog_that_is_away_after_a_lost_answer_leaves_the_outcome_unknown(
+    table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=30)
+
+    def lost_and_away(_: Commit) -> None:
+        monkeypatch.setattr(table, "refresh", away)
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([lost_and_away])
+    monkeypatch.setattr(commit, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    with pytest.raises(UnknownOutcomeError, match="is kept"):
+        bindings.publish(table, binding(table))
+
+
+def away() -> None:
+    raise CommitStateUnknownException("no route")
+
+
+@pytest.mark.parametrize("answer", ["refused", "lost", "done"])
+@pytest.mark.parametrize("work", ["publish", "move_tag", "drop", "keep_packs", "expire"])
+def test_once_a_commit_was_sent_a_catalog_that_is_away_for_a_moment_is_waited_for(
+    table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch, work: str, answer: str
+) -> None:
+    """Before it, nothing is lost by an error at once; a refused publication may begin again as well."""
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack)).index_snapshot_id
+    request = binding(table, 2, expected=first)
+    other_tag = f"ann_e-{request.base_snapshot_id}"
+    (holder_id,) = holder_ids(table.metadata.snapshot_by_id(first) or pytest.fail("gone"))
+    if work == "keep_packs":
+        table.manage_snapshots().remove_tag(pack_tag("e", holder_id)).commit()
+    do: Callable[[], Any] = {
+        "publish": lambda: bindings.publish(table, request),
+        "move_tag": lambda: bindings.move_tag(table, other_tag, first, expected_ref=None),
+        "drop": lambda: bindings.drop(table, "ann_e"),
+        "keep_packs": lambda: bindings.keep_packs(table),
+        "expire": lambda: expire_derived(table, [first], ["ann_e"]),
+    }[work]
+    waits: list[float] = []
+    monkeypatch.setattr(commit, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
+    refresh = table.refresh
+
+    def back_in_a_moment() -> None:
+        monkeypatch.setattr(table, "refresh", refresh)
+        away()
+
+    def and_away(request: Commit) -> Any:
+        monkeypatch.setattr(table, "refresh", back_in_a_moment)
+        if answer == "refused":
+            raise CommitFailedException("somebody else committed")
+        result = request()
+        if answer == "lost":
+            raise CommitStateUnknownException("gateway timeout")
+        return result
+
+    line.steps = iter([and_away])
+    if work == "publish" and answer == "refused":
+        with pytest.raises(CatalogUnavailableError):
+            do()
+    else:
+        do()
+        assert waits.count(0.1) == int(not (work == "keep_packs" and answer == "done")), "it returns without a look"
+    monkeypatch.setattr(table, "refresh", back_in_a_moment)
+    waits.clear()
+    with pytest.raises(CatalogUnavailableError):
+        do()
+    assert waits == []
+
+
 def test_a_late_request_that_was_overtaken_can_never_land(table: Table, line: BadLine) -> None:
     def late_and_overtaken(commit: Commit) -> None:
         line.late.append(commit)
