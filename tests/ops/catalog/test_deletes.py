@@ -1,5 +1,6 @@
 """Position delete files: which rows of which data file they name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
+from icepuffin.ops.catalog.live_files import RepeatedFileError
+from icepuffin.ops.catalog.row_deletes import deleted_by_file, deleted_by_keys, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError, normalize
 from icepuffin.ops.storage.local import LocalStorage
@@ -50,6 +52,23 @@ def test_a_deletion_vector_names_no_more_rows_than_its_file_has(tmp_path: Path) 
     assert deleted(100) == list(range(100))
     with pytest.raises(BadBlobError):
         deleted(65_536)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(None, 9), (4, None), (None, None)])
+def test_a_deletion_vector_lies_where_the_manifest_says(offset: int | None, length: int | None) -> None:
+    vector = DeleteFile("file:///v.puffin", DeleteKind.DELETION_VECTOR, 1, 2, 9, offset, length)
+    with pytest.raises(StorageError, match=r"v\.puffin: the manifest does not say where .* of file:///a lies"):
+        deleted_by_file(lambda _: STORE, [LiveFile("file:///a", 1, 9, 1, "PARQUET", deletes=(vector,))])
+
+
+def test_a_file_has_the_same_deletes_each_time_that_it_is_given(tmp_path: Path) -> None:
+    (plain,) = deleting(tmp_path, pa.table({"file_path": ["file:///a"], "pos": [3]}), "file:///a")
+    bare = replace(plain, deletes=())
+    for files in ([plain, bare], [bare, plain], [plain, plain, bare]):
+        with pytest.raises(RepeatedFileError, match=r"file:///a is listed twice in a snapshot, and deletes apply"):
+            deleted_by_file(lambda _: STORE, files)
+        assert deleted_by_keys(lambda _: STORE, files) == {}
+    assert deleted_by_file(lambda _: STORE, [plain, plain])["file:///a"].tolist() == [3]
 
 
 @pytest.mark.parametrize("seed", range(12))

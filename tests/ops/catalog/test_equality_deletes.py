@@ -98,8 +98,10 @@ class Folder:
         pq.write_table(table.cast(pa.schema(nested)), path, row_group_size=group)
         return f"file://{path}", path.stat().st_size
 
-    def data(self, schema: Schema, rows: Sequence[Mapping[str, Any]], sequence: int = 1, **other: Any) -> LiveFile:
-        path, size = self.write(schema, rows, group=2)
+    def data(
+        self, schema: Schema, rows: Sequence[Mapping[str, Any]], sequence: int = 1, group: int = 2, **other: Any
+    ) -> LiveFile:
+        path, size = self.write(schema, rows, group)
         return LiveFile(path, size, len(rows), sequence, "PARQUET", file_sequence_number=sequence, **other)
 
     def deletes(
@@ -207,6 +209,8 @@ def test_what_is_kept_is_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch
         assert deleted(file) == [list(range(20))]
         assert equality_deletes._resolved._nbytes <= 2_000
     assert len(equality_deletes._resolved._of_file) == 4
+    names = frozenset({("d", 1), ("d", 2), ("e", 1)})
+    assert equality_deletes._Resolution(names, np.arange(5)).nbytes == 5 * 8 + 3 * 16 + 256
 
 
 def test_files_of_more_rows_than_are_read_at_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +223,7 @@ def test_files_of_more_rows_than_are_read_at_once(folder: Folder, monkeypatch: p
     doomed = rng.choice(200, 30, replace=False).tolist()
     delete = folder.deletes(schema, [{"a": number} for number in doomed])
     values = [rng.integers(0, 200, size).tolist() for size in (50, 3, 20, 0, 21, 1, 1, 64, 5)]
-    files = [folder.data(schema, [{"a": number} for number in own], deletes=(delete,)) for own in values]
+    files = [folder.data(schema, [{"a": number} for number in own], group=5, deletes=(delete,)) for own in values]
     assert deleted(*files) == [[place for place, number in enumerate(own) if number in set(doomed)] for own in values]
 
 

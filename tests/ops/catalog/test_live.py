@@ -92,7 +92,7 @@ def test_position_deletes_apply_to_files_of_every_partition_spec(table_factory: 
 
 
 def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_file(table_factory: TableFactory) -> None:
-    table = table_factory(properties={"format-version": "1"})
+    table = table_factory(**{"format-version": "1"})
     with table.update_spec() as update:
         update.add_field("section", IdentityTransform())
     table.append(make_rows(0, 10))

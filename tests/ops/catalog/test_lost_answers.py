@@ -280,7 +280,7 @@ def test_once_a_commit_was_sent_a_catalog_that_is_away_for_a_moment_is_waited_fo
             do()
     else:
         do()
-        assert waits.count(0.1) == int(not (work == "keep_packs" and answer == "done")), "it returns without a look"
+        assert waits.count(0.1) == int(not (work == "keep_packs" and answer == "done")), "it returns at once"
     monkeypatch.setattr(table, "refresh", back_in_a_moment)
     waits.clear()
     with pytest.raises(CatalogUnavailableError):

@@ -120,6 +120,18 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
     assert planned(table, RetentionPolicy()) == RetentionPlan()
 
 
+def test_the_version_under_the_index_tag_needs_no_other_whatever_age_the_tag_has(table: Table) -> None:
+    """A tag of an earlier release has none; the next refresh makes it last."""
+    newest = index_versions(table, "e")[-1]
+    ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+    tag = SetSnapshotRefUpdate(ref_name="ann_e", type="tag", snapshot_id=newest.index_snapshot_id, **ages)
+    table.catalog.commit_table(table, (), (tag,))
+    table.refresh().manage_snapshots().create_tag(newest.base_snapshot_id, "release").commit()
+    table.append(make_rows(40, 50))
+    assert table.metadata.refs["ann_e"].max_ref_age_ms is None
+    assert planned(table, RetentionPolicy(RetentionScope.TAGGED)).pin == ()
+
+
 def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
