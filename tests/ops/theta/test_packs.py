@@ -96,6 +96,7 @@ def test_each_sketch_is_copied_a_few_times_and_packs_stay_few() -> None:
 def test_a_pack_of_which_little_is_in_use_is_not_shared() -> None:
     assert packs.packs_to_share({"a": (499, 1_000), "b": (500, 1_000), "c": (0, 0)}, 10) == (("b",), False)
     assert packs.packs_to_share({"a": (2_900, 9_000), "b": (500, 1_000)}, 100) == (("b",), True)
+    assert packs.packs_to_share({"a": (1, 2), "b": (0, 1)}, 10) == (("a",), False)
 
 
 def test_sketches_become_a_pack_once_they_are_worth_it_with_all_that_are_no_larger() -> None:
@@ -108,7 +109,7 @@ def test_sketches_become_a_pack_once_they_are_worth_it_with_all_that_are_no_larg
     assert merged(other=2_000) == ([], True)
     assert merged(*[2_000] * 9, other=1_999) == ([2_000] * 9, False)
     assert merged(*[15_999] * 6, other=2_000) == ([15_999] * 6, True)
-    assert merged(*[2_000] * 7, other=1_999 + 1) == ([], True)
+    assert merged(*[2_000] * 7, other=2_000) == merged(*[2_000] * 9, other=2_000) == ([], True)
     assert merged(*[16_000] * 7, other=15_999) == ([16_000] * 7, True)
     assert merged(*[16_000] * 7, other=16_000) == ([], True)
     assert merged(*[2_000] * 7, *[16_000] * 6, other=2_000) == ([16_000] * 6, True), "they are of a larger class now"
