@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -103,7 +104,7 @@ class WarmTests:
         chosen.sort(key=lambda test: places.get(test.nodeid, len(places)))
 
         def run() -> dict[str, Any]:
-            code = _codes(compile(changed, next(iter(functions.values()))[0].__code__.co_filename, "exec"))
+            code = _codes(_compiled(changed, next(iter(functions.values()))[0].__code__.co_filename))
             _put(functions, {name: code[name] for name in names})
             plugin = _FirstFailure()
             for test, following in _pairs(chosen):
@@ -168,13 +169,20 @@ def _put(functions: dict[str, list[FunctionType]], codes: dict[str, CodeType]) -
 
 def _changed_functions(before: str, after: str, functions: dict[str, list[FunctionType]]) -> set[str] | None:
     """Names of the functions whose code differs; None where code outside of functions does."""
-    old, new = (compile(source, "", "exec") for source in (before, after))
+    old, new = (_compiled(source, "") for source in (before, after))
     if _outside(old) != _outside(new):
         return None
     old_codes, new_codes = _codes(old), _codes(new)
     names = {name for name in old_codes if old_codes[name] != new_codes[name]}
     same_cells = all(old_codes[name].co_freevars == new_codes[name].co_freevars for name in names)
     return names if same_cells and names <= functions.keys() else None
+
+
+def _compiled(source: str, file: str) -> CodeType:
+    """A warning of the compiler, such as of `is` with a literal, is no failure of a test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return compile(source, file, "exec")
 
 
 def _is_function(code: CodeType) -> bool:

@@ -94,6 +94,9 @@ def test_equal_footers_are_equal_to_the_byte_and_say_no_more_than_they_must() ->
     )
     assert encode_footer(Footer(())) == b'{"blobs":[]}'
     assert Footer((plain, full)).of_type("y") == (full,)
+    kinds = footer_of({"type": "kind 1", "length": 0}, {"type": "kind 2", "length": 0})
+    assert [blob.type for blob in decode_footer(kinds, blob_area_end=14).of_type("kind 2")] == ["kind 2"]
+    assert [footers._is_escaped(b"a" + b"\\" * marks + b'"', marks + 1) for marks in range(4)] == [False, True] * 2
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
