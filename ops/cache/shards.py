@@ -23,6 +23,8 @@ from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 192 << 20
 """Memory that shards take while they are decoded, those of all threads together"""
+SOURCES = ("memory", "disk", "store")
+"""Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
 _LAYOUT = 3
 """Version of the files' layout, and of the rules by which codes of one byte are kept for searches. It is part of the
@@ -88,6 +90,13 @@ class ShardCache:
         self._bytes = 0
         self._written = threading.Semaphore()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
+        self._reads = dict.fromkeys(SOURCES, 0)
+
+    @property
+    def reads(self) -> dict[str, int]:
+        """Number of shards that were opened so far, by each of `SOURCES`."""
+        with self._lock:
+            return dict(self._reads)
 
     @property
     def bytes_in_memory(self) -> int:
@@ -105,11 +114,13 @@ class ShardCache:
     def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
         """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads."""
         owner, name = principal(key.where.path, storage), key.name
-        ready_shard = self._from_memory(owner, name, ReadyShard)
+        source, ready_shard = "memory", self._from_memory(owner, name, ReadyShard)
         if ready_shard is None and self._disk is not None:
-            ready_shard = self._disk.get(owner, name, from_arrays)
+            source, ready_shard = "disk", self._disk.get(owner, name, from_arrays)
         if ready_shard is None:
-            ready_shard = self._fetched(owner, name, key, storage, threads)
+            source, ready_shard = "store", self._fetched(owner, name, key, storage, threads)
+        with self._lock:
+            self._reads[source] += 1
         self._hold(owner, name, ready_shard)
         if (moved := key.stored.addresses) is None:
             return ready_shard

@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from pyiceberg.types import FloatType, ListType
@@ -19,6 +22,7 @@ from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
 
 Run = Callable[..., str]
@@ -80,7 +84,19 @@ def test_help_is_fast_and_shows_examples() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = ("demo", "index", "plan", "refresh", "search", "stats", "snapshots", "sensor-tick", "gc", "ui")
+    commands = (
+        "demo",
+        "index",
+        "plan",
+        "refresh",
+        "search",
+        "stats",
+        "snapshots",
+        "metrics",
+        "sensor-tick",
+        "gc",
+        "ui",
+    )
     for command in commands:
         main([command, "--help"])
         assert "Example" in capsys.readouterr().out, command
@@ -132,6 +148,55 @@ def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
             assert found["table"] == "demo/demo/packages"
     finally:
         lake.write_settings()
+
+
+def test_metrics_say_how_an_index_is_doing(run: Run, lake: Lake) -> None:
+    samples = dict(line.rsplit(" ", 1) for line in run("metrics").splitlines() if not line.startswith("#"))
+    table = 'catalog="demo",table="demo.packages"'
+    index = f'{table},index="embedding"'
+    assert samples[f"icepuffin_table_up{{{table}}}"] == "1"
+    assert samples[f"icepuffin_index_versions_behind{{{index}}}"] == "0"
+    assert float(samples[f"icepuffin_index_recall{{{index}}}"]) >= 0.95
+    assert float(samples[f"icepuffin_index_run_seconds{{{index}}}"]) > 0
+    version = json.loads(run("index", "show", "demo.packages", "--json"))
+    assert float(samples[f'icepuffin_index_bytes{{{index},in="file"}}']) == version["file_bytes"]
+    assert float(samples[f"icepuffin_index_versions{{{index}}}"]) == len(version["versions"])
+    lake.append()
+    behind = f"icepuffin_index_versions_behind{{{index}}} 1"
+    assert behind in run("metrics")
+    run("sensor-tick")
+
+
+def test_metrics_of_a_table_that_cannot_be_read_are_that_it_is_down(
+    run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = lake.settings()
+    gone = '[tables.archive]\ncatalog = "demo"\nname = "demo.archive"\n[tables.packages]'
+    lake.settings_file.write_text(whole.replace("[tables.packages]", gone, 1), encoding="utf-8")
+    try:
+        main(["metrics"])
+    finally:
+        lake.write_settings()
+    printed = capsys.readouterr()
+    assert 'icepuffin_table_up{catalog="demo",table="demo.archive"} 0' in printed.out
+    assert 'icepuffin_table_up{catalog="demo",table="demo.packages"} 1' in printed.out
+    assert "no table demo.archive" in printed.err
+
+
+def test_metrics_are_served_anew_for_each_scrape() -> None:
+    numbers = iter(range(9))
+    with server(("127.0.0.1", 0), lambda: f"n {next(numbers)}\n") as scraped, ThreadPoolExecutor(1) as thread:
+        serving = thread.submit(scraped.serve_forever)
+        try:
+            address = f"http://127.0.0.1:{scraped.server_port}"
+            assert [urlopen(f"{address}/{page}").read() for page in ("metrics", "health", "metrics")] == [
+                b"n 0\n", b"ok\n", b"n 1\n",
+            ]  # fmt: skip
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(f"{address}/other")
+        finally:
+            scraped.shutdown()
+        serving.result()
 
 
 def test_stats_give_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:

@@ -443,3 +443,15 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_DISK_MB", "5G")
     with pytest.raises(ValueError, match="variable ICEPUFFIN_SHARD_CACHE_DISK_MB takes a whole number of MiB"):
         CacheSettings.from_environment()
+
+
+def test_the_cache_counts_where_shards_came_from(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    first = cache_in(tmp_path, memory=1 << 30)
+    for _ in range(3):
+        first.shard(key, STORAGE)
+    first.flush()
+    assert first.reads == {"memory": 2, "disk": 0, "store": 1}
+    second = cache_in(tmp_path)
+    second.shard(key, STORAGE)
+    assert second.reads == {"memory": 0, "disk": 1, "store": 0}

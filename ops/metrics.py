@@ -1,0 +1,105 @@
+"""Metrics in the text format of Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats): how far each
+index is behind, its recall, bytes and seconds, and what the shard cache of a process answered.
+
+They are read from the table's metadata: no file of the index is opened.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.cache import process_cache
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
+from icepuffin.ops.catalog.measurements import Measurement
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.freshness import index_lag
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
+_TO_ESCAPE = re.compile(r'[\\"\n]')
+
+ABOUT = {
+    "icepuffin_table_up": "1 where the catalog gave the table, 0 where it did not.",
+    "icepuffin_index_versions": "Versions of the index in the table's metadata.",
+    "icepuffin_index_versions_behind": "Data snapshots newer than the newest one that has a version.",
+    "icepuffin_index_seconds_behind": "Age of the oldest data snapshot that still lacks a version; 0: none does.",
+    "icepuffin_index_recall": "recall@10 of the version at the index tag, measured before it was published.",
+    "icepuffin_index_bytes": "Bytes of the version at the index tag: its own file, and the packs that it names.",
+    "icepuffin_index_run_seconds": "Seconds that the run took which made the version at the index tag.",
+    "icepuffin_index_published_timestamp_seconds": "When the version at the index tag was published.",
+    "icepuffin_shard_cache_reads_total": "Shards that this process opened, by where they came from.",
+    "icepuffin_shard_cache_memory_bytes": "Bytes of the shards in this process's memory; mapped files count in full.",
+}
+"""What each metric is, by its name"""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """One value of a metric."""
+
+    metric: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def exposition(samples: Iterable[MetricSample]) -> str:
+    """The samples as text, those of one metric together."""
+    lines: list[str] = []
+    by_metric: dict[str, list[MetricSample]] = {}
+    for sample in samples:
+        by_metric.setdefault(sample.metric, []).append(sample)
+    for metric, group in by_metric.items():
+        kind = "counter" if metric.endswith("_total") else "gauge"
+        lines += [f"# HELP {metric} {ABOUT[metric]}", f"# TYPE {metric} {kind}"]
+        lines += [f"{metric}{_labels(sample.labels)} {sample.value:.12g}" for sample in group]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def index_samples(
+    table: Table, index: IndexDefinition, ref: str, labels: Mapping[str, str], *, now: float | None = None
+) -> Iterator[MetricSample]:
+    """MetricSamples of one index of a loaded table. Those of a version are left out where there is none.
+
+    ref: the branch or tag that is watched.
+    labels: of the table; `index` is added.
+    now: seconds since the epoch.
+    """
+    labels = {**labels, "index": index.name}
+    lag = index_lag(table, index, ref, now=time.time() if now is None else now)
+    yield MetricSample("icepuffin_index_versions", labels, len(index_versions(table, index.name)))
+    yield MetricSample("icepuffin_index_versions_behind", labels, lag.snapshots)
+    yield MetricSample("icepuffin_index_seconds_behind", labels, lag.minutes * 60)
+    version = tagged_version(table, index.name)
+    if version is None:
+        return
+    yield MetricSample("icepuffin_index_published_timestamp_seconds", labels, version.timestamp_ms / 1000)
+    yield MetricSample("icepuffin_index_bytes", {**labels, "in": "file"}, _file_bytes(table, version))
+    yield MetricSample("icepuffin_index_bytes", {**labels, "in": "packs"}, sum(pack.size for pack in version.packs))
+    measured = Measurement.parse(version.measurement)
+    if measured is not None:
+        yield MetricSample("icepuffin_index_run_seconds", labels, measured.seconds)
+        if measured.recall is not None:
+            yield MetricSample("icepuffin_index_recall", labels, measured.recall)
+
+
+def cache_samples() -> Iterator[MetricSample]:
+    """MetricSamples of this process's shard cache, for a service that searches."""
+    cache = process_cache()
+    for source, count in cache.reads.items():
+        yield MetricSample("icepuffin_shard_cache_reads_total", {"from": source}, count)
+    yield MetricSample("icepuffin_shard_cache_memory_bytes", {}, cache.bytes_in_memory)
+
+
+def _file_bytes(table: Table, version: DerivedVersion) -> int:
+    slots = table.metadata.statistics
+    return next(slot.file_size_in_bytes for slot in slots if slot.snapshot_id == version.index_snapshot_id)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    pairs = (f'{name}="{_TO_ESCAPE.sub(lambda match: _ESCAPED[match[0]], text)}"' for name, text in labels.items())
+    return "{" + ",".join(pairs) + "}"

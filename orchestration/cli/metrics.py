@@ -1,0 +1,135 @@
+"""`icepuffin metrics`."""
+
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from icepuffin.orchestration.cli.session import Session, settings_options
+
+if TYPE_CHECKING:
+    from icepuffin.assets.table_settings import TableSettings
+    from icepuffin.ops.metrics import MetricSample
+
+
+class _Address(click.ParamType[tuple[str, int]]):
+    """HOST:PORT, as (host, port)."""
+
+    name = "address"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        host, _, port = str(value).rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is no address; write one such as 127.0.0.1:9464", param, ctx)
+        return host, int(port)
+
+
+@click.command("metrics")
+@click.option("--listen", type=_Address(), metavar="HOST:PORT", help="Serve them at /metrics until stopped.")
+@settings_options
+@click.pass_obj
+def command(session: Session, directory: Path | None, settings: Path | None, *, listen: tuple[str, int] | None) -> None:
+    """Print metrics of every table of the settings, as Prometheus reads them: lag, recall, bytes, seconds.
+
+    Reads metadata only, anew for each scrape. A table that cannot be read has icepuffin_table_up 0, and is named on
+    stderr. With --listen, /health answers without the catalog.
+
+    \b
+    Examples:
+      icepuffin metrics
+      icepuffin metrics --listen 127.0.0.1:9464
+    """
+    session = session.with_options(directory, settings)
+    if not session.settings.tables:
+        raise click.ClickException(f"{session.settings_file} names no table; add [tables.<key>]")
+
+    from icepuffin.orchestration.cli.arrow_import import import_arrow
+
+    import_arrow()
+    from icepuffin.ops.metrics import exposition
+
+    def text() -> str:
+        return exposition(_samples(session))
+
+    if listen is None:
+        click.echo(text(), nl=False)
+        return
+    with server(listen, text) as scraped:
+        click.echo(f"http://{listen[0]}:{scraped.server_port}/metrics", err=True)
+        scraped.serve_forever()
+
+
+def _samples(session: Session) -> "Iterator[MetricSample]":
+    """The samples of all tables. A table, or a pattern, that the catalog does not answer for has none but `up`."""
+    from icepuffin.ops.errors import IcepuffinError
+    from icepuffin.ops.metrics import MetricSample
+
+    for settings in session.settings.tables.values():
+        try:
+            tables = _tables(session, settings)
+        except IcepuffinError as error:
+            click.echo(f"error: {error}", err=True)
+            yield MetricSample("icepuffin_table_up", {"catalog": settings.catalog, "table": settings.name}, 0)
+            continue
+        for table in tables:
+            yield from _table_samples(session, table)
+
+
+def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]":
+    """The settings of each table that an entry stands for. Raises CatalogUnavailableError for a pattern."""
+    from icepuffin.ops.resources import is_pattern
+
+    if not is_pattern(settings.name):
+        return [settings]
+    names = session.catalogs.matching(settings.catalog, settings.name)
+    return [settings.model_copy(update={"name": name}) for name in names]
+
+
+def _table_samples(session: Session, settings: "TableSettings") -> "Iterator[MetricSample]":
+    from icepuffin.ops.errors import IcepuffinError
+    from icepuffin.ops.metrics import MetricSample, index_samples
+    from icepuffin.orchestration.discovery import indexes_of, table_spec
+
+    labels = {"catalog": settings.catalog, "table": settings.name}
+    try:
+        table = session.catalogs.poll(settings.catalog, settings.name)
+        spec = table_spec(settings, session.catalogs, indexes_of(table, settings))
+    except IcepuffinError as error:
+        click.echo(f"error: {error}", err=True)
+        yield MetricSample("icepuffin_table_up", labels, 0)
+        return
+    yield MetricSample("icepuffin_table_up", labels, 1)
+    for index in spec.indexes:
+        yield from index_samples(table, index, spec.first_ref, labels)
+
+
+def server(address: tuple[str, int], text: Callable[[], str]) -> HTTPServer:
+    """A server of `text`, called for each scrape of /metrics, and of /health. Port 0 is any that is free."""
+    from icepuffin.ops.metrics import CONTENT_TYPE
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers a scrape, one at a time."""
+
+        def do_GET(self) -> None:
+            if self.path == "/health":
+                self._answer(HTTPStatus.OK, "ok\n")
+            elif self.path == "/metrics":
+                self._answer(HTTPStatus.OK, text())
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, "/metrics or /health\n")
+
+        def _answer(self, status: HTTPStatus, body: str) -> None:
+            content = body.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """No line for a scrape that was answered."""
+
+    return HTTPServer(address, Handler)

@@ -1,0 +1,34 @@
+"""Metrics are text that Prometheus reads, with the numbers of the table's metadata."""
+
+import re
+
+from icepuffin.ops.metrics import ABOUT, MetricSample, exposition
+
+LINE = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\["\\n])*"(,[a-z]+="(?:[^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
+"""A sample as https://prometheus.io/docs/instrumenting/exposition_formats has it, without a time"""
+
+
+def test_samples_of_one_metric_stand_together_under_its_help_and_type() -> None:
+    name = "icepuffin_index_versions"
+    reads = "icepuffin_shard_cache_reads_total"
+    samples = [
+        MetricSample(name, {"index": "a"}, 3),
+        MetricSample(reads, {}, 2),
+        MetricSample(name, {"index": "b"}, 1.5e12),
+    ]
+    assert exposition(samples).splitlines() == [
+        f"# HELP {name} {ABOUT[name]}",
+        f"# TYPE {name} gauge",
+        f'{name}{{index="a"}} 3',
+        f'{name}{{index="b"}} 1.5e+12',
+        f"# HELP {reads} {ABOUT[reads]}",
+        f"# TYPE {reads} counter",
+        f"{reads} 2",
+    ]
+
+
+def test_names_with_quotes_backslashes_and_line_ends_are_escaped() -> None:
+    text = exposition([MetricSample("icepuffin_table_up", {"table": 'a"b\\c\nd'}, 1)])
+    line = text.splitlines()[-1]
+    assert line == r'icepuffin_table_up{table="a\"b\\c\nd"} 1'
+    assert LINE.fullmatch(line)
