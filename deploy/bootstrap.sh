@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -230,6 +230,12 @@ catalogs() {
         python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
 }
 
+# The values of deploy/kubernetes, against Dagster's chart in a folder; needs helm.
+charts() {
+    tool charts requirements/kubernetes-check.txt
+    PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) python deploy/kubernetes/check.py "$@"
+}
+
 command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
@@ -240,6 +246,7 @@ case $command in
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
+    charts) packages; charts "$@" ;;
     engines) setup; engines "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;

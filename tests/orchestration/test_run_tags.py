@@ -25,7 +25,7 @@ from tests.repository import REPOSITORY
 
 Totals: TypeAlias = dict[str, int]
 """Totals of a snapshot's summary, by their names without `total-`."""
-KUBERNETES = REPOSITORY / "deploy" / "kubernetes.toml"
+KUBERNETES = REPOSITORY / "deploy" / "kubernetes" / "icepuffin.toml"
 NUMBERS = ("icepuffin/rows", "icepuffin/bytes", "icepuffin/shards", "icepuffin/memory_mb")
 K8S_CONFIG = {
     "container_config": {"args", "command", "env", "env_from", "image_pull_policy", "resources", "volume_mounts"},
@@ -172,7 +172,10 @@ def test_memory_counts_what_runs_beside_the_run(lake: Lake, conf: dict[str, str]
 
 def kubernetes_tag(lake: Lake, instance: dg.DagsterInstance) -> str:
     """The tag of the example, as a run of the last snapshot has it."""
-    example = load(KUBERNETES).tables["docs"]
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("POD_IP", "POD_NAME"):
+            patch.setenv(variable, "10.0.0.1")
+        example = load(KUBERNETES).tables["docs"]
     return requested(lake, instance, run_tags=example.run_tags)[-1].tags["dagster-k8s/config"]
 
 
