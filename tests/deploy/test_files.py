@@ -1,6 +1,7 @@
 """The files of `deploy/` load where they are loaded, and agree with each other and with the project."""
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -26,12 +27,21 @@ from tests.services.jars import ICEBERG_SPARK
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
 PASSWORD = "not a secret"
+KUBERNETES_FILES = ("Dockerfile", "executor.yaml", "icepuffin.toml", "values.yaml")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def login() -> dict[str, Any]:
+    """compose.login.yaml; `!reset []`, which takes a list away, is read as a word."""
+    text = (DEPLOY / "compose.login.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.safe_load(text.replace("!reset []", "reset"))
     return loaded
 
 
@@ -46,7 +56,9 @@ def environment(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 def test_every_service_says_whether_it_is_well(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {"postgres", "code", "webserver", "daemon", "spark-master", "spark-worker"}
+    assert set(compose["services"]) == {
+        "postgres", "code", "webserver", "daemon", "metrics", "spark-master", "spark-worker",
+    }  # fmt: skip
     for name, service in compose["services"].items():
         assert service["healthcheck"]["test"][0] == "CMD", name
         assert service["restart"] == "unless-stopped", name
@@ -71,14 +83,32 @@ def test_every_command_is_a_program_of_the_environment(compose: dict[str, Any]) 
                 assert Path(sys.executable).with_name(command[0]).exists(), command
 
 
-def test_every_file_that_compose_mounts_exists(compose: dict[str, Any]) -> None:
-    for config in compose["configs"].values():
-        assert "content" in config or (DEPLOY / config["file"]).is_file()
-    for service in compose["services"].values():
+def test_every_file_that_compose_mounts_exists(compose: dict[str, Any], login: dict[str, Any]) -> None:
+    assert "configs" not in compose, "podman-compose ignores them"
+    for service in [*compose["services"].values(), login["services"]["proxy"]]:
+        assert "configs" not in service
         for volume in service.get("volumes", []):
-            assert volume.split(":")[0] in compose["volumes"]
-        for config in service.get("configs", []):
-            assert config["source"] in compose["configs"]
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (DEPLOY / source).is_file(), source
+                assert volume.endswith(":ro")
+            elif not source.startswith("${ICEPUFFIN_LOGIN"):
+                assert source in compose["volumes"]
+
+
+def test_every_service_has_a_limit_of_memory(compose: dict[str, Any], login: dict[str, Any]) -> None:
+    for name, service in (compose["services"] | {"proxy": login["services"]["proxy"]}).items():
+        assert re.search(r"\d[mg]\}?$", service["deploy"]["resources"]["limits"]["memory"]), name
+
+
+def test_with_the_proxy_the_webserver_has_no_port_of_its_own(login: dict[str, Any]) -> None:
+    assert login["services"]["webserver"] == {"ports": "reset"}
+    (port,) = login["services"]["proxy"]["ports"]
+    assert port.endswith(":8443")
+    conf = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    assert conf.index("listen 8443 ssl;") < conf.index("auth_basic_user_file") < conf.index("location /")
+    listening = re.findall(r"^ *listen ", conf, re.MULTILINE)
+    assert len(listening) == conf.count("server {") == 1, "nothing is served without the log-in"
 
 
 def test_the_environment_has_the_variables_that_the_files_name(environment: dict[str, str]) -> None:
@@ -221,3 +251,67 @@ def test_the_runtime_part_of_the_lock_is_complete_and_no_more() -> None:
                 assert canonicalize_name(requirement.name) in names, f"{name} needs {line}"
     assert names & {"pytest", "ruff", "mypy", "duckdb", "polars"} == set()
     assert printed.count("--hash=sha256:") >= len(names)
+
+
+def test_the_image_leaves_out_only_what_is_there() -> None:
+    """The build ends where a pattern matches nothing: a release that moves its files is noticed here first."""
+    site = Path(str(metadata.distribution("pyspark").locate_file("")))
+    for package, patterns in runpy.run_path(str(DEPLOY / "slim.py"))["UNUSED"].items():
+        for pattern in patterns:
+            assert list((site / package).glob(pattern)), f"{package}/{pattern}"
+
+
+def test_the_slim_build_removes_what_is_listed_and_fails_where_nothing_is(tmp_path: Path) -> None:
+    slim = runpy.run_path(str(DEPLOY / "slim.py"))
+    (tmp_path / "tests" / "data").mkdir(parents=True)
+    (tmp_path / "module.py").touch()
+    slim["remove"](list(tmp_path.glob("tests")), "tests")
+    assert [path.name for path in tmp_path.iterdir()] == ["module.py"]
+    with pytest.raises(SystemExit, match="nothing is named tests any more"):
+        slim["remove"](list(tmp_path.glob("tests")), "tests")
+
+
+def test_images_of_compose_kubernetes_and_the_trial_have_one_version() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    version = project["project"]["version"]
+    for file in (
+        "compose.yaml",
+        "try_containers.py",
+        "Dockerfile",
+        *(f"kubernetes/{name}" for name in KUBERNETES_FILES),
+    ):
+        named = re.findall(
+            r"icepuffin(?:-kubernetes)?(?::|, tag: \")(\d+\.\d+\.\d+)", (DEPLOY / file).read_text(encoding="utf-8")
+        )
+        assert set(named) == {version}, file
+
+
+def test_pods_of_kubernetes_run_as_the_image_s_user_and_read_the_settings_that_are_mounted() -> None:
+    values = yaml.safe_load((DEPLOY / "kubernetes" / "values.yaml").read_text(encoding="utf-8"))
+    (code,) = values["dagster-user-deployments"]["deployments"]
+    user = re.search(r"^USER (\d+):", DOCKERFILE, re.MULTILINE)
+    assert user is not None
+    assert code["podSecurityContext"]["runAsUser"] == int(user[1])
+    executor = yaml.safe_load((DEPLOY / "kubernetes" / "executor.yaml").read_text(encoding="utf-8"))
+    assert executor["spec"]["securityContext"]["runAsUser"] == int(user[1])
+    (mount,) = code["volumeMounts"]
+    variables = {variable["name"]: variable for variable in code["env"]}
+    assert variables["ICEPUFFIN_SETTINGS"]["value"] == f"{mount['mountPath']}/icepuffin.toml"
+    settings = (DEPLOY / "kubernetes" / "icepuffin.toml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{(\w+)\}", settings)) <= variables.keys()
+    commands = (DEPLOY / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
+    (container,) = executor["spec"]["containers"]
+    assert container["command"] == ["/opt/icepuffin/kubernetes/executor.sh"]
+    assert "deploy/kubernetes/executor.sh /opt/icepuffin/kubernetes/" in commands
+    assert f'"{container["name"]}"' in settings
+
+
+def test_dagster_on_kubernetes_has_the_limits_of_the_deployment_by_compose() -> None:
+    """The chart's own run queue must be empty beside them: Dagster takes one of both."""
+    values = yaml.safe_load((DEPLOY / "kubernetes" / "values.yaml").read_text(encoding="utf-8"))
+    ours = yaml.safe_load((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))["concurrency"]
+    limits = values["additionalInstanceConfig"]["concurrency"]
+    assert limits["pools"] == ours["pools"]
+    assert limits["runs"]["tag_concurrency_limits"] == ours["runs"]["tag_concurrency_limits"]
+    queue = values["dagsterDaemon"]["runCoordinator"]["config"]["queuedRunCoordinator"]
+    assert not any(queue.values())
