@@ -22,6 +22,7 @@ from pyiceberg.table.update import (
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, pack_tag
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
+    holder_ids,
     own_tag_target,
     own_tags,
     tag_target,
@@ -297,11 +298,12 @@ def _verify_committed(
     """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base, its
     parent and its packs must be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
     """
-    if table.metadata.current_snapshot_id == snapshot_id:
+    snapshot, current_id = table.metadata.snapshot_by_id(snapshot_id), table.metadata.current_snapshot_id
+    if current_id in (snapshot_id, *(holder_ids(snapshot) if snapshot else ())):
         raise unsupported_catalog(
             table,
-            f"made index snapshot {snapshot_id} the current one and keeps no tags",
-            f". The rows are the same; roll back to {binding.base_snapshot_id}",
+            f"made snapshot {current_id}, which is icepuffin's, the current one",
+            f". Roll back to {binding.base_snapshot_id}",
         )
     if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
         _undo(table, binding, snapshot_id, previous_ref)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.exceptions import BadRequestError, RESTError
+from pyiceberg.exceptions import BadRequestError, NoSuchTableError, RESTError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
@@ -102,7 +102,7 @@ def _scratch_table(table: Table) -> Iterator[Table]:
 def _drop(scratch: Table) -> None:
     try:
         scratch.catalog.purge_table(scratch.name())
-    except (RESTError, OSError) as error:
+    except (RESTError, OSError, NoSuchTableError) as error:  # the last also where a server cannot drop tables
         _log.warning(
             "scratch table %s stays in catalog %r, as it could not be dropped (%s); drop it",
             table_name(scratch), scratch.catalog.name, without_values(error, scratch.catalog.properties),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tests.services.forwarding import Answer, Request, forward, serving
 
 Change = Literal[
-    "", "no tags", "no ages", "no statistics", "no parent", "another parent", "new snapshot current",
+    "", "no tags", "no ages", "no statistics", "no parent", "another parent", "version current", "pack current",
     "no old snapshots", "no requirements", "bad request", "no new tables", "no dropping",
 ]  # fmt: skip
 
@@ -72,10 +72,10 @@ def _alter(document: dict[str, Any], change: Change) -> None:
             snapshot.pop("parent-snapshot-id", None)
     if change == "another parent" and len(snapshots) == 2:  # of a version and the holder of its pack
         snapshots[1]["parent-snapshot-id"] = snapshots[0]["parent-snapshot-id"]
-    if change == "new snapshot current":
-        for tag in tags[:1]:
-            tag |= {"ref-name": "main", "type": "branch"}
-            tag.pop("max-ref-age-ms")
+    if change in ("version current", "pack current") and len(tags) == 2:
+        tag = tags[change == "pack current"]
+        tag |= {"ref-name": "main", "type": "branch"}
+        tag.pop("max-ref-age-ms")
     if change == "no old snapshots" and tags:
         updates.append({"action": "remove-snapshots", "snapshot-ids": [snapshots[0]["parent-snapshot-id"]]})
     if change == "no requirements":
