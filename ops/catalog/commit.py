@@ -25,6 +25,7 @@ from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdat
 
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.format_versions import unsupported_format
+from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
 from icepuffin.ops.errors import IcepuffinError
 
@@ -40,6 +41,8 @@ _DEFAULTS = {_LEAST_WAIT: 100, _MOST_WAIT: 60_000}
 _LONGEST_WAIT = 600_000
 """Milliseconds between two commits, whatever a table's properties say"""
 _PATIENCE_SECONDS = 60.0
+_SERVER_FAULT = 500
+"""The first HTTP status of faults of the server"""
 
 
 class TableReplacedError(IcepuffinError):
@@ -111,7 +114,8 @@ def attempt_commit(
 ) -> CommitOutcome:
     """Send one commit against the state that `table` shows.
 
-    Errors that no repetition mends (no permission, a malformed request) come through as the client raises them.
+    Errors that no repetition mends (no permission, a malformed request) come through as the client raises them, those
+    of AWS as CatalogUnavailableError.
     """
     same_uuid = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
@@ -122,6 +126,10 @@ def attempt_commit(
         # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
         locked = "database is locked" in str(getattr(error, "orig", ""))
         outcome, reason = CommitOutcome.REFUSED if locked else CommitOutcome.UNKNOWN, type(error).__name__
+    except _aws_answer() as error:
+        if not _is_passing(error):
+            raise _refused_by_aws(table, error) from None
+        outcome, reason = CommitOutcome.UNKNOWN, _aws_code(error)
     except ValueError as error:
         # a number that was taken, or a snapshot to remove that is gone
         if not any(words in str(error) for words in ("sequence number", "Snapshot with snapshot id")):
@@ -144,8 +152,34 @@ def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:
     # botocore's, where a catalog of AWS, or another client of it, has imported them
     aws = sys.modules.get("botocore.exceptions")
     aws_errors = (aws.HTTPClientError, aws.ConnectionError) if aws else ()
+    thrift = sys.modules.get("thrift.transport.TTransport")  # the client of Hive's metastore
+    thrift_errors = (thrift.TTransportException,) if thrift else ()
     answers = CommitStateUnknownException, ServerError, ServiceUnavailableError
-    return RequestException, DBAPIError, *aws_errors, *answers, *others
+    return RequestException, DBAPIError, *aws_errors, *thrift_errors, *answers, *others
+
+
+def _aws_answer() -> tuple[type[Exception], ...]:
+    """The error that a service of AWS answers with, where its client is loaded."""
+    aws = sys.modules.get("botocore.exceptions")
+    return (aws.ClientError,) if aws else ()
+
+
+def _aws_code(error: Exception) -> str:
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", type(error).__name__))
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a service of AWS was too busy, or failed itself: the same request may succeed later."""
+    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= _SERVER_FAULT or any(word in _aws_code(error) for word in ("Throttl", "TooManyRequests"))
+
+
+def _refused_by_aws(table: Table, error: Exception) -> CatalogUnavailableError:
+    reason = str(without_values(error, table.catalog.properties)).splitlines()[0]
+    return CatalogUnavailableError(
+        f"{table_name(table)}: catalog {table.catalog.name!r} refuses the request ({reason}); check the rights of its "
+        "user and its settings"
+    )
 
 
 def reload_table(table: Table, *, patient: bool = False) -> None:
@@ -169,6 +203,11 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
                     f"{table_name(table)}: catalog {table.catalog.name!r} does not answer ({type(error).__name__}); "
                     "try again when it is up"
                 ) from error
+            time.sleep(pause)
+            pause = min(5.0, 2 * pause)
+        except _aws_answer() as error:
+            if not _is_passing(error) or time.monotonic() + pause >= until:
+                raise _refused_by_aws(table, error) from None
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
         except (ValueError, InvalidMetadataError) as error:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
@@ -123,6 +123,49 @@ def test_a_catalog_of_aws_that_is_away_is_named(table: Table, monkeypatch: pytes
     monkeypatch.setattr(table, "refresh", refresh)
     with pytest.raises(CatalogUnavailableError, match="does not answer"):
         commit.reload_table(table)
+
+
+def aws_error(code: str, status: int) -> ClientError:
+    answer = {
+        "Error": {"Code": code, "Message": "key topsecret said no"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return ClientError(answer, "UpdateTable")
+
+
+@pytest.mark.parametrize(("code", "status"), [("ThrottlingException", 400), ("InternalServiceException", 500)])
+@pytest.mark.parametrize("is_lost", [True, False], ids=["landed", "did not land"])
+def test_a_commit_that_aws_could_not_answer_is_looked_up_or_repeated(
+    table: Table, line: BadLine, code: str, status: int, is_lost: bool
+) -> None:
+    def fails(commit: Commit) -> None:
+        if is_lost:
+            commit()
+        raise aws_error(code, status)
+
+    line.steps = iter([fails])
+    version = bindings.publish(table, binding(table))
+    assert len(index_versions(table, "e")) == 1
+    assert_readable(table, version)
+
+
+def test_what_aws_refuses_is_reported_without_keys(
+    table: Table, line: BadLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(table.catalog.properties, "glue.secret-access-key", "topsecret")
+
+    def fails(*_: object) -> None:
+        raise aws_error("AccessDeniedException", 400)
+
+    words = (
+        r"^db\.t: catalog '.*' refuses the request \(ClientError: .*AccessDeniedException.*UpdateTable.*<glue.secret"
+    )
+    line.steps = iter([fails])
+    with pytest.raises(CatalogUnavailableError, match=words):
+        bindings.publish(table, binding(table))
+    monkeypatch.setattr(table, "refresh", fails)
+    with pytest.raises(CatalogUnavailableError, match=words):
+        commit.reload_table(table, patient=True)
 
 
 def test_a_commit_whose_answer_was_lost_is_found_where_the_tag_did_not_move(table: Table, line: BadLine) -> None:
