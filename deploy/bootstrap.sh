@@ -223,10 +223,14 @@ engines() {
     python -m tests.interop.engines --python "$tool/bin/python" "$@"
 }
 
-# The servers run in that environment. Their client, boto3, is loaded from it: what both have is locked to one version.
+# The servers run in two environments, as one of them needs other versions. Their clients, boto3 and thrift, are loaded
+# from the second: what it and the project have is locked to one version.
 catalogs() {
+    tool s3tables requirements/s3tables.txt
+    s3tables=$tool/bin/ministack
     tool catalogs requirements/catalogs.txt
     PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) ICEPUFFIN_CATALOG_SERVERS=$tool/bin/python \
+        ICEPUFFIN_S3_TABLES_SERVER=$s3tables \
         python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
 }
 

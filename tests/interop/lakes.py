@@ -117,12 +117,14 @@ class Lake:
 def open_lake(
     name: str, uri: str, folder: Path, *, s3: StorageConfig | None = None, spark: Any = None, **properties: str
 ) -> Iterator[Lake]:
-    """A catalog at `uri` (SQLAlchemy's, http:// or glue+http://) over a folder, or over the bucket of `s3`."""
+    """A catalog at `uri` (SQLAlchemy's, http, glue+http or thrift) over a folder, or over the bucket of `s3`."""
     root = f"s3://lake/{name}" if s3 else f"file://{folder}/warehouse"
     files = {**s3.properties, "client.region": "us-east-1"} if s3 else {}
     address = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri}
     if uri.startswith("glue+"):
         address = {"type": "glue", "glue.endpoint": uri.removeprefix("glue+"), "glue.region": "us-east-1", **GLUE_KEYS}
+    if uri.startswith("thrift:"):
+        address = {"type": "hive", "uri": uri, "hive.hive2-compatible": "true"}
     catalog = open_catalog(name, {**address, "warehouse": root, **files, **properties})
     lake = Lake(name, catalog, root, StorageConfig(files), spark)
     catalog.create_namespace_if_not_exists(lake.namespace)
@@ -140,6 +142,8 @@ def _spark_catalog(uri: str, warehouse: str, files: dict[str, str]) -> dict[str,
     elif uri.startswith("glue+"):
         conf |= {".type": "glue", ".glue.endpoint": uri.removeprefix("glue+"), ".client.region": "us-east-1"}
         conf[".io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"  # its own default is S3
+    elif uri.startswith("thrift:"):
+        conf |= {".type": "hive", ".uri": uri}
     else:
         url = make_url(uri)
         conf |= {".type": "jdbc", ".jdbc.schema-version": "V1"}

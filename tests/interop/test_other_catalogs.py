@@ -7,16 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bindings import UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
-from icepuffin.ops.index import Action, collect_garbage
+from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.index import Action, collect_garbage, create_index, materialize_index
 from icepuffin.ops.model import StorageConfig
-from tests.conftest import STORAGE, make_rows
+from icepuffin.ops.storage import StorageError
+from icepuffin.ops.tasks.runner import LocalRunner
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop import test_concurrency, test_matrix
 from tests.interop.lakes import GLUE_KEYS, open_lake
 from tests.interop.test_concurrency import OpenLake, index_files, index_head
-from tests.ops.index.comparison import answer_with_recall
+from tests.ops.index.comparison import DEFINITION, answer_with_recall
 from tests.services.glue import glue_catalog
+from tests.services.hive import hive_metastore
+from tests.services.s3_tables import s3_tables
+from tests.services.seaweedfs import seaweedfs
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
@@ -27,7 +38,13 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield uri
 
 
-@pytest.fixture(params=["glue"])
+@pytest.fixture(scope="module")
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
+        yield uri
+
+
+@pytest.fixture(params=["glue", "hive"])
 def catalog_uri(request: pytest.FixtureRequest) -> str:
     address: str = request.getfixturevalue(request.param)
     return address
@@ -40,7 +57,11 @@ def lakes(catalog_uri: str, tmp_path: Path) -> Iterator[OpenLake]:
         yield lambda: opened.enter_context(open_lake(f"many_{tmp_path.name}", catalog_uri, tmp_path))
 
 
-@pytest.mark.parametrize("store", ["local", "s3"])
+@pytest.mark.parametrize(
+    ("catalog_uri", "store"),
+    [("glue", "local"), ("glue", "s3"), ("hive", "local")],  # this metastore has no file system for S3
+    indirect=["catalog_uri"],
+)
 def test_an_index_lives_through_writes_reads_and_maintenance(
     catalog_uri: str, store: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +71,7 @@ def test_an_index_lives_through_writes_reads_and_maintenance(
     s3: StorageConfig | None = request.getfixturevalue("s3") if store == "s3" else None
     for name, key in zip(("aws.accessKeyId", "aws.secretAccessKey"), GLUE_KEYS.values(), strict=True):
         spark._jvm.java.lang.System.setProperty(name, key)
-    name = f"{catalog_uri.partition('+')[0]}_{store}"
+    name = f"{request.node.callspec.params['catalog_uri']}_{store}"
     with open_lake(name, catalog_uri, tmp_path, s3=s3, spark=spark) as lake:
         test_matrix.test_an_index_lives_through_writes_reads_and_maintenance(lake)
 
@@ -83,3 +104,46 @@ def test_two_runs_for_one_snapshot_end_with_one_version(lakes: OpenLake) -> None
 
 def test_a_crowd_leaves_every_row_and_no_orphan(lakes: OpenLake) -> None:
     test_concurrency.test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_and_no_orphan(lakes)
+
+
+def test_a_metastore_that_is_away_is_named(tmp_path: Path) -> None:
+    with hive_metastore(tmp_path) as uri, open_lake("away", uri, tmp_path) as lake:
+        table = lake.create("t")
+    with pytest.raises(CatalogUnavailableError, match="does not answer"):
+        reload_table(table)
+
+
+def indexed_table(name: str, properties: dict[str, str]) -> Table:
+    """A table of the catalog, with rows, that is to be indexed."""
+    catalog = open_catalog(name, properties)
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS)
+    table.append(make_rows(0, 60))
+    return table
+
+
+def test_seaweedfs_keeps_what_binds_a_version_and_takes_no_file_but_icebergs_own(tmp_path: Path) -> None:
+    with seaweedfs(tmp_path) as properties:
+        table = indexed_table("weed", properties)
+        create_index(table, DEFINITION)  # the trial on a scratch table included
+        with pytest.raises(StorageError, match=r"the store refuses access \(Forbidden\)"):
+            materialize_index(
+                table,
+                DEFINITION,
+                data_snapshots(table)[-1].snapshot_id,
+                runner=LocalRunner(1),
+                storage=storage_of(table),
+            )
+        assert table.catalog.list_tables("db") == [("db", "t")]
+        assert set(table.refresh().metadata.refs) == {"main"}
+        assert table.scan().to_arrow().num_rows == 60
+
+
+def test_s3_tables_as_emulated_make_every_new_snapshot_current_and_are_refused(tmp_path: Path) -> None:
+    with s3_tables(tmp_path) as properties:
+        table = indexed_table("tables", properties)
+        before = table.metadata
+        with pytest.raises(UnsupportedCatalogError, match=r"made snapshot \d+, which is icepuffin's, the current one"):
+            create_index(table, DEFINITION)
+        assert table.refresh().metadata == before
+        assert table.scan().to_arrow().num_rows == 60

@@ -13,13 +13,18 @@ PYTHON = "ICEPUFFIN_CATALOG_SERVERS"
 """Environment variable with the Python of that environment"""
 
 
-@contextlib.contextmanager
-def glue_catalog(folder: Path) -> Iterator[str]:
-    """Run the server. Returns `glue+http://...`, as `open_lake` takes it. Skips the test where there is no moto."""
+def catalog_servers() -> Path:
+    """The Python of the environment. Skips the test where there is none."""
     python = os.environ.get(PYTHON)
     if python is None:
         pytest.skip(f"{PYTHON} is not set: `make catalogs` sets it")
+    return Path(python)
+
+
+@contextlib.contextmanager
+def glue_catalog(folder: Path) -> Iterator[str]:
+    """Run the server. Returns `glue+http://...`, as `open_lake` takes it. Skips the test where there is no moto."""
     port = free_port()
-    command = [python, str(Path(__file__).with_name("moto_glue.py")), str(port)]
+    command = [str(catalog_servers()), str(Path(__file__).with_name("moto_glue.py")), str(port)]
     with serving(command, lambda: answers(port), folder / "glue.log"):
         yield f"glue+http://127.0.0.1:{port}"
