@@ -1,6 +1,13 @@
 """The extras of the distribution, for errors where a package is missing that one of them brings."""
 
-_EXTRAS = {"dagster": "dagster", "sqlglot": "sql", "pyspark": "spark", "dagster_pyspark": "spark", "s3fs": "s3"}
+_EXTRAS = {
+    "dagster": "dagster",
+    "sqlglot": "sql",
+    "pyspark": "spark",
+    "dagster_pyspark": "spark",
+    "s3fs": "s3",
+    "obstore": "gcs,adls",
+}
 
 
 def remedy(error: ModuleNotFoundError) -> str:

@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS, has_own_client
 from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import IcepuffinError
 
@@ -181,6 +181,14 @@ def _distrust_tables(catalog: Catalog) -> None:
     catalog._load_file_io = load_file_io  # type: ignore[method-assign]  # noqa: SLF001
 
 
+def _with_own_client(settings: Mapping[str, Any], properties: dict[str, str]) -> dict[str, str]:
+    """The properties, with the FileIO that reads the settings for GCS and ADLS as `open_storage` does."""
+    reaches_buckets = any(key.startswith(("gcs.", "adls.")) for key in settings)
+    if CODE_SETTING in settings or not (reaches_buckets or has_own_client(str(settings.get("warehouse", "")))):
+        return properties
+    return {**properties, CODE_SETTING: "icepuffin.ops.catalog.stored_file_io.StoredFileIO"}
+
+
 def _load(name: str, properties: dict[str, str]) -> Catalog:
     settings = _merged(name, properties)
     kind, uri = _catalog_type(name, settings), str(settings.get("uri", ""))
@@ -192,7 +200,7 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
         return VendingCatalog(name, **_nested(settings))
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
-    return load_catalog(name, **properties)
+    return load_catalog(name, **_with_own_client(settings, properties))
 
 
 def _catalog_type(name: str, settings: Mapping[str, Any]) -> CatalogType | None:

@@ -9,9 +9,12 @@ from pyiceberg.io import FileIO, InputStream, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, has_own_client
+from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import AccessError, normalize
 from icepuffin.ops.storage.credentials import combined, lease_of, nearest, settings_for
+from icepuffin.ops.storage.locations import OBJECT_STORES
 from icepuffin.ops.storage.s3_options import require_keys
 
 T = TypeVar("T")
@@ -98,15 +101,24 @@ class _File(PyArrowFile):
         return self._io.with_keys(scheme, netloc, with_system)
 
 
+def vended_io(properties: Mapping[str, str], storage: StorageConfig, location: str) -> VendedFileIO | StoredFileIO:
+    """The FileIO of the files of a table whose metadata file lies at `location`, with keys that are renewed."""
+    if has_own_client(location):
+        return StoredFileIO(properties, storage)
+    return VendedFileIO(properties, storage, location)
+
+
 def current_io(table: Table, storage: StorageConfig) -> FileIO:
     """The FileIO of a table's files, with keys that are renewed for as long as the table is kept."""
-    if storage.vended is None or isinstance(table.io, VendedFileIO):
+    if storage.vended is None or isinstance(table.io, VendedFileIO | StoredFileIO):
         return table.io
-    return VendedFileIO(table.io.properties, storage, table.metadata_location)
+    return vended_io(table.io.properties, storage, table.metadata_location)
 
 
 def file_io(storage: StorageConfig, location: str) -> FileIO:
     """The FileIO of the files of a table whose metadata file lies at `location`."""
-    if storage.vended is not None and normalize(location).startswith("s3:"):
-        return VendedFileIO({}, storage, location)
+    if storage.vended is not None and normalize(location).startswith(OBJECT_STORES):
+        return vended_io({}, storage, location)
+    if has_own_client(location) and CODE_SETTING not in storage.properties:
+        return StoredFileIO(storage.properties)
     return load_file_io(dict(storage.properties), location)

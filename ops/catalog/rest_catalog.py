@@ -24,13 +24,15 @@ from pyiceberg.table import Table
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 
-from icepuffin.ops.catalog.file_io import VendedFileIO
+from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings
+from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.catalog.time_limits import request_limits
 from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage import AccessError, normalize
-from icepuffin.ops.storage.credentials import EXPIRES, KEYS
+from icepuffin.ops.storage.credentials import KEYS, is_vended, kind_of_key
+from icepuffin.ops.storage.locations import OBJECT_STORES
 from icepuffin.ops.storage.principal import ambient_identity, digest
 
 _IDENTITY = ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource", "auth", "header.", "rest.")
@@ -39,9 +41,9 @@ _CLIENTS = 16
 
 def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
     """The storage of the files of a table of a REST catalog."""
-    if isinstance(table.io, VendedFileIO):
+    if isinstance(table.io, VendedFileIO | StoredFileIO):
         return table.io.storage
-    keys = {key: value for key, value in table.io.properties.items() if key in (*KEYS, EXPIRES)}
+    keys = {key: value for key, value in table.io.properties.items() if is_vended(key)}
     vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
     return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
 
@@ -60,8 +62,8 @@ class VendingCatalog(RestCatalog):
         credentials = table_response.storage_credentials
         storage = _storage(self, identifier_tuple, str(metadata.table_uuid), config, credentials)
         io: FileIO
-        if normalize(location).startswith("s3:") and CODE_SETTING not in self.properties:
-            io = VendedFileIO({**harmless(metadata.properties), **self.properties, **config}, storage, location)
+        if normalize(location).startswith(OBJECT_STORES) and CODE_SETTING not in self.properties:
+            io = vended_io({**harmless(metadata.properties), **self.properties, **config}, storage, location)
         else:
             vended = {**config, **self._resolve_storage_credentials(credentials, location)}
             vended.pop(CODE_SETTING, None)  # a catalog says where files lie and by which keys, not what code reads
@@ -118,7 +120,7 @@ def _storage(
     credentials: Iterable[StorageCredential],
 ) -> StorageConfig:
     grants = _grants(config, credentials)
-    settings = {key: value for key, value in store_settings(config).items() if key not in (*KEYS, EXPIRES)}
+    settings = {key: value for key, value in store_settings(config).items() if not is_vended(key)}
     own = {**store_settings(catalog.properties), **settings}
     if not grants:
         return StorageConfig(own)
@@ -133,17 +135,17 @@ def _grants_of(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:
 
 
 def _grants(config: Mapping[str, str], credentials: Iterable[StorageCredential]) -> tuple[Grant, ...]:
-    """The grants with keys for S3: those vended for prefixes, and the one in the table's configuration for all."""
+    """The grants with keys for stores: those vended for prefixes, and the one in the table's configuration for all."""
     grants = [Grant(item.prefix, store_settings(item.config)) for item in credentials]
-    grants.append(Grant("", {key: value for key, value in config.items() if key in (*KEYS, EXPIRES)}))
-    return tuple(grant for grant in grants if any(key in grant.properties for key in KEYS))
+    grants.append(Grant("", {key: value for key, value in config.items() if is_vended(key)}))
+    return tuple(grant for grant in grants if any(kind_of_key(key) for key in grant.properties))
 
 
 def _identity(properties: Mapping[str, Any]) -> list[Any]:
     """The user that a REST catalog takes us for: the same while the settings are the same and tokens rotate."""
     named = {key: value for key, value in properties.items() if key.startswith(_IDENTITY)}
     signed = str(properties.get("rest.sigv4-enabled", "")).lower() == "true"
-    keys = {key: value for key, value in properties.items() if key in KEYS and key.startswith("client.")}
+    keys = {key: value for key, value in properties.items() if key in KEYS["s3"] and key.startswith("client.")}
     return [named, _subject(str(properties.get("token", ""))), (keys or ambient_identity()) if signed else []]
 
 

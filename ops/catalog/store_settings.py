@@ -3,10 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from icepuffin.ops.storage.locations import normalize
+
 STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
 """Prefixes of the settings of stores"""
 CODE_SETTING = "py-io-impl"
 """Setting that names the code which reads files"""
+
+
+def has_own_client(location: str) -> bool:
+    """Whether PyIceberg, too, is to read there through our client: on GCS and ADLS."""
+    return normalize(location).startswith(("gs:", "abfss:"))
 
 
 def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -23,7 +23,9 @@ class ObjectMissingError(StorageError):
 
 
 class Storage(Protocol):
-    """One store: a local file system, or S3. Thread-safe; not to be sent to other processes (send StorageConfig)."""
+    """One store: a local file system, S3, GCS or ADLS. Thread-safe; not to be sent to other processes: send
+    StorageConfig.
+    """
 
     def size(self, path: str) -> int:
         """Bytes of the object. Raises ObjectMissingError."""

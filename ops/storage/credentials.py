@@ -13,18 +13,39 @@ from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
-KEYS = tuple(
-    f"{scope}.{name}"
-    for scope in ("s3", "client")
-    for name in ("access-key-id", "secret-access-key", "session-token", "role-arn", "role-session-name", "profile-name")
-)
-"""Settings that identify the user of a store. Where a catalog vends any of them, it replaces all of them"""
-EXPIRES = "s3.session-token-expires-at-ms"
+KEYS = {
+    "s3": tuple(
+        f"{scope}.{name}"
+        for scope in ("s3", "client")
+        for name in (
+            "access-key-id",
+            "secret-access-key",
+            "session-token",
+            "role-arn",
+            "role-session-name",
+            "profile-name",
+        )
+    ),
+    "gcs": ("gcs.oauth2.token",),
+    "adls": (
+        "adls.sas-token",
+        "adls.account-key",
+        "adls.connection-string",
+        "adls.token",
+        "adls.tenant-id",
+        "adls.client-id",
+        "adls.client-secret",
+    ),
+}
+"""Settings that identify the user of a store, by the kind of store; `adls.sas-token.<account>` is one, too. Where a
+catalog vends any of a kind, it replaces all of that kind"""
+_EXPIRES = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adls.sas-token-expires-at-ms.")
+_SHORT_LIVED = ("s3.session-token", "gcs.oauth2.token", "adls.sas-token", "adls.token")
 REMOTE_SIGNING = "s3.remote-signing-enabled"
 _EARLY_MS = 5 * 60_000.0
 """Milliseconds between the renewal of credentials and their expiry; a quarter of their remaining time where less"""
 _RENEWAL_MS = 10 * 60_000.0
-"""Milliseconds until a session token is renewed where the catalog does not say when it expires"""
+"""Milliseconds until a token is renewed where the catalog does not say when it expires"""
 _PAUSE_MS = 30_000.0
 """Milliseconds between two requests to a catalog that gave nothing new"""
 
@@ -50,11 +71,23 @@ def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
 
 def combined(properties: Mapping[str, str], vended: Mapping[str, str]) -> dict[str, str]:
     """`properties` with `vended` over them. Keys come from one of the two alone: a token fits no key of the other."""
-    if any(key in vended for key in KEYS):
-        properties = {key: value for key, value in properties.items() if key not in KEYS and key != "s3.anonymous"}
+    if kinds := {kind_of_key(key) for key in vended} - {""}:
+        properties = {key: value for key, value in properties.items() if kind_of_key(key) not in kinds}
+        properties = {key: value for key, value in properties.items() if "s3" not in kinds or key != "s3.anonymous"}
     if properties.get(REMOTE_SIGNING) == "false":
         vended = {**vended, REMOTE_SIGNING: "false"}
     return {**properties, **vended}
+
+
+def kind_of_key(setting: str) -> str:
+    """The kind of store whose user the setting identifies: a key of KEYS; empty for other settings."""
+    name = "adls.sas-token" if setting.startswith("adls.sas-token.") else setting
+    return next((kind for kind, keys in KEYS.items() if name in keys), "")
+
+
+def is_vended(setting: str) -> bool:
+    """Whether it is a key of a store, or the time at which one expires."""
+    return kind_of_key(setting) != "" or setting.startswith(_EXPIRES)
 
 
 class Lease:
@@ -148,7 +181,7 @@ class Lease:
         self._ends = ends_of(grants)
         remaining_ms = max(0.0, self._ends - now)
         self._due = self._ends - min(_EARLY_MS, remaining_ms / 4)
-        if math.isinf(self._ends) and any("s3.session-token" in grant.properties for grant in grants):
+        if math.isinf(self._ends) and any(key.startswith(_SHORT_LIVED) for grant in grants for key in grant.properties):
             self._due = now + _RENEWAL_MS
 
     def _expired(self) -> AccessError:
@@ -162,8 +195,10 @@ class Lease:
 
 def ends_of(grants: tuple[Grant, ...]) -> float:
     """Time at which the first of the grants expires, ms since the epoch; infinite where none says, 0 without grants."""
-    texts = (grant.properties.get(EXPIRES, "") for grant in grants)
-    return min((float(text) if text.isdecimal() else math.inf for text in texts), default=0.0)
+    if not grants:
+        return 0.0
+    texts = [value for grant in grants for key, value in grant.properties.items() if key.startswith(_EXPIRES)]
+    return min((float(text) for text in texts if text.isdecimal()), default=math.inf)
 
 
 def nearest(grants: tuple[Grant, ...], location: str) -> Grant | None:

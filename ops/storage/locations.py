@@ -1,15 +1,23 @@
-"""One spelling for the paths that engines write: Spark `file:/x`, PyIceberg `file:///x`, Hadoop `s3a://`.
+"""One spelling for the paths that engines write: Spark `file:/x`, PyIceberg `file:///x`, Hadoop `s3a://`, `wasbs://`.
 
 Every character of a path is literal: `day=a%2Fb` is the name of a folder, as Iceberg's writers make it.
 """
 
 import re
 
-_S3_SCHEMES = ("s3", "s3a", "s3n")
+_SCHEMES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb"), "abfss"),
+}
+"""Spelling of each scheme of an object store: they differ in the client that was meant, not in the object"""
+OBJECT_STORES = tuple(dict.fromkeys(f"{scheme}:" for scheme in _SCHEMES.values()))
+"""Normalised schemes of object stores, each with its colon"""
 
 
 def normalize(location: str) -> str:
-    """One spelling for one object: `file:///absolute/path` or `s3://bucket/key`; other schemes as they are.
+    """One spelling for one object: `file:///absolute/path`, `s3://bucket/key`, `gs://bucket/key` or
+    `abfss://container@account.dfs.core.windows.net/key`; other schemes as they are.
 
     In a file system several slashes are one; in the key of an object each counts.
     """
@@ -19,7 +27,11 @@ def normalize(location: str) -> str:
     if scheme.lower() == "file":
         path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
         return f"file://{_single_slashes(path)}"
-    return f"s3:{rest}" if scheme.lower() in _S3_SCHEMES else location
+    spelled = _SCHEMES.get(scheme.lower())
+    if spelled == "abfss":
+        authority, slash, key = rest.removeprefix("//").partition("/")
+        return f"abfss://{authority.replace('.blob.', '.dfs.', 1)}{slash}{key}"
+    return f"{spelled}:{rest}" if spelled else location
 
 
 def _single_slashes(path: str) -> str:

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage.credentials import lease_of
+from icepuffin.ops.storage.credentials import kind_of_key, lease_of
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.storage.s3_options import s3_options
 
@@ -31,7 +32,27 @@ def principal(location: str, config: StorageConfig) -> str:
     settings = frozenset(config.properties.items())
     if config.vended is not None and lease_of(config.vended).grant(location) is not None:
         return config.vended.who
-    return _s3_principal(os.getpid(), settings)
+    if normalize(location).startswith("s3:"):
+        return _s3_principal(os.getpid(), settings)
+    return _bucket_principal(normalize(location).partition(":")[0], settings)
+
+
+def _bucket_principal(scheme: str, settings: frozenset[tuple[str, str]]) -> str:
+    """The fingerprint for GCS and ADLS: of the settings, and without a key among them of the machine's own account."""
+    start = "gcs." if scheme == "gs" else "adls."
+    own = sorted((key, value) for key, value in settings if key.startswith(start))
+    configured = any(kind_of_key(key) for key, _ in own)
+    names = ("GOOGLE_", "CLOUDSDK_") if scheme == "gs" else ("AZURE_", "IDENTITY_", "MSI_")
+    return digest([scheme, own, os.geteuid(), [] if configured else _environment(names)])
+
+
+def _environment(starts: tuple[str, ...]) -> list[Any]:
+    """Variables that choose credentials, and the files that they name: the user may log in as another."""
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(starts))
+    files = [Path(value) for _, value in variables if value.startswith("/")]
+    files.append(Path.home() / ".config/gcloud/application_default_credentials.json")
+    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    return [variables, contents]
 
 
 @cache

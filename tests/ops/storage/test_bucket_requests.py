@@ -1,0 +1,122 @@
+"""What the client for GCS and ADLS does when stores refuse, lose or repeat, over obstore's store in memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError, UnauthenticatedError
+from obstore.store import MemoryStore
+
+from icepuffin.ops.model import Grant, VendedGrants
+from icepuffin.ops.storage import ObjectExistsError, StorageError, buckets
+from icepuffin.ops.storage.buckets import BucketStorage
+from icepuffin.ops.storage.credentials import Lease
+
+DATA = bytes(range(256)) * 16
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    memory = MemoryStore()
+    monkeypatch.setattr(buckets, "bucket_client", lambda *_, **__: memory)
+    return memory
+
+
+@pytest.fixture
+def store(memory: MemoryStore) -> BucketStorage:
+    return BucketStorage({})
+
+
+@pytest.fixture(params=["one request", "parts"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the function that publishes."""
+    if request.param == "one request":
+        return "put"
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    return "copy"
+
+
+def names(store: BucketStorage) -> set[str]:
+    return {info.path for info in store.list("gs://lake/a")}
+
+
+def failing(function: str, monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int = 1) -> list[str]:
+    """Let a function of obstore fail without an answer, before or after it has done its work."""
+    through: Callable[..., Any] = getattr(obstore, function)
+    failures: list[str] = []
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if len(failures) == times:
+            return through(*arguments, **options)
+        failures.append(function)
+        if after:
+            through(*arguments, **options)
+        raise GenericError("connection closed")
+
+    monkeypatch.setattr(obstore, function, call)
+    return failures
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_write_without_an_answer_ends_with_one_object(
+    store: BucketStorage, way: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = failing(way, monkeypatch, after=after)
+    store.create("gs://lake/a/x", DATA)
+    assert failures == [way]
+    assert store.read_range("gs://lake/a/x", 0, 2 * len(DATA)) == DATA
+    assert names(store) == {"gs://lake/a/x"}
+
+
+def test_a_store_that_never_answers_is_reported(
+    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = failing(way, monkeypatch, after=False, times=99)
+    with pytest.raises(StorageError, match="gs://lake/a/x could not be written: connection closed"):
+        store.create("gs://lake/a/x", DATA)
+    assert len(failures) == 3
+    assert names(store) == set()
+
+
+def test_another_objects_name_is_not_taken(store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("gs://lake/a/x", b"other")
+    failing(way, monkeypatch, after=False)
+    with pytest.raises(ObjectExistsError):
+        store.create("gs://lake/a/x", DATA)
+    assert store.read_range("gs://lake/a/x", 0, 99) == b"other"
+    assert names(store) == {"gs://lake/a/x"}
+
+
+def test_a_copy_that_the_store_has_not_finished_is_no_object_yet(
+    store: BucketStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    monkeypatch.setattr(obstore, "copy", lambda memory, _, target, **__: obstore.put(memory, target, b""))
+    with pytest.raises(StorageError, match="has 0 bytes after it was copied, 4096 were written"):
+        store.create("gs://lake/a/x", DATA)
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("others", [1, 0])
+def test_keys_that_are_refused_are_replaced_once(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    grants = [(Grant("gs://lake", {"gcs.oauth2.token": f"token-{number}"}),) for number in range(2)]
+    lease = Lease(VendedGrants("lake", "ns.t", "somebody", grants[0], lambda: grants[others]))
+    store = BucketStorage({}, lease=lease, prefix="gs://lake")
+    store.create("gs://lake/a/x", b"x")
+    through, calls = obstore.head, []
+
+    def head(memory: MemoryStore, key: str) -> Any:
+        calls.append(store._settings()["gcs.oauth2.token"])
+        if calls[-1] == "token-0":
+            raise UnauthenticatedError("expired")
+        return through(memory, key)
+
+    monkeypatch.setattr(obstore, "head", head)
+    if others:
+        assert store.size("gs://lake/a/x") == 1
+        assert calls == ["token-0", "token-1"]
+    else:
+        with pytest.raises(StorageError, match=r"refuses access with credentials that catalog 'lake' vended for ns\.t"):
+            store.size("gs://lake/a/x")
+        assert calls == ["token-0"]

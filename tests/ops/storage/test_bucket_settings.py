@@ -1,0 +1,123 @@
+"""PyIceberg's settings for GCS and ADLS, without a server."""
+
+import pytest
+
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.stored_file_io import StoredFileIO
+from icepuffin.ops.model import Grant, StorageConfig
+from icepuffin.ops.storage import StorageError, normalize, open_storage, principal
+from icepuffin.ops.storage.adls_options import adls_account
+from icepuffin.ops.storage.credentials import combined, ends_of, nearest
+from icepuffin.ops.storage.gcs_options import gcs_config
+
+HOST = "acc.dfs.core.windows.net"
+SECRET = "hunter2hunter2"
+
+
+@pytest.mark.parametrize("scheme", ["abfss", "abfs", "wasbs", "WASB"])
+def test_a_container_has_one_spelling(scheme: str) -> None:
+    kind = "blob" if scheme.lower().startswith("wasb") else "dfs"
+    written = f"{scheme}://lake@acc.{kind}.core.windows.net/a//b.blob.c"
+    assert normalize(written) == f"abfss://lake@{HOST}/a//b.blob.c"
+    assert normalize(f"{scheme}://lake/a") == "abfss://lake/a"
+
+
+def test_a_bucket_of_google_has_one_spelling() -> None:
+    assert normalize("gcs://lake/a//b") == normalize("gs://lake/a//b") == "gs://lake/a//b"
+    with pytest.raises(StorageError, match="use file://, s3://, gs:// or abfss://"):
+        open_storage("hdfs://lake/a", StorageConfig())
+
+
+def test_the_first_way_in_that_is_set_is_the_only_one() -> None:
+    settings = {"adls.account-key": "key"}
+    assert adls_account(HOST, settings).obstore_config()["credential_type"] == "access_key"
+    settings |= {"adls.tenant-id": "t", "adls.client-id": "c", "adls.client-secret": "s"}
+    assert adls_account(HOST, settings).obstore_config()["credential_type"] == "access_key"
+    settings |= {"adls.token": "bearer"}
+    assert adls_account(HOST, settings).obstore_config() == {
+        "account_name": "acc",
+        "endpoint": "https://acc.blob.core.windows.net",
+        "token": "bearer",
+        "credential_type": "bearer_token",
+    }
+    settings |= {"adls.sas-token.other": "not this", f"adls.sas-token.{HOST}": "?sig=1"}
+    assert adls_account(HOST, settings).obstore_config()["sas_key"] == "sig=1"
+    assert "credential_type" not in adls_account(HOST, {}).obstore_config(), "then Azure's own rules hold"
+
+
+def test_a_connection_string_names_account_key_and_endpoint() -> None:
+    text = "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5==;EndpointSuffix=core.usgovcloudapi.net"
+    account = adls_account("", {"adls.connection-string": text})
+    assert (account.name, account.key, account.endpoint) == ("acc", "a2V5==", "https://acc.blob.core.usgovcloudapi.net")
+    text = "AccountName=acc;SharedAccessSignature=sig=1;BlobEndpoint=http://127.0.0.1:10000/acc;"
+    account = adls_account(HOST, {"adls.connection-string": text})
+    assert (account.sas, account.endpoint) == ("sig=1", "http://127.0.0.1:10000/acc")
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "words"),
+    [
+        ("", {}, "the storage account is not known"),
+        ("acc.dfs.evil.example", {"adls.sas-token.acc": SECRET}, "no host of Azure"),
+        ("acc.evil.example", {"adls.sas-token.acc": SECRET}, "no host of Azure"),
+        (HOST, {"adls.connection-string": f"AccountName=other;AccountKey={SECRET}"}, "another storage account"),
+        (HOST, {"adls.connection-string": SECRET}, "no connection string"),
+        (HOST, {"adls.client-id": "c", "adls.client-secret": SECRET}, "must be set together"),
+        (HOST, {"adls.credential": SECRET}, r"adls\.credential cannot be used"),
+    ],
+)
+def test_settings_that_open_nothing_are_refused_without_showing_them(
+    host: str, settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(StorageError, match=words) as caught:
+        adls_account(host, settings)
+    assert SECRET not in str(caught.value)
+    shown = repr(
+        adls_account(HOST, {"adls.account-key": SECRET, "adls.token": SECRET, f"adls.sas-token.{HOST}": SECRET})
+    )
+    assert SECRET not in shown
+
+
+def test_settings_of_google_name_token_and_endpoint() -> None:
+    settings = {"gcs.oauth2.token": "t", "gcs.service.host": "http://127.0.0.1:4443/"}
+    assert gcs_config(settings) == {"base_url": "http://127.0.0.1:4443", "bearer_token": "t"}
+    assert gcs_config({"gcs.project-id": "p"}) == {}
+
+
+def test_vended_keys_replace_all_of_their_kind() -> None:
+    own = {"adls.account-key": "own", "adls.connection-string": "own", "gcs.oauth2.token": "own", "s3.endpoint": "x"}
+    vended = combined(own, {"adls.sas-token.acc": "vended"})
+    assert vended == {"gcs.oauth2.token": "own", "s3.endpoint": "x", "adls.sas-token.acc": "vended"}
+    assert combined(own, {"gcs.oauth2.token": "vended"}) == {**own, "gcs.oauth2.token": "vended"}
+
+
+def test_the_first_expiry_of_any_kind_counts() -> None:
+    google = Grant("gs://lake", {"gcs.oauth2.token": "t", "gcs.oauth2.token-expires-at": "2000"})
+    azure = Grant("abfss://", {f"adls.sas-token.{HOST}": "t", f"adls.sas-token-expires-at-ms.{HOST}": "1000"})
+    assert ends_of((google,)) == 2000
+    assert ends_of((google, azure)) == 1000
+    assert nearest((google, azure), "gcs://lake/a") == google
+    assert nearest((google, azure), "wasbs://c@acc.blob.core.windows.net/a") == azure
+
+
+def test_users_are_told_apart_without_showing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def who(location: str, **settings: str) -> str:
+        return principal(location, StorageConfig({key.replace("_", "."): value for key, value in settings.items()}))
+
+    google = [who("gs://lake/a", gcs_oauth2_token=SECRET), who("gs://lake/a", gcs_oauth2_token="other")]
+    azure = [principal(f"abfss://c@{HOST}/a", StorageConfig({"adls.account-key": key})) for key in (SECRET, "other")]
+    ambient = [who("gs://lake/a"), who(f"abfss://c@{HOST}/a")]
+    assert len({*google, *azure, *ambient}) == 6
+    assert google[0] == who("gcs://lake/b", gcs_oauth2_token=SECRET)
+    monkeypatch.setenv("AZURE_CLIENT_ID", "somebody")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    assert not {who("gs://lake/a"), who(f"abfss://c@{HOST}/a")} & set(ambient)
+    assert google[0] == who("gs://lake/a", gcs_oauth2_token=SECRET)
+
+
+def test_a_catalog_with_such_settings_reads_files_by_the_same(tmp_path: object) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    for settings in ({"adls.account-key": "a2V5"}, {"warehouse": "gs://lake/a"}):
+        catalog = open_catalog("lake", {"type": "sql", "uri": uri, **settings})
+        assert isinstance(catalog._load_file_io(location=f"abfss://c@{HOST}/x"), StoredFileIO)
+        catalog.close()  # type: ignore[attr-defined]
