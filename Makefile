@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint test bench mutants fuzz engines catalogs
+.PHONY: help setup demo lint test bench mutants fuzz engines catalogs stores
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
@@ -8,10 +8,11 @@ help:
 	@echo "make mutants MODULE=ops/confidence.py    which changes of a module its tests do not notice; SAMPLE=50 draws some"
 	@echo "make fuzz SECONDS=600                    random bytes for every parser of Puffin files"
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
+	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"
 	@echo "make engines                             which other engines read tables with indexes; fetches 1.5 GB"
 mutants:
 	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
-setup demo lint test bench engines catalogs:
+setup demo lint test bench engines catalogs stores:
 	@sh deploy/bootstrap.sh $@

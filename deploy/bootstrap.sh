@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -234,6 +234,26 @@ catalogs() {
         python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
 }
 
+# Servers for GCS and ADLS: Go compiles one, Node.js runs the other.
+stores() {
+    servers=$PWD/.cache/stores
+    gcs=github.com/fsouza/fake-gcs-server@v1.56.1
+    adls=azurite@3.37.0
+    if [ "$(cat "$servers/.stamp" 2>/dev/null)" != "$gcs $adls" ]; then
+        for program in go npm node; do command -v $program >/dev/null || die "$program is needed and was not found"; done
+        say "setting up $servers (a few minutes)"
+        rm -rf "$servers"
+        mkdir -p "$servers"
+        GOBIN=$servers go install "$gcs"
+        npm install --silent --no-audit --no-fund --prefix "$servers" "$adls"
+        printf '%s' "$gcs $adls" >"$servers/.stamp"
+    fi
+    ICEPUFFIN_GCS_SERVER=$servers/fake-gcs-server \
+        ICEPUFFIN_ADLS_SERVER=$servers/node_modules/azurite/dist/src/blob/main.js \
+        python -m pytest --numprocesses 0 --verbose \
+        tests/ops/storage/test_buckets.py tests/faults/test_buckets.py tests/interop/test_other_stores.py "$@"
+}
+
 # The values of deploy/kubernetes, against Dagster's chart in a folder; needs helm.
 charts() {
     tool charts requirements/kubernetes-check.txt
@@ -250,6 +270,7 @@ case $command in
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
+    stores) setup; stores "$@" ;;
     charts) packages; charts "$@" ;;
     engines) setup; engines "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from tests.services.forwarding import Answer, Request, forward, serving
 
@@ -24,7 +25,7 @@ class FaultyLine:
     """Set when those that hang may go"""
 
     def next_fault(self, method: str, path: str) -> Fault | None:
-        wanted = method == self.method and self.name and path.split("?", maxsplit=1)[0].endswith(f"/{self.name}")
+        wanted = method == self.method and self.name and unquote(urlsplit(path).path).endswith(f"/{self.name}")
         return self.faults.popleft() if wanted and self.faults else None
 
 

@@ -47,8 +47,10 @@ def forward(upstream: str, request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
-    """Serve while the block lasts. Returns the address. No answer: the connection is closed."""
+def serving(answer: Callable[[Request], Answer | None], port: int = 0) -> Iterator[str]:
+    """Serve while the block lasts, at a free port unless one is given. Returns the address. No answer: the connection
+    is closed.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -64,7 +66,8 @@ def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
                 if key.lower() not in _HOP_BY_HOP:
                     self.send_header(key, value)
             # to a HEAD the length is that of what a GET would get
-            length = dict(result.headers).get("Content-Length") if self.command == "HEAD" else None
+            lengths = (value for key, value in result.headers if key.lower() == "content-length")
+            length = next(lengths, None) if self.command == "HEAD" else None
             self.send_header("Content-Length", length or str(len(result.body)))
             self.end_headers()
             if self.command != "HEAD":
@@ -87,7 +90,7 @@ def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -1,0 +1,73 @@
+"""Calls to GCS and ADLS that fail, each once: `make stores`. One retry makes all of it good."""
+
+import os
+import secrets
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.storage.buckets import BucketStorage
+from tests.faults.stages import Stage, assert_swept_and_nothing_else, make_stage, read
+from tests.faults.test_stores import FailingStore
+from tests.interop.buckets import STORES, bucket_server
+
+pytestmark = pytest.mark.services
+STRIDE = 1 if os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1" else 31
+"""Calls per fault. The first is drawn anew in each run"""
+
+
+@dataclass(frozen=True)
+class BucketStage(Stage):
+    """A table in a bucket, and its catalog on the disk."""
+
+    pristine: dict[str, bytes] = field(default_factory=dict)
+    """Objects of the table before anything was tried"""
+
+    @property
+    def _store(self) -> Storage:
+        return open_storage(self.bucket, self.storage)
+
+    def restore(self) -> None:
+        super().restore()
+        for info in list(self._store.list(self.warehouse)):
+            self._store.delete(info.path)
+        for name, data in self.pristine.items():
+            self._store.create(f"{self.warehouse}/{name}", data)
+
+    def objects(self) -> dict[str, bytes]:
+        listed = list(self._store.list(self.warehouse))
+        return {info.path.removeprefix(f"{self.warehouse}/"): self._content(info.path) for info in listed}
+
+    def files(self, folder: str = "live") -> set[str]:
+        return set(self.pristine if folder == "pristine" else self.objects())
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_each_call_to_a_bucket_may_fail(store: str, tmp_path: Path, survived: Counter[str]) -> None:
+    with bucket_server(store, tmp_path) as server:
+        bucket = f"{server.root}/{tmp_path.name}"
+        made = make_stage(tmp_path / "table", "deletes and an append", bucket=bucket, storage=server.storage)
+        stage = BucketStage(made.folder, bucket, server.storage)
+        stage.pristine.update(stage.objects())
+        before = read(stage.load())
+        with pytest.MonkeyPatch.context() as patch:
+            calls = FailingStore(patch, 0, BucketStorage)
+            undisturbed = stage.work()
+        assert calls.calls > 20
+        for number in range(1 + secrets.randbelow(STRIDE), calls.calls + 1, STRIDE):
+            stage.restore()
+            with pytest.MonkeyPatch.context() as patch:
+                FailingStore(patch, number, BucketStorage)
+                try:
+                    assert stage.work() == undisturbed, number
+                except (OSError, IcepuffinError):
+                    assert read(stage.load()) == before, number
+            assert stage.work() == undisturbed, number
+            assert_swept_and_nothing_else(stage)
+            survived[f"{store} call failed"] += 1
+    shutil.rmtree(tmp_path / "table")
