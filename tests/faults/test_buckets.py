@@ -17,7 +17,7 @@ from tests.faults.test_stores import FailingStore
 from tests.interop.buckets import STORES, bucket_server
 
 pytestmark = pytest.mark.services
-STRIDE = 1 if os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1" else 31
+STRIDE = 1 if os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1" else 11
 """Calls per fault. The first is drawn anew in each run"""
 
 

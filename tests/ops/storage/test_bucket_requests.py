@@ -5,7 +5,7 @@ from typing import Any
 
 import obstore
 import pytest
-from obstore.exceptions import GenericError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError, GenericError, UnauthenticatedError
 from obstore.store import MemoryStore
 
 from icepuffin.ops.model import Grant, VendedGrants
@@ -41,8 +41,13 @@ def names(store: BucketStorage) -> set[str]:
     return {info.path for info in store.list("gs://lake/a")}
 
 
-def failing(function: str, monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int = 1) -> list[str]:
-    """Let a function of obstore fail without an answer, before or after it has done its work."""
+_LOST = GenericError("connection closed")
+
+
+def failing(
+    function: str, monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int = 1, error: Exception = _LOST
+) -> list[str]:
+    """Let a function of obstore fail, before or after it has done its work. By default the answer is lost."""
     through: Callable[..., Any] = getattr(obstore, function)
     failures: list[str] = []
 
@@ -52,7 +57,7 @@ def failing(function: str, monkeypatch: pytest.MonkeyPatch, *, after: bool, time
         failures.append(function)
         if after:
             through(*arguments, **options)
-        raise GenericError("connection closed")
+        raise error
 
     monkeypatch.setattr(obstore, function, call)
     return failures
@@ -65,6 +70,15 @@ def test_a_write_without_an_answer_ends_with_one_object(
     failures = failing(way, monkeypatch, after=after)
     store.create("gs://lake/a/x", DATA)
     assert failures == [way]
+    assert store.read_range("gs://lake/a/x", 0, 2 * len(DATA)) == DATA
+    assert names(store) == {"gs://lake/a/x"}
+
+
+def test_a_request_that_the_client_repeats_by_itself_meets_its_own_object(
+    store: BucketStorage, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(way, monkeypatch, after=True, error=AlreadyExistsError("the first request made it"))
+    store.create("gs://lake/a/x", DATA)
     assert store.read_range("gs://lake/a/x", 0, 2 * len(DATA)) == DATA
     assert names(store) == {"gs://lake/a/x"}
 
