@@ -66,7 +66,9 @@ def search(catalog: Catalog) -> dict[str, object]:
     ids = rows["id"].to_numpy()
     vectors = np.asarray(rows["embedding"].combine_chunks().flatten()).reshape(-1, DIMS)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    queries = np.random.default_rng(1).standard_normal((QUERIES, DIMS)).astype("f4")
+    random = np.random.default_rng(1)
+    noise = 0.1 * random.standard_normal((QUERIES, DIMS))
+    queries = (vectors[random.integers(len(vectors), size=QUERIES)] + noise).astype("f4")
     scores = queries @ unit.T
     nearest = [set(ids[np.argpartition(-score, K)[:K]]) for score in scores]
     result = icepuffin.open_index(table, INDEX).search(queries, k=K, columns=["id"])

@@ -38,7 +38,7 @@ LEAST_RECALL = 0.95
 WAIT_S = 1200
 EXECUTORS = """import json, urllib.request
 def get(path):
-    return json.load(urllib.request.urlopen(f"http://code:4040/api/v1/applications{path}", timeout=3))
+    return json.load(urllib.request.urlopen(f"http://code:4040/api/v1/applications{path}", timeout=30))
 try:
     executors = get(f"/{get('')[0]['id']}/executors")
 except OSError:
@@ -175,7 +175,7 @@ class Trial:
         self.on.make_login()
         self.on.composed("up", "-d")
         until("every service well", self.on.all_well)
-        return f"{len(self.on.containers())} containers, {WORKERS} of them Spark workers"
+        return f"{len(self.on.containers())} containers, with {WORKERS} Spark workers"
 
     def log_in(self) -> str:
         """Log-in by the proxy"""
