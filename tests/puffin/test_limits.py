@@ -1,5 +1,6 @@
 """What a footer and a compressed frame may hold, to the byte: one less is read, one more is refused."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -120,6 +121,31 @@ def test_data_that_a_reader_would_refuse_are_not_compressed() -> None:
         with pytest.raises(BadCompressionError, match="over the limit of"):
             decompress(compress(large, codec), codec, where="w")
     assert encode(b"abc", None) == (b"abc", None)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_data_are_compressed_as_long_as_a_reader_expands_them(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    compressed = compress(bytes(1000), codec)
+    monkeypatch.setattr(codecs, "_ALWAYS_EXPANDED", 1000 - 8 * len(compressed))
+    assert encode(bytes(1000), codec) == (compressed, codec)
+    assert decompress(compressed, codec, where="w") == bytes(1000)
+    monkeypatch.setattr(codecs, "_ALWAYS_EXPANDED", 999 - 8 * len(compressed))
+    assert encode(bytes(1000), codec) == (bytes(1000), None)
+
+
+def test_an_empty_lz4_frame_that_declares_its_size_is_read() -> None:
+    """23 bytes, as others write it; lz4.frame leaves the size of nothing out. One byte is the header's checksum."""
+    head, tail = bytes.fromhex("04224d18 6c40 0000000000000000"), bytes.fromhex("00000000 055dcc02")
+    frames = [head + bytes([checksum]) + tail for checksum in range(256)]
+    contents = []
+    for frame in frames:
+        with contextlib.suppress(BadCompressionError):
+            contents.append(decompress(frame, "lz4", where="w"))
+    assert contents == [b""]
+
+
+def test_a_blob_is_no_larger_than_an_array_of_java() -> None:
+    assert codecs.DEFAULT_MAX_BYTES == 2**31 - 1
 
 
 @pytest.mark.parametrize(("codec", "ratio"), [("lz4", 255), ("zstd", 32_768)])
