@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint test bench mutants fuzz engines catalogs stores
+.PHONY: help setup demo lint test bench mutants fuzz engines catalogs stores ranges
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
@@ -10,9 +10,10 @@ help:
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
 	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"
 	@echo "make engines                             which other engines read tables with indexes; fetches 1.5 GB"
+	@echo "make ranges                              a part of the tests at both ends of the version ranges; fetches 1 GB"
 mutants:
 	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
-setup demo lint test bench engines catalogs stores:
+setup demo lint test bench engines catalogs stores ranges:
 	@sh deploy/bootstrap.sh $@

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | ranges | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -260,6 +260,26 @@ charts() {
     PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) python deploy/kubernetes/check.py "$@"
 }
 
+# The lowest versions of all packages with the oldest Iceberg, then the newest Iceberg with the project's own packages.
+ranges() {
+    tool lowest requirements/lowest.txt
+    "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+    say "the lowest versions"
+    PATH=$tool/bin:$PATH NUMBA_CACHE_DIR=$tool/kernels ICEPUFFIN_ICEBERG=1.11.0 \
+        python -m pytest --numprocesses 2 --dist loadfile $both_ends $without_spark "$@"
+    say "the newest Iceberg"
+    ICEPUFFIN_ICEBERG=1.12.0 python -m pytest --numprocesses 2 --dist loadfile $both_ends "$@"
+}
+
+# Tests with Spark, and those without it that depend on packages most
+both_ends="tests/interop/test_binding_spark.py tests/interop/test_theta_spark.py tests/interop/test_spark_changes.py
+    tests/interop/test_equality_deletes.py tests/interop/test_v3_rest.py tests/ops/spark"
+without_spark="tests/puffin tests/conformance tests/ops/theta tests/ops/catalog tests/ops/sql tests/test_front_door.py
+    tests/ops/index/test_histories.py tests/ops/search/test_reader.py tests/orchestration/test_definitions.py
+    tests/orchestration/test_sensor.py tests/orchestration/test_component.py tests/orchestration/test_build_defs.py
+    tests/orchestration/test_merged_definitions.py tests/orchestration/test_run_tags.py
+    tests/orchestration/test_schedules.py"
+
 command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
@@ -272,6 +292,7 @@ case $command in
     catalogs) setup; catalogs "$@" ;;
     stores) setup; stores "$@" ;;
     charts) packages; charts "$@" ;;
+    ranges) setup; ranges "$@" ;;
     engines) setup; engines "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;

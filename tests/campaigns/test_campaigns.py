@@ -4,7 +4,7 @@ import pytest
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.index import packs
-from tests.campaigns import crowd, flips, kills, leaks
+from tests.campaigns import crowd, flips, kills, leaks, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 
@@ -47,6 +47,33 @@ def test_a_secret_that_shows_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(leaks, "_FAULTS", ("no fault",))
     with pytest.raises(BrokenPromiseError, match=r"trial 0, search db\.canary0store3.*: secret key on a command line$"):
         leaks.run(Budget(seconds=60.0, seed=3), spark=False)
+
+
+class WrongTable:
+    """A table whose second check fails."""
+
+    name = "wrong"
+    log = ("create", "append")
+
+    def __init__(self) -> None:
+        self.checks = iter((None, AssertionError("scan")))
+
+    def create(self, version: str) -> None:
+        assert version == "3"
+
+    def step(self) -> None: ...
+
+    def check(self) -> None:
+        if (error := next(self.checks)) is not None:
+            raise error
+
+
+def test_a_history_that_spark_reads_otherwise_ends_the_campaign() -> None:
+    """The campaign itself needs Spark for minutes; its histories are those of test_equality_deletes.py."""
+    budget = Budget(seconds=60.0, seed=1)
+    with pytest.raises(BrokenPromiseError, match="trial 7, after\ncreate\nappend\nAssertionError: scan"):
+        upserts.follow(WrongTable(), "3", budget, 7)  # type: ignore[arg-type]
+    assert budget.counts.total() == 0
 
 
 def test_a_seed_repeats_its_trials() -> None:

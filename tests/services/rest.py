@@ -5,11 +5,11 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.services.jars import ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, SPARK_JARS, fetch_all, pinned
+from tests.services.jars import POSTGRES_JDBC, S3PROXY, SPARK_JARS, fetch_all, pinned
 from tests.services.processes import free_port, java, serving
 
 _SOURCE = Path(__file__).with_name("RestCatalog.java")
-_OF_OTHERS = (ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, "io.zonky")
+_OF_OTHERS = ("org.apache.iceberg:iceberg-spark-runtime", POSTGRES_JDBC, S3PROXY, "io.zonky")
 _FROM_SPARK = (
     *(
         "hadoop-client-api",

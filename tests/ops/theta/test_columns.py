@@ -52,7 +52,7 @@ CASES: list[tuple[PrimitiveType, pa.DataType, list[object]]] = [
     (BinaryType(), pa.binary(), [b"\0", b"abc", b"x" * 33]),
     (BinaryType(), pa.large_binary(), [b"\0", b"abc", b"x" * 33]),
     (FixedType(5), pa.binary(5), [b"\0\0\0\0\0", b"abcde"]),
-    (UUIDType(), pa.uuid(), [uuid.UUID(int=1), uuid.UUID(int=2**128 - 1)]),
+    (UUIDType(), pa.uuid(), [uuid.UUID(int=1).bytes, uuid.UUID(int=2**128 - 1).bytes]),
     (UUIDType(), pa.binary(16), [uuid.UUID(int=1).bytes, uuid.UUID(int=2**128 - 1).bytes]),
     (DecimalType(9, 2), pa.decimal128(9, 2), [Decimal(x) for x in ("0.00", "1.27", "1.28", "-1.28", "-1.29", "-0.01")]),
     (DecimalType(38, 0), pa.decimal128(38, 0), [Decimal(x) for x in (2**63 - 1, 2**63, -(2**63), 2**71, 10**38 - 1)]),

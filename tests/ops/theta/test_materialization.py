@@ -280,7 +280,8 @@ def test_a_column_that_is_a_partition_and_in_no_file_counts_the_partitions(
         change.add_identity("name")
     snapshot = append(table.refresh(), 0, 100)
     for file in live_files(table, snapshot).files:
-        pq.write_table(pq.read_table(local(file.path)).drop_columns(["name"]), local(file.path))
+        rows = pq.ParquetFile(local(file.path)).read()  # `read_table` would take the partition from the path
+        pq.write_table(rows.drop_columns(["name"]), local(file.path))
     report = materialize(table, snapshot, runner, columns=columns)
     assert report.ndv["name"] == exact(table, snapshot, {"name"})["name"] == 7
 
