@@ -7,11 +7,11 @@ catalog writes it itself, from the updates of a commit. Some leave out tags, or 
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.exceptions import BadRequestError, NoSuchTableError, RESTError
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
@@ -25,7 +25,6 @@ from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, base_snapshot_id, table_name
-from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
 _log = logging.getLogger(__name__)
@@ -33,13 +32,16 @@ _SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 _NAME = "trial"
 _TRIED: set[tuple[str, str]] = set()
 """(uri, warehouse) of the catalogs that kept everything, in this process"""
+_TRIALS = 2
+"""Scratch tables on which a commit has to be refused before that counts: one refusal may be of that moment"""
 
 
 def require_bindable(table: Table) -> None:
     """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work.
 
     A table that has a version shows what its catalog keeps. For other tables of a REST catalog a scratch table is made
-    in the same namespace, bound, read again and dropped, once per process. Where none can be made, a warning is logged.
+    in the same namespace, bound, read again and dropped, once per process. Where that cannot be done, for whatever
+    reason, a warning is logged.
     """
     require_committable(table)
     catalog = table.catalog
@@ -47,24 +49,32 @@ def require_bindable(table: Table) -> None:
     if isinstance(catalog, MetastoreCatalog) or place in _TRIED or _has_version(table):
         return
     try:
-        with _scratch_table(table) as scratch:
-            _try_out(scratch)
+        _try_catalog(table)
     except UnsupportedCatalogError as error:
         raise unsupported_catalog(
             table, error.change, f". This was seen on a scratch table; {table_name(table)} was not changed"
         ) from None
-    except _NoScratchTableError as error:
+    except Exception as error:  # PyIceberg's errors have no base of their own, and no work depends on the trial
         _log.warning(
             "%s: whether catalog %r keeps tags and snapshots as they are sent was not tried out before the work, as a "
             "scratch table could not be written (%s). The first commit will show it",
-            table_name(table), catalog.name, error,
+            table_name(table), catalog.name, without_values(error, catalog.properties),
         )  # fmt: skip
     else:
         _TRIED.add(place)
 
 
-class _NoScratchTableError(IcepuffinError):
-    """Raised where a scratch table cannot be made, as without the right to create tables."""
+def _try_catalog(table: Table) -> None:
+    """Raises UnsupportedCatalogError, and what kept the trial from its end."""
+    for trial in range(1, _TRIALS + 1):
+        with _scratch_table(table) as scratch:
+            try:
+                return _try_out(scratch)
+            except BadRequestError as error:
+                if trial == _TRIALS:
+                    reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
+                    raise unsupported_catalog(scratch, f"refuses the commit of a version ({reason})") from None
+    return None
 
 
 def _has_version(table: Table) -> bool:
@@ -82,37 +92,52 @@ def _has_version(table: Table) -> bool:
 
 @contextmanager
 def _scratch_table(table: Table) -> Iterator[Table]:
-    """A table beside `table`, with one snapshot and no rows. Raises _NoScratchTableError."""
-    identifier = (*table.name()[:-1], f"{SCRATCH_TABLES}{uuid.uuid4().hex}")
-    catalog = table.catalog
+    """A table beside `table`, with one snapshot and no rows. It is dropped in any case."""
+    catalog, identifier = table.catalog, (*table.name()[:-1], f"{SCRATCH_TABLES}{uuid.uuid4().hex}")
+    is_created = False
     try:
-        scratch = catalog.create_table(identifier, _SCHEMA, properties={"format-version": "2"})
-    except (RESTError, OSError, NotImplementedError) as error:
-        raise _NoScratchTableError(str(without_values(error, catalog.properties))) from None
-    try:
-        try:
-            scratch.append(pa.table({"id": pa.array([], pa.int64())}))
-        except (RESTError, OSError, IcepuffinError) as error:
-            raise _NoScratchTableError(str(without_values(error, catalog.properties))) from None
+        catalog.create_table(identifier, _SCHEMA, properties={"format-version": "2"})
+        is_created = True
+        scratch = catalog.load_table(identifier)  # some catalogs vend keys with this answer alone
+        scratch.append(pa.table({"id": pa.array([], pa.int64())}))
         yield scratch
     finally:
-        _drop(scratch)
+        _drop(catalog, identifier, is_created=is_created)
 
 
-def _drop(scratch: Table) -> None:
-    try:
-        scratch.catalog.purge_table(scratch.name())
-    except (RESTError, OSError, NoSuchTableError) as error:  # the last also where a server cannot drop tables
+def _drop(catalog: Catalog, identifier: tuple[str, ...], *, is_created: bool) -> None:
+    """Drop the table with its files, or without them where the catalog deletes none. What fails hides no other error.
+
+    `is_created`: False where it is not known, as where the answer was lost.
+    """
+    if not is_created and not _exists(catalog, identifier, default=False):
+        return
+    for drop in (catalog.purge_table, catalog.drop_table):
+        try:
+            drop(identifier)
+        except Exception as error:  # see require_bindable
+            refusal = without_values(error, catalog.properties)
+        else:
+            return
+    if _exists(catalog, identifier, default=True):
         _log.warning(
             "scratch table %s stays in catalog %r, as it could not be dropped (%s); drop it",
-            table_name(scratch), scratch.catalog.name, without_values(error, scratch.catalog.properties),
+            ".".join(identifier), catalog.name, refusal,
         )  # fmt: skip
+
+
+def _exists(catalog: Catalog, identifier: tuple[str, ...], *, default: bool) -> bool:
+    """Whether the table exists; `default` where the catalog does not say."""
+    try:
+        return catalog.table_exists(identifier)
+    except Exception:  # see require_bindable
+        return default
 
 
 def _try_out(scratch: Table) -> None:
     """Bind a version and a pack, of files that nobody reads, and commit what has to be refused.
 
-    Raises UnsupportedCatalogError, and what `publish` raises.
+    Raises UnsupportedCatalogError, BadRequestError where the commit is refused, and what `publish` raises.
     """
     metadata, tag = f"{scratch.location()}/metadata", index_tag(_NAME)
     binding = Binding(
@@ -129,16 +154,16 @@ def _try_out(scratch: Table) -> None:
     )
     try:
         publish(scratch, binding)
-    except BadRequestError as error:
-        reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
-        raise unsupported_catalog(scratch, f"refuses the commit of a version ({reason})") from None
     except UnknownSnapshotError:  # nobody else expires snapshots of this table
         base = binding.base_snapshot_id
         raise unsupported_catalog(scratch, f"dropped snapshot {base} when a version of it was committed") from None
     if scratch.metadata.refs[tag].max_ref_age_ms != binding.max_ref_age_ms:
         raise unsupported_catalog(scratch, f"does not keep the max-ref-age-ms of tag {tag}, so any expiry drops it")
     unmet = (AssertRefSnapshotId(ref=tag, snapshot_id=None),)
-    if attempt_commit(scratch, (RemoveSnapshotRefUpdate(ref_name=tag),), unmet) is CommitOutcome.DONE:
+    outcome = CommitOutcome.REFUSED
+    with suppress(BadRequestError):  # by which some catalogs answer to requirements that are not met
+        outcome = attempt_commit(scratch, (RemoveSnapshotRefUpdate(ref_name=tag),), unmet)
+    if outcome is CommitOutcome.DONE:
         raise unsupported_catalog(
             scratch, "takes commits whose requirements are not met, so that runs would undo each other's"
         )

@@ -10,7 +10,8 @@ from tests.services.forwarding import Answer, Request, forward, serving
 
 Change = Literal[
     "", "no tags", "no ages", "no statistics", "no parent", "another parent", "version current", "pack current",
-    "no old snapshots", "no requirements", "bad request", "no new tables", "no dropping",
+    "no old snapshots", "no requirements", "bad request", "bad request once", "no new tables", "lost creation",
+    "no reading", "no commits", "no purge", "no dropping",
 ]  # fmt: skip
 
 
@@ -30,22 +31,42 @@ def altered_line(upstream: str) -> Iterator[AlteredLine]:
 
     def answer(request: Request) -> Answer:
         *_, kind, name = request.path.partition("?")[0].split("/")
-        if request.method == "POST" and name == "tables":
-            if line.change == "no new tables":
-                return _error(403, "ForbiddenException", "token-1234 may not create tables")
+        is_new = request.method == "POST" and name == "tables"
+        if is_new and line.change != "no new tables":
             line.created.append(json.loads(request.body)["name"])
-        if request.method == "DELETE" and line.change == "no dropping":
-            return _error(403, "ForbiddenException", "not allowed to drop tables")
+        if is_new and line.change == "lost creation":
+            forward(upstream, request)
+        if (refusal := _refusal(line, request, kind, name)) is not None:
+            return refusal
         if request.method == "POST" and kind == "tables":
             document = json.loads(request.body)
-            if line.change == "bad request" and _tags(document["updates"]):
-                return _error(400, "BadRequestException", "tags are not supported")
             _alter(document, line.change)
             request = replace(request, body=json.dumps(document).encode())
         return forward(upstream, request)
 
     with serving(answer) as line.uri:
         yield line
+
+
+def _refusal(line: AlteredLine, request: Request, kind: str, name: str) -> Answer | None:
+    """The answer to a request that the catalog does not carry out, or whose answer is lost."""
+    change, method = line.change, request.method
+    tags = _tags(json.loads(request.body)["updates"]) if method == "POST" and kind == "tables" else []
+    if tags and change == "bad request once":
+        line.change = ""
+    refusals = {
+        "no new tables": (name == "tables" and method == "POST", 403, "token-1234 may not create tables"),
+        "lost creation": (name == "tables" and method == "POST", 504, "no answer in time"),
+        "no reading": (name in line.created and method == "GET", 404, "not visible yet"),
+        "no commits": (name in line.created and bool(tags), 403, "may not set statistics"),
+        "no purge": (method == "DELETE" and "true" in request.path.lower(), 403, "not allowed to purge tables"),
+        "no dropping": (method == "DELETE", 403, "not allowed to drop tables"),
+        "bad request": (bool(tags), 400, "tags are not supported"),
+        "bad request once": (bool(tags), 400, "tags are not supported"),
+    }
+    is_met, status, message = refusals.get(change, (False, 0, ""))
+    kinds = {400: "BadRequestException", 403: "ForbiddenException", 404: "NoSuchTableException", 504: "Timeout"}
+    return _error(status, kinds[status], message) if is_met else None
 
 
 def _error(status: int, kind: str, message: str) -> Answer:

@@ -101,6 +101,40 @@ def test_without_the_right_to_create_tables_the_work_goes_on_with_a_warning(
         assert "token-1234" not in caplog.text
 
 
+@pytest.mark.parametrize("change", ["lost creation", "no reading", "no commits"])
+def test_what_keeps_the_trial_from_its_end_keeps_no_work_from_its_own(
+    rest_uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change
+) -> None:
+    """Of none of these it is known that the catalog changes commits. The scratch table goes, if it is there."""
+    with altered_lake(rest_uri, tmp_path) as (lake, line):
+        line.change = change
+        with caplog.at_level(logging.WARNING):
+            assert create_index(lake.load("t"), DEFINITION).field_id
+        assert len(line.created) == 1
+        line.change = ""
+        assert lake.catalog.list_tables(lake.namespace) == [(lake.namespace, "t")]
+        assert "was not tried out before the work" in caplog.text
+
+
+def test_one_refusal_may_be_of_the_moment(rest_uri: str, tmp_path: Path) -> None:
+    with altered_lake(rest_uri, tmp_path) as (lake, line):
+        line.change = "bad request once"
+        assert create_index(lake.load("t"), DEFINITION).field_id
+        assert len(line.created) == 2
+        assert lake.catalog.list_tables(lake.namespace) == [(lake.namespace, "t")]
+
+
+def test_a_scratch_table_is_dropped_without_its_files_where_the_catalog_deletes_none(
+    rest_uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with altered_lake(rest_uri, tmp_path) as (lake, line):
+        line.change = "no purge"
+        with caplog.at_level(logging.WARNING):
+            create_index(lake.load("t"), DEFINITION)
+        assert lake.catalog.list_tables(lake.namespace) == [(lake.namespace, "t")]
+        assert "scratch table" not in caplog.text
+
+
 def test_a_scratch_table_that_can_not_be_dropped_is_named_and_no_pattern_finds_it(
     rest_uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
