@@ -17,7 +17,8 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.model import Action, SnapshotId
-from icepuffin.ops.search.recall_reports import RecallReports, ReportedRecall
+from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports, ReportedRecall
+from icepuffin.ops.storage import StorageError
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
@@ -214,15 +215,20 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
     )
     def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
         in_order = sorted(index_versions(table, definition.name), key=lambda version: version.sequence_number)
-        reported = reports.read(definition.name, {version.index_snapshot_id for version in in_order})
+        versions = {version.index_snapshot_id for version in in_order[-_VERSIONS_DRAWN:]}
+        try:
+            reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
+            reported = reports.read(definition.name, versions)
+        except (StorageError, RecallReportError) as error:
+            why = {"why": f"the reports of readers cannot be read: {error}"}
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
         version = tagged_version(table, definition.name)
         newest = reported.get(version.index_snapshot_id) if version else None
         measured = [
-            (version.base_snapshot_id, reported[version.index_snapshot_id])
+            (version.base_snapshot_id, recall)
             for version in in_order
-            if version.index_snapshot_id in reported
+            if (live := reported.get(version.index_snapshot_id)) and (recall := live.recall) is not None
         ]
         passed = newest is None or newest.high >= definition.target_recall
         return dg.AssetCheckResult(
@@ -241,6 +247,9 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
 def _live_recall_metadata(newest: ReportedRecall | None) -> dict[str, int | float | str]:
     if newest is None:
         return {"queries": 0, "why": "no live query of the newest version has been measured yet"}
+    if newest.recall is None:
+        why = "no live query of the newest version could be measured: the readers' stats() have the reason"
+        return {"queries": 0, "why": why, "not measured": newest.left_out, "readers": newest.readers}
     return {
         "queries": newest.queries,
         "recall": round(newest.recall, 4),
@@ -250,9 +259,7 @@ def _live_recall_metadata(newest: ReportedRecall | None) -> dict[str, int | floa
     }
 
 
-def live_recall_so_far(
-    measured: Sequence[tuple[SnapshotId, ReportedRecall]], target: float
-) -> dict[str, dg.MetadataValue[Any]]:
+def live_recall_so_far(measured: Sequence[tuple[SnapshotId, float]], target: float) -> dict[str, dg.MetadataValue[Any]]:
     """Recall of live queries, version by version, as a picture. Empty where none was measured."""
     last = measured[-_VERSIONS_DRAWN:]
     if not last:
@@ -260,7 +267,7 @@ def live_recall_so_far(
     chart = line_chart(
         f"recall of live queries, last {len(last)} versions; dashed: target",
         [str(base) for base, _ in last],
-        [reported.recall for _, reported in last],
+        [recall for _, recall in last],
         floor=target,
     )
     return {"live recall so far": chart}

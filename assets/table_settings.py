@@ -124,7 +124,7 @@ class TableSettings(SettingsModel):
     nightly: Cron = "0 2 * * *"
     maintenance: Cron = "0 4 * * 0"
     schedules_running: bool = False
-    recall_reports: str | None = Field(default=None, min_length=1)
+    recall_reports: str | None = None
     recall_check: Cron = "0 * * * *"
     max_runtime_seconds: int = Field(default=86_400, ge=60)
     run_tags: dict[str, Any] = Field(default_factory=dict)
@@ -143,6 +143,13 @@ class TableSettings(SettingsModel):
                 raise ValueError(str(error)) from None
         if pair := find_name_clash(value):
             raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
+        return value
+
+    @field_validator("recall_reports")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/") and ":/" not in value:
+            raise ValueError("must be the location of a folder, such as s3://bucket/recall or /srv/recall")
         return value
 
     @field_validator("run_tags")

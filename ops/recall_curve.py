@@ -69,10 +69,12 @@ class Foresight:
     """What the curves foresee of a search."""
 
     recall: float
-    distances: float
-    """Distances computed per query, on average"""
-    shards: float
-    """Shards probed per query, on average"""
+    distances: float | None = None
+    """Distances computed per query in `shards`, on average; None where only the recall is known"""
+    shards: float | None = None
+    """Shards with a curve that are probed per query, on average; None where only the recall is known"""
+    shards_without_curve: int = 0
+    """Shards of later rows: every query probes them, at a cost that was not measured"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,12 +192,13 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
 
 def _choice(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
     longer = longer_list(k, point.oversample, point.k)
-    oversample = -(-point.oversample * max(k, point.k) // k)  # as many candidates as were measured, at least
+    oversample = _oversample(point, k)
     return Choice(max(k * oversample, point.search_list + longer), oversample, probe_slack, recall)
 
 
 def foresee(choice: Choice, k: int, curve: Sequence[Width], routing: Sequence[Reach], shards: int) -> Foresight | None:
-    """Recall and cost of a search for k rows by these parameters, whose own `recall` does not count.
+    """Recall and cost of a search for k rows by these parameters, whose own `recall` does not count. `shards`: how many
+    have a curve.
 
     None for widths outside of those that were measured. Between two of them both are linear in the logarithm of L.
     """
@@ -203,8 +206,10 @@ def foresee(choice: Choice, k: int, curve: Sequence[Width], routing: Sequence[Re
     if reach is None and not math.isinf(choice.probe_slack):
         return None
     measured_k = curve[0].k if curve else MEASURED_K
-    fitting = [point for point in curve if point.oversample * max(k, point.k) == choice.oversample * k]
-    fitting = fitting or [point for point in curve if point.oversample == choice.oversample]
+    is_reranked = choice.oversample > 1
+    fitting = [
+        point for point in curve if choice.oversample == (_oversample(point, k) if is_reranked else point.oversample)
+    ]
     fitting.sort(key=lambda point: point.search_list)
     alike = _point_at(fitting, choice.search_list - longer_list(k, choice.oversample, measured_k))
     as_long = _point_at(fitting, choice.search_list)
@@ -231,6 +236,11 @@ def _point_at(points: Sequence[Width], search_list: int) -> Width | None:
         for name in ("recall", "distances")
     )
     return Width(search_list, after.oversample, recall, distances, after.k)
+
+
+def _oversample(point: Width, k: int) -> int:
+    """Candidates per row of a search for k rows: together as many as were measured, at least."""
+    return -(-point.oversample * max(k, point.k) // k)
 
 
 def longer_list(k: int, oversample: int, measured_k: int = MEASURED_K) -> int:

@@ -1,6 +1,6 @@
 """Runs that expire the versions of one table by policy, and delete its unreferenced files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +20,7 @@ from icepuffin.ops.index.retention_plan import ExpiredVersion, carry_out_retenti
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search.recall_reports import RecallReports
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage import StorageError, open_storage
 
 
 def collect_table_garbage(
@@ -39,7 +39,7 @@ def collect_table_garbage(
     catalog does not let be changed now are left for the next time; the report says which. In the folder
     `recall_reports` the reports about versions that have expired go, too.
 
-    Raises PartialMetadataError, RecallReportError, and what the catalog and the store raise.
+    Raises PartialMetadataError, and what the catalog and the store raise.
     """
     reload_table(table)
     require_all_snapshots(table)
@@ -75,20 +75,29 @@ def collect_table_garbage(
             expire_packs(table)
     report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
     if recall_reports is not None:
-        report = _with_recall_reports(report, table, recall_reports, storage, grace, dry_run=dry_run)
+        with _collecting_refusals(refusals):
+            report = _with_recall_reports(report, table, recall_reports, storage, grace, expiring)
     later = sum(plan.postponed for plan in plans.values())
     return replace(report, retired=tuple(expired), retired_later=later, pinned=tuple(pinned), refused=tuple(refusals))
 
 
 def _with_recall_reports(
-    report: GcReport, table: Table, folder: str, storage: StorageConfig, grace: timedelta, *, dry_run: bool
+    report: GcReport, table: Table, folder: str, storage: StorageConfig, grace: timedelta, expiring: Collection[int]
 ) -> GcReport:
     """Delete the reports of live recall about versions that the table has no more, and count them to the report."""
-    reports = RecallReports(folder, storage, table.metadata.table_uuid)
+    try:
+        return _swept(report, RecallReports(folder, storage, table.metadata.table_uuid), table, grace, expiring)
+    except StorageError as error:
+        raise BindingError(f"reports of live recall: {error}") from error
+
+
+def _swept(
+    report: GcReport, reports: RecallReports, table: Table, grace: timedelta, expiring: Collection[int]
+) -> GcReport:
     old = reports.now_ms() - int(grace.total_seconds() * 1000)
-    versions = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    versions = {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - {*expiring}
     doomed = sorted(reports.of_other_versions(versions, older_than_ms=old), key=lambda stored: stored.path)
-    if not dry_run:
+    if not report.dry_run:
         for stored in doomed:
             reports.delete(stored.path)
     return replace(

@@ -8,9 +8,11 @@ What was measured is reported to a folder, too, where the sampler was given one 
 """
 
 import logging
+import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +33,8 @@ _MOST_VERSIONS = 64
 _EQUAL = 1e-9
 """Largest relative difference of distances that are equal but for rounding"""
 _log = logging.getLogger(__name__)
+_samplers: "weakref.WeakSet[RecallSampler]" = weakref.WeakSet()
+"""Samplers of this process, for processes that are forked from it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,12 @@ class RecallSampler:
             raise QueryError(f"recall_sample is {share!r}; it is a share of the queries, 0 to 1")
         self.share = float(share)
         self._budget = budget
+        self._reporter: RecallReporter | None = None
+        self.forget()
+        _samplers.add(self)
+
+    def forget(self) -> None:
+        """Begin with nothing measured, as a process that was forked must: it has neither the thread nor the queries."""
         self._random = random.Random()  # noqa: S311  no secret
         self._lock = threading.Lock()
         self._waiting: deque[_Drawn] = deque()
@@ -101,7 +111,6 @@ class RecallSampler:
         """Time by the monotonic clock from which the budget admits another exact answer"""
         self._running = False
         self._arrived = threading.Event()
-        self._reporter: RecallReporter | None = None
         self._unreported: set[SnapshotId] = set()
         self._unreported_why = ""
 
@@ -117,9 +126,9 @@ class RecallSampler:
         """Measure a query that was drawn, when the budget admits it; see `_Drawn`."""
         with self._lock:
             while self._waiting and self._waiting[0].version != version:  # each keeps its version in memory
-                self._sample(self._waiting.popleft().version).left_out += 1
+                self._leave_out(self._waiting.popleft().version)
             if len(self._waiting) == _MOST_WAITING:
-                self._sample(version).left_out += 1
+                self._leave_out(version)
                 return
             self._waiting.append(_Drawn(version, distances, exact))
             self._arrived.set()
@@ -146,9 +155,17 @@ class RecallSampler:
             )
 
     def _sample(self, version: SnapshotId) -> _Sample:
+        """The sample of a version, which is about to change."""
         while len(self._samples) >= _MOST_VERSIONS and version not in self._samples:
-            del self._samples[next(iter(self._samples))]
+            oldest = next(iter(self._samples))
+            del self._samples[oldest]
+            self._unreported.discard(oldest)
+        if self._reporter is not None:
+            self._unreported.add(version)
         return self._samples.setdefault(version, _Sample())
+
+    def _leave_out(self, version: SnapshotId) -> None:
+        self._sample(version).left_out += 1
 
     def _run(self) -> None:
         """Measure what waits. The thread ends with the list and the last report, so it keeps no reader for longer."""
@@ -157,8 +174,8 @@ class RecallSampler:
             time.sleep(max(0.0, self._rested - time.monotonic()))
             with self._lock:
                 drawn = self._waiting.popleft() if self._waiting else None
-                if drawn is None and not self._unreported:
-                    self._running = False
+                if drawn is None and (not self._unreported or self._unreported_why):
+                    self._running = False  # what could not be reported waits for the next query
                     return
                 self._arrived.clear()
             if drawn is not None:
@@ -183,8 +200,6 @@ class RecallSampler:
                 sample.left_out += 1
             else:
                 sample.queries, sample.recall = sample.queries + 1, sample.recall + recall
-                if self._reporter is not None:
-                    self._unreported.add(drawn.version)
             self._seconds += spent
             self._rested = time.monotonic() + spent / self._budget
 
@@ -193,19 +208,32 @@ class RecallSampler:
         if self._reporter is None or self._reporter.seconds_until_due:
             return
         with self._lock:
-            samples = {version: replace(self._sample(version)) for version in self._unreported}
+            samples = {version: replace(self._samples[version]) for version in self._unreported}
+            self._unreported.clear()
+        if not samples:
+            return
+        left = dict(samples)
         try:
             for version, sample in samples.items():
                 self._reporter.report(
                     version, queries=sample.queries, recall_sum=sample.recall, left_out=sample.left_out
                 )
-                self._unreported.discard(version)
+                del left[version]
             self._unreported_why = ""
         except Exception as failure:  # of the store: queries are answered and measured all the same
             self._unreported_why = f"the recall cannot be reported: {failure}"
             _log.warning("%s", self._unreported_why)
-        if samples:
-            self._reporter.wrote()
+            with self._lock:
+                self._unreported.update(left.keys() & self._samples.keys())
+        self._reporter.finished(written=not left)
+
+
+def _forget_in_child() -> None:
+    for sampler in tuple(_samplers):
+        sampler.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _recall(distances: F64, exact: F64) -> float:

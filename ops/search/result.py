@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.recall_curve import Foresight
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
@@ -260,16 +261,22 @@ def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> It
     if foreseen is None:
         yield "foreseen", "nothing: the curves that were measured with the index do not have these parameters"
     else:
-        cost = f"{foreseen.distances:,.0f} distances in {_number(foreseen.shards)} shards per query"
-        yield "foreseen", f"recall {foreseen.recall:.4f}, {cost}, by the curves measured with the index"
+        yield "foreseen", f"recall {foreseen.recall:.4f}{_cost(foreseen)}, by the curves measured with the index"
     queries = max(1, profile.queries)
     distances, shards = profile.distances / queries, sum(shard.queries for shard in profile.work) / queries
     measured = f"{distances:,.0f} distances in {_number(shards)} shards per query"
-    if foreseen is not None and foreseen.distances:
+    if foreseen is not None and foreseen.distances and not foreseen.shards_without_curve:
         measured += f", {distances / foreseen.distances:.0%} of the foreseen"
     if live is not None and live.recall is not None:
         measured += f"; live recall {live.recall:.4f} ({live.low:.4f} to {live.high:.4f}), {live.queries:,} measured"
     yield "happened", measured
+
+
+def _cost(foreseen: Foresight) -> str:
+    if foreseen.distances is None or foreseen.shards is None:
+        return ""
+    more = f" and some in {foreseen.shards_without_curve} of later rows" if foreseen.shards_without_curve else ""
+    return f", {foreseen.distances:,.0f} distances in {_number(foreseen.shards)} shards{more} per query"
 
 
 def _number(value: float) -> str:

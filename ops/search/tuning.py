@@ -55,6 +55,10 @@ class RecallModel:
     """Largest k that `routing` holds for: more than 10, since it was measured by the 10 nearest rows of a sample"""
     wide_curve: tuple[Width, ...] = ()
     """Recall curve of all shards together, for 100 rows; empty where a shard has none"""
+    with_curve: int = 0
+    """Number of shards with live rows that have a curve"""
+    without_curve: int = 0
+    """Number of shards with live rows that have none"""
 
     @classmethod
     def of(cls, opened: OpenVersion) -> "RecallModel":
@@ -64,6 +68,7 @@ class RecallModel:
         shards = list(zip(opened.curves, table.shards, strict=True))
         routed = {int(shard) for shard in table.partition_to_shard}  # deltas have no curve
         main = [text for number, (text, entry) in enumerate(shards) if number in routed and entry.live_rows]
+        measured = [bool(widths(text)) for text, entry in shards if entry.live_rows]
         has_wide = all(widths(text, WIDE_K) for text in main)
         return cls(
             ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
@@ -72,6 +77,8 @@ class RecallModel:
             reaches(opened.routing_curve),
             MEASURED_K * rows // max(1, sample_size(rows)),
             combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
+            sum(measured),
+            len(measured) - sum(measured),
         )
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
@@ -222,13 +229,18 @@ def choose_parameters(
         why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,
     )
-    return replace(parameters, foreseen=_foreseen(model, k, parameters, filtered=filtered)), tuple(warnings)
+    return replace(
+        parameters, foreseen=None if filtered else _foreseen(model, k, parameters, None if explicit else choice)
+    ), tuple(warnings)
 
 
-def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, *, filtered: bool) -> Foresight | None:
-    """What the curves foresee: nothing under conditions, nor for a number of shards that the caller sets."""
-    if filtered or parameters.shards is not None:
+def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, choice: Choice | None) -> Foresight | None:
+    """What the curves foresee: nothing for a number of shards that the caller sets. `choice`: by a target recall."""
+    if parameters.shards is not None or not model.with_curve:
         return None
     curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
-    choice = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
-    return foresee(choice, k, curve, model.routing, max(1, len(model.routed.shards)))
+    used = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
+    foreseen = foresee(used, k, curve, model.routing, model.with_curve)
+    if foreseen is None:
+        return Foresight(choice.recall) if choice else None
+    return replace(foreseen, shards_without_curve=model.without_curve)

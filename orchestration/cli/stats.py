@@ -32,6 +32,8 @@ class IndexState:
     lag: "FreshnessLag"
     live_recall: "ReportedRecall | None"
     """Recall of the live queries of the newest version; None where none was reported"""
+    live_recall_why: str
+    """Error that kept the reports from being read; empty without one"""
 
 
 @click.command("stats")
@@ -72,21 +74,32 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
 
 def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
-    from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index.freshness import index_lag
-    from icepuffin.ops.search.recall_reports import RecallReports
 
-    folder = context.settings.recall_reports
-    reports = RecallReports(folder, context.storage, context.table.metadata.table_uuid) if folder else None
     states = []
     for definition in context.indexes:
         snapshots = tuple(version.base_snapshot_id for version in index_versions(context.table, definition.name))
         lag = index_lag(context.table, definition, context.spec.first_ref)
-        newest = tagged_version(context.table, definition.name)
-        reported = reports.read(definition.name, {newest.index_snapshot_id}) if reports and newest else {}
-        live_recall = reported.get(newest.index_snapshot_id) if newest else None
-        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, live_recall))
+        live_recall = _live_recall(context, definition.name)
+        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, *live_recall))
     return states
+
+
+def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
+    """(what readers report of the newest version, error that kept it from being read)."""
+    from icepuffin.ops.catalog.bound_versions import tagged_version
+    from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports
+    from icepuffin.ops.storage import StorageError
+
+    folder, newest = context.settings.recall_reports, tagged_version(context.table, index)
+    if not folder or newest is None:
+        return None, ""
+    try:
+        reports = RecallReports(folder, context.storage, context.table.metadata.table_uuid)
+        return reports.read(index, {newest.index_snapshot_id}).get(newest.index_snapshot_id), ""
+    except (StorageError, RecallReportError) as error:
+        return None, str(error)
 
 
 def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
@@ -109,6 +122,7 @@ def _index_document(index: IndexState) -> dict[str, object]:
         "covers_snapshot": index.covers_snapshot,
         "lag": dataclasses.asdict(index.lag),
         "live_recall": report_document(index.live_recall) if index.live_recall else None,
+        "live_recall_why": index.live_recall_why,
     }
 
 
@@ -132,7 +146,9 @@ def _show_index(console: "Console", index: IndexState) -> None:
     versions = plural(len(index.version_snapshots), "version")
     covered = "has a version for this snapshot" if index.covers_snapshot else "has no version for this snapshot"
     console.print(Text.assemble("index ", (index.name, "bold"), f": {versions}; it {covered}{_behind(index.lag)}"))
-    if (live := index.live_recall) is not None:
+    if index.live_recall_why:
+        print_lines(console, f"  the recall of live queries cannot be read: {index.live_recall_why}")
+    if (live := index.live_recall) is not None and live.recall is not None:
         queries, readers = f"{live.queries:,} measured", plural(live.readers, "reader")
         interval = f"{live.recall:.4f} ({live.low:.4f} to {live.high:.4f})"
         print_lines(console, f"  recall of live queries, newest version: {interval}; {queries}, by {readers}")

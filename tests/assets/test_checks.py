@@ -244,7 +244,16 @@ def test_live_recall_fails_where_it_is_certainly_below_the_target(
         numbers = (number(checked, name) for name in ("recall", "readers", "not measured"))
         assert tuple(numbers) == (share, 1, 1)
     else:
-        assert "no live query of the newest version" in number(checked, "why")
+        assert "no live query of the newest version could be measured" in number(checked, "why")
+
+
+def test_live_recall_warns_where_the_reports_cannot_be_read(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+    indexed(lake, spec)
+    lake.write_settings(recall_reports="ftp://host/recall")
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    checked = result(live_recall_check(spec, spec.indexes[0]), catalogs)
+    assert (checked.passed, checked.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "'ftp' is not supported" in number(checked, "why")
 
 
 def test_live_recall_of_an_index_that_was_never_built_has_no_query(

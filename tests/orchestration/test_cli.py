@@ -221,6 +221,9 @@ def test_stats_show_the_recall_that_readers_report(
     assert "recall of live queries, newest version: 0.9500 (0.9104 to 0.9726); 200 measured, by 1 reader" in shown
     document = json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall"]
     assert (document["queries"], document["recall"], document["index_snapshot_id"]) == (200, 0.95, str(version))
+    monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGES__RECALL_REPORTS", "ftp://host/recall")
+    assert "'ftp' is not supported" in " ".join(run("stats", "demo.packages").split())
+    assert "'ftp'" in json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["live_recall_why"]
 
 
 def test_search_by_example_finds_the_row_itself_first(run: Run, lake: Lake) -> None:

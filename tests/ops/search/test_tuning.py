@@ -14,6 +14,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
+from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
@@ -152,6 +153,30 @@ def test_what_is_foreseen_happens(table: Table, k: int, options: dict[str, Any])
     assert sum(shard.queries for shard in profile.work) / 60 == pytest.approx(foreseen.shards, rel=0.25)
     if k == 10:
         assert recall(reader, table, **options) == pytest.approx(foreseen.recall, abs=0.08)
+
+
+def test_shards_of_later_rows_are_no_part_of_what_is_foreseen(table: Table) -> None:
+    """They have no curve, and every query probes them."""
+    index_head(table, SHARDED)
+    for start in (3000, 3100):
+        table.refresh().append(make_rows(start, start + 100))
+        index_head(table.refresh(), SHARDED)
+    result = open_index(table.refresh(), SHARDED, storage=STORAGE).search(queries(8))
+    parameters, whole = result.profile.parameters, dict(explain(result))
+    assert parameters is not None
+    assert parameters.foreseen is not None
+    assert (parameters.foreseen.shards, parameters.foreseen.shards_without_curve) == (6.0, 2)
+    assert "in 6 shards and some in 2 of later rows per query" in whole["foreseen"]
+    assert whole["happened"].endswith("distances in 8 shards per query")
+
+
+@pytest.mark.parametrize("k", [7, 8, 9, 50])
+def test_a_target_foresees_its_recall_whatever_is_reranked(table: Table, k: int) -> None:
+    index_head(table, LEAN)
+    profile = open_index(table, LEAN, storage=STORAGE).search(queries(1), k, target_recall=0.7).profile
+    assert profile.parameters is not None
+    assert profile.parameters.foreseen is not None
+    assert profile.parameters.foreseen.recall >= 0.7 - 1e-9
 
 
 @pytest.mark.parametrize("options", [{"search_list": 5000}, {"shards": 2}, {"where": "id >= 500"}], ids=str)
