@@ -17,7 +17,8 @@ from icepuffin.puffin.writer import ByteSink
 
 _WHOLE = 32 << 20
 """Largest file, in bytes, that is read at once"""
-_READ = 1 << 20
+_BUFFER = 1 << 20
+"""Bytes that a stream of a larger file reads ahead"""
 
 
 class StoredFileIO(FileIO):
@@ -62,7 +63,7 @@ class StoredFile(InputFile, OutputFile):
     def open(self, seekable: bool = True) -> InputStream:
         size = len(self)
         if size > _WHOLE:
-            return io.BufferedReader(StorageFile(self._store, self.location, size), _READ)
+            return io.BufferedReader(StorageFile(self._store, self.location, size), _BUFFER)
         with _as_builtin():
             return io.BytesIO(self._store.read_range(self.location, 0, size))
 

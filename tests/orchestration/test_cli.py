@@ -150,21 +150,23 @@ def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
         lake.write_settings()
 
 
-def test_metrics_say_how_an_index_is_doing(run: Run, lake: Lake) -> None:
-    samples = dict(line.rsplit(" ", 1) for line in run("metrics").splitlines() if not line.startswith("#"))
+def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "own", snapshots=1)  # other tests count the versions of theirs
+    folder = ("--dir", str(lake.directory))
+    run("sensor-tick", *folder)
+    samples = dict(line.rsplit(" ", 1) for line in run("metrics", *folder).splitlines() if not line.startswith("#"))
     table = 'catalog="demo",table="demo.packages"'
     index = f'{table},index="embedding"'
     assert samples[f"icepuffin_table_up{{{table}}}"] == "1"
     assert samples[f"icepuffin_index_versions_behind{{{index}}}"] == "0"
     assert float(samples[f"icepuffin_index_recall{{{index}}}"]) >= 0.95
     assert float(samples[f"icepuffin_index_run_seconds{{{index}}}"]) > 0
-    version = json.loads(run("index", "show", "demo.packages", "--json"))
+    version = json.loads(run("index", "show", "demo.packages", "--json", *folder))
     assert float(samples[f'icepuffin_index_bytes{{{index},in="file"}}']) == version["file_bytes"]
     assert float(samples[f"icepuffin_index_versions{{{index}}}"]) == len(version["versions"])
     lake.append()
     behind = f"icepuffin_index_versions_behind{{{index}}} 1"
-    assert behind in run("metrics")
-    run("sensor-tick")
+    assert behind in run("metrics", *folder)
 
 
 def test_metrics_of_a_table_that_cannot_be_read_are_that_it_is_down(
