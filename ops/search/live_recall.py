@@ -212,20 +212,20 @@ class RecallSampler:
             self._unreported.clear()
         if not samples:
             return
-        left = dict(samples)
+        unwritten = dict(samples)
         try:
             for version, sample in samples.items():
                 self._reporter.report(
                     version, queries=sample.queries, recall_sum=sample.recall, left_out=sample.left_out
                 )
-                del left[version]
+                del unwritten[version]
             self._unreported_why = ""
         except Exception as failure:  # of the store: queries are answered and measured all the same
             self._unreported_why = f"the recall cannot be reported: {failure}"
             _log.warning("%s", self._unreported_why)
             with self._lock:
-                self._unreported.update(left.keys() & self._samples.keys())
-        self._reporter.finished(written=not left)
+                self._unreported.update(unwritten.keys() & self._samples.keys())
+        self._reporter.finished(written=not unwritten)
 
 
 def _forget_in_child() -> None:

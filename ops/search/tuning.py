@@ -239,8 +239,8 @@ def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, choice: 
     if parameters.shards is not None or not model.with_curve:
         return None
     curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
-    used = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
-    foreseen = foresee(used, k, curve, model.routing, model.with_curve)
+    parameters_of_search = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
+    foreseen = foresee(parameters_of_search, k, curve, model.routing, model.with_curve)
     if foreseen is None:
         return Foresight(choice.recall) if choice else None
     return replace(foreseen, shards_without_curve=model.without_curve)

@@ -151,7 +151,7 @@ def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
 
 
 def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
-    lake = make_lake(tmp_path / "own", snapshots=1)  # other tests count the versions of theirs
+    lake = make_lake(tmp_path / "own", snapshots=1)  # other tests count the versions of the shared one
     folder = ("--dir", str(lake.directory))
     run("sensor-tick", *folder)
     samples = dict(line.rsplit(" ", 1) for line in run("metrics", *folder).splitlines() if not line.startswith("#"))

@@ -64,9 +64,9 @@ def _refusal(line: AlteredLine, request: Request, kind: str, name: str) -> Answe
         "bad request": (bool(tags), 400, "tags are not supported"),
         "bad request once": (bool(tags), 400, "tags are not supported"),
     }
-    is_met, status, message = refusals.get(change, (False, 0, ""))
+    refuses, status, message = refusals.get(change, (False, 0, ""))
     kinds = {400: "BadRequestException", 403: "ForbiddenException", 404: "NoSuchTableException", 504: "Timeout"}
-    return _error(status, kinds[status], message) if is_met else None
+    return _error(status, kinds[status], message) if refuses else None
 
 
 def _error(status: int, kind: str, message: str) -> Answer:
