@@ -216,19 +216,20 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
     def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         in_order = sorted(index_versions(table, definition.name), key=lambda version: version.sequence_number)
-        versions = {version.index_snapshot_id for version in in_order[-_VERSIONS_DRAWN:]}
+        in_order = in_order[-_VERSIONS_DRAWN:]
+        version = tagged_version(table, definition.name)  # after a rollback it may be older than all of these
+        versions = {item.index_snapshot_id for item in (*in_order, *([version] if version else []))}
         try:
             reports = RecallReports(str(spec.settings.recall_reports), storage_of(table), table.metadata.table_uuid)
             reported = reports.read(definition.name, versions)
         except (StorageError, RecallReportError) as error:
             why = {"why": f"the reports of readers cannot be read: {error}"}
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
-        version = tagged_version(table, definition.name)
         newest = reported.get(version.index_snapshot_id) if version else None
         measured = [
-            (version.base_snapshot_id, recall)
-            for version in in_order
-            if (live := reported.get(version.index_snapshot_id)) and (recall := live.recall) is not None
+            (item.base_snapshot_id, recall)
+            for item in in_order
+            if (live := reported.get(item.index_snapshot_id)) and (recall := live.recall) is not None
         ]
         passed = newest is None or newest.high >= definition.target_recall
         return dg.AssetCheckResult(
@@ -261,13 +262,12 @@ def _live_recall_metadata(newest: ReportedRecall | None) -> dict[str, int | floa
 
 def live_recall_so_far(measured: Sequence[tuple[SnapshotId, float]], target: float) -> dict[str, dg.MetadataValue[Any]]:
     """Recall of live queries, version by version, as a picture. Empty where none was measured."""
-    last = measured[-_VERSIONS_DRAWN:]
-    if not last:
+    if not measured:
         return {}
     chart = line_chart(
-        f"recall of live queries, last {len(last)} versions; dashed: target",
-        [str(base) for base, _ in last],
-        [recall for _, recall in last],
+        f"recall of live queries, last {len(measured)} versions; dashed: target",
+        [str(base) for base, _ in measured],
+        [recall for _, recall in measured],
         floor=target,
     )
     return {"live recall so far": chart}

@@ -247,6 +247,23 @@ def test_live_recall_fails_where_it_is_certainly_below_the_target(
         assert "no live query of the newest version could be measured" in number(checked, "why")
 
 
+def test_live_recall_is_that_of_the_version_at_the_tag_however_many_are_newer(
+    lake: Lake, catalogs: Catalogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a rollback."""
+    lake.write_settings(recall_reports=str(tmp_path / "recall"))
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    indexed(lake, spec)
+    older = index_versions(lake.table, "embedding")[-1]
+    reports = RecallReports(str(tmp_path / "recall"), storage_of(lake.table), lake.table.metadata.table_uuid)
+    RecallReporter(reports, "embedding").report(older.index_snapshot_id, queries=9, recall_sum=9.0, left_out=0)
+    lake.append()
+    indexed(lake, spec)
+    monkeypatch.setattr("icepuffin.assets.checks._VERSIONS_DRAWN", 1)
+    monkeypatch.setattr("icepuffin.assets.checks.tagged_version", lambda *_: older)
+    assert number(result(live_recall_check(spec, spec.indexes[0]), catalogs), "queries") == 9
+
+
 def test_live_recall_warns_where_the_reports_cannot_be_read(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     indexed(lake, spec)
     lake.write_settings(recall_reports="ftp://host/recall")
