@@ -148,8 +148,14 @@ class TableSettings(SettingsModel):
     @field_validator("recall_reports")
     @classmethod
     def _folder(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith("/") and ":/" not in value:
-            raise ValueError("must be the location of a folder, such as s3://bucket/recall or /srv/recall")
+        if value is not None:
+            from icepuffin.ops.search.recall_reports import require_absolute  # noqa: PLC0415  slow, and seldom needed
+            from icepuffin.ops.storage import StorageError  # noqa: PLC0415
+
+            try:
+                require_absolute(value)
+            except StorageError as error:
+                raise ValueError(str(error)) from None
         return value
 
     @field_validator("run_tags")

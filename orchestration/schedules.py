@@ -29,27 +29,15 @@ def schedules(
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
     if settings.nightly != "off" and spec.derived_keys:
         yield _nightly(spec, refresh, status, engine)
-    if settings.maintenance != "off":
-        yield dg.ScheduleDefinition(
-            name=f"maintain_{spec.slug}_schedule",
-            job=maintenance,
-            cron_schedule=settings.maintenance,
-            default_status=status,
-        )
-    if settings.maintenance != "off" and verify is not None:
-        yield dg.ScheduleDefinition(
-            name=f"verify_{spec.slug}_schedule",
-            job=verify,
-            cron_schedule=settings.maintenance,
-            default_status=status,
-        )
-    if settings.recall_check != "off" and live_recall is not None:
-        yield dg.ScheduleDefinition(
-            name=f"live_recall_{spec.slug}_schedule",
-            job=live_recall,
-            cron_schedule=settings.recall_check,
-            default_status=status,
-        )
+    for name, job, cron in (
+        ("maintain", maintenance, settings.maintenance),
+        ("verify", verify, settings.maintenance),
+        ("live_recall", live_recall, settings.recall_check),
+    ):
+        if cron != "off" and job is not None:
+            yield dg.ScheduleDefinition(
+                name=f"{name}_{spec.slug}_schedule", job=job, cron_schedule=cron, default_status=status
+            )
 
 
 def _nightly(

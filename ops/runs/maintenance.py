@@ -75,8 +75,10 @@ def collect_table_garbage(
             expire_packs(table)
     report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
     if recall_reports is not None:
-        with _collecting_refusals(refusals):
+        try:
             report = _with_recall_reports(report, table, recall_reports, storage, grace, expiring)
+        except StorageError as error:
+            refusals.append(f"reports of live recall: {error}")
     later = sum(plan.postponed for plan in plans.values())
     return replace(report, retired=tuple(expired), retired_later=later, pinned=tuple(pinned), refused=tuple(refusals))
 
@@ -85,15 +87,7 @@ def _with_recall_reports(
     report: GcReport, table: Table, folder: str, storage: StorageConfig, grace: timedelta, expiring: Collection[int]
 ) -> GcReport:
     """Delete the reports of live recall about versions that the table has no more, and count them to the report."""
-    try:
-        return _swept(report, RecallReports(folder, storage, table.metadata.table_uuid), table, grace, expiring)
-    except StorageError as error:
-        raise BindingError(f"reports of live recall: {error}") from error
-
-
-def _swept(
-    report: GcReport, reports: RecallReports, table: Table, grace: timedelta, expiring: Collection[int]
-) -> GcReport:
+    reports = RecallReports(folder, storage, table.metadata.table_uuid)
     old = reports.now_ms() - int(grace.total_seconds() * 1000)
     versions = {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - {*expiring}
     doomed = sorted(reports.of_other_versions(versions, older_than_ms=old), key=lambda stored: stored.path)

@@ -126,9 +126,9 @@ class RecallSampler:
         """Measure a query that was drawn, when the budget admits it; see `_Drawn`."""
         with self._lock:
             while self._waiting and self._waiting[0].version != version:  # each keeps its version in memory
-                self._leave_out(self._waiting.popleft().version)
+                self._sample(self._waiting.popleft().version).left_out += 1
             if len(self._waiting) == _MOST_WAITING:
-                self._leave_out(version)
+                self._sample(version).left_out += 1
                 return
             self._waiting.append(_Drawn(version, distances, exact))
             self._arrived.set()
@@ -163,9 +163,6 @@ class RecallSampler:
         if self._reporter is not None:
             self._unreported.add(version)
         return self._samples.setdefault(version, _Sample())
-
-    def _leave_out(self, version: SnapshotId) -> None:
-        self._sample(version).left_out += 1
 
     def _run(self) -> None:
         """Measure what waits. The thread ends with the list and the last report, so it keeps no reader for longer."""

@@ -8,8 +8,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -132,13 +133,21 @@ def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
     assert "append" in run("snapshots", "demo.packages", "--operation", "append", "--since", "2020-01-01 00:00")
 
 
+@contextmanager
+def a_dropped_table_in_the_settings(lake: Lake) -> Iterator[None]:
+    """Beside the table that is there."""
+    gone = '[tables.archive]\ncatalog = "demo"\nname = "demo.archive"\n[tables.packages]'
+    lake.settings_file.write_text(lake.settings().replace("[tables.packages]", gone, 1), encoding="utf-8")
+    try:
+        yield
+    finally:
+        lake.write_settings()
+
+
 def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
     run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = lake.settings()
-    gone = '[tables.archive]\ncatalog = "demo"\nname = "demo.archive"\n[tables.packages]'
-    lake.settings_file.write_text(whole.replace("[tables.packages]", gone, 1), encoding="utf-8")
-    try:
+    with a_dropped_table_in_the_settings(lake):
         for option in ("--dry-run", "--json"):
             with pytest.raises(SystemExit) as exited:
                 run("sensor-tick", option, "--json")
@@ -146,8 +155,6 @@ def test_a_tick_names_a_dropped_table_and_evaluates_the_others(
             missing, found = json.loads(capsys.readouterr().out)
             assert "no table demo.archive" in missing["error"]
             assert found["table"] == "demo/demo/packages"
-    finally:
-        lake.write_settings()
 
 
 def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
@@ -172,13 +179,8 @@ def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
 def test_metrics_of_a_table_that_cannot_be_read_are_that_it_is_down(
     run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = lake.settings()
-    gone = '[tables.archive]\ncatalog = "demo"\nname = "demo.archive"\n[tables.packages]'
-    lake.settings_file.write_text(whole.replace("[tables.packages]", gone, 1), encoding="utf-8")
-    try:
+    with a_dropped_table_in_the_settings(lake):
         main(["metrics"])
-    finally:
-        lake.write_settings()
     printed = capsys.readouterr()
     assert 'icepuffin_table_up{catalog="demo",table="demo.archive"} 0' in printed.out
     assert 'icepuffin_table_up{catalog="demo",table="demo.packages"} 1' in printed.out

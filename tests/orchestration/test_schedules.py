@@ -18,7 +18,7 @@ from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
 from icepuffin.orchestration.sensor.local import LocalRun, TableTick, tick
-from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.settings import SettingsError, load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -159,6 +159,12 @@ def test_the_recall_of_live_queries_is_checked_each_hour_where_readers_report_it
     assert not refresh & {"live_recall", "integrity"}, "a new version has answered no query yet"
     lake.write_settings(recall_reports="/srv/recall", recall_check="off")
     assert f"{name}_schedule" not in {item.name for item in build(load(lake.settings_file)).schedules or ()}
+
+
+def test_a_folder_of_reports_that_depends_on_the_working_directory_is_refused(lake: Lake) -> None:
+    lake.write_settings(recall_reports="recall")
+    with pytest.raises(SettingsError, match="'recall'; give a location such as"):
+        load(lake.settings_file)
 
 
 def test_a_schedule_that_is_off_is_not_there(lake: Lake) -> None:
