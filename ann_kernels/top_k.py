@@ -95,6 +95,11 @@ class ExactTopK:
         ids = rows.ids(chosen) if callable(rows.ids) else rows.ids[chosen]
         _keep_nearest(queries, ids, distances, self._ids[part], self._distances[part])
 
+    @property
+    def farthest(self) -> F64:
+        """f64[Q]: distance of the k-th nearest vector so far; inf where there are fewer."""
+        return self._distances[:, 0]
+
     def result(self) -> Neighbors:
         """(ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there), nearest first."""
         order = np.lexsort((self._ids, self._distances), axis=1)

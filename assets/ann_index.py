@@ -80,7 +80,9 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
         return done
     expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
     return {
-        "recall@10": f"{report.recall:.4f}, target {definition.target_recall:g}",
+        "recall@10": f"{report.recall:.4f}, target {definition.target_recall:g}"
+        if definition.has_graphs
+        else "answers are exact: every row that may be near enough is compared",
         **done,
         "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
@@ -134,6 +136,13 @@ def _check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, descriptio
         return dg.AssetCheckSpec(name, asset=key, description=description, partitions_def=snapshot_partitions(spec))
 
 
+def _description(definition: IndexDefinition) -> str:
+    column = f"column {definition.column} ({definition.metric}), tag ann_{definition.name}"
+    if not definition.has_graphs:
+        return f"Balls around the vectors of each data file, of {column}. They rule out files; others are scanned."
+    return f"Vamana graphs over {column}. Published only with recall of at least {definition.target_recall:g}."
+
+
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
     """`<table>/ann_index/<index>`, one partition per snapshot, with the recall that was measured before publication.
 
@@ -147,10 +156,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         kinds=set(spec.attributes.kinds or ("python", "puffin")),
         owners=spec.attributes.owners,
         tags=spec.attributes.tags,
-        description=(
-            f"Vamana graphs over column {definition.column} ({definition.metric}), tag ann_{definition.name}. "
-            f"Published only with recall of at least {definition.target_recall:g}."
-        ),
+        description=_description(definition),
         metadata={
             "column": definition.column,
             "metric": str(definition.metric),

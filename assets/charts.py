@@ -80,7 +80,8 @@ def _draw_curve(axes: Any, view: Overview, milliseconds: Sequence[float] | None)
     axes.set_title("recall@10 by cost", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     if not view.curve:
-        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
+        reason = "exact: all rows in reach are compared" if view.without_graphs else "not measured"
+        axes.text(0.5, 0.5, reason, ha="center", transform=axes.transAxes)
         return
     costs = list(milliseconds) if milliseconds else [point.distances for point in view.curve]
     axes.plot(costs, [point.recall for point in view.curve], "o-", color=_LIVE, markersize=4)
@@ -94,6 +95,10 @@ def _draw_curve(axes: Any, view: Overview, milliseconds: Sequence[float] | None)
 
 
 def _draw_shards(axes: Any, view: Overview) -> None:
+    if view.without_graphs:
+        axes.text(0.5, 0.5, view.without_graphs.replace(": ", "\n"), ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
     axes.set_title(f"shards: live rows, tombstones ({view.tombstone_ratio:.1%})", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     numbers = [shard.shard for shard in view.shards]

@@ -3,7 +3,7 @@ live queries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pyiceberg.table import Table
@@ -19,6 +19,9 @@ from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.storage import StorageError
+
+if TYPE_CHECKING:  # numba
+    from icepuffin.ops.index.integrity import Integrity
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
@@ -192,7 +195,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "bytes read": report.bytes_read,
                 "shards": report.shards,
                 "rows compared": report.rows,
-                "self-search": report.self_search.summary if report.self_search else "not done: see the faults",
+                "self-search": report.self_search.summary if report.self_search else _why_not_searched(report),
                 "faults": "; ".join(report.faults) or "none",
                 **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
@@ -200,6 +203,10 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         )
 
     return integrity
+
+
+def _why_not_searched(report: "Integrity") -> str:
+    return "not done: see the faults" if report.faults else "not done: the index has no graphs"
 
 
 def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:

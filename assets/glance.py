@@ -51,7 +51,7 @@ def _curve(overview: Overview) -> str:
     """recall@10 over distances per query, on a logarithmic scale; the ends of the curve are labelled."""
     points = overview.curve
     if not points:
-        return "<text y='40'>recall by cost: not measured</text>"
+        return f"<text y='40'>{overview.without_graphs or 'recall by cost: not measured'}</text>"
     costs = [math.log(max(point.distances, 1.0)) for point in points]
     recalls = [point.recall for point in points]
     xs = [round(28 + 110 * _share(cost, costs)) for cost in costs]

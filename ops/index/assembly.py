@@ -261,9 +261,14 @@ def _planned(
         sequence_number=plan.live.sequence_number,
         length=length,
         codec=codec,
-        properties={"algorithm": "vamana", "base_snapshot_id": str(plan.live.snapshot_id), **properties},
+        properties={"algorithm": _algorithm(plan), "base_snapshot_id": str(plan.live.snapshot_id), **properties},
         align=ALIGNMENT,
     )
+
+
+def _algorithm(plan: VersionPlan) -> str:
+    """What finds rows by the blob: a graph, or balls around files alone."""
+    return "vamana" if plan.definition.has_graphs else "centroid"
 
 
 def _planned_values(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:

@@ -59,7 +59,7 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     changed = {
         path: file for path, file in same.items() if fingerprint(file) != table_then[covered[path]].delete_fingerprint
     }
-    later_deletes = _LaterDeletes(base)
+    later_deletes = LaterDeletes(base)
     later = {path: later_deletes.only(file, covered[path]) for path, file in changed.items()}
     deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
     unsure = [file for path, file in changed.items() if later[path] is file]
@@ -75,6 +75,22 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
         emptied_slots=tuple(sorted(emptied.values())),
         lineage_files=_lineage_files(table, base, with_ids) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in reread},
+    )
+
+
+def changed_files(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
+    """The same for a version that knows files, not their rows: a file under other deletes counts as another file."""
+    slots = covered_paths(base)
+    mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], storage)
+    kept = {
+        path
+        for path, number in same_files(base, live).items()
+        if path not in mended and fingerprint(live.files[number]) == base.routing.files[slots[path]].delete_fingerprint
+    }
+    added = (file for file in live.files if relative_to(file.path, live.location) not in kept)
+    return Changes(
+        added=tuple(sorted(added, key=lambda file: file.path)),
+        emptied_slots=tuple(sorted(slot for path, slot in slots.items() if path not in kept)),
     )
 
 
@@ -146,7 +162,7 @@ def _lineage_files(
     return tuple((slot, file) for slot, file in slotted if slot is not None and file.first_row_id is not None)
 
 
-class _LaterDeletes:
+class LaterDeletes:
     """The deletes that came after a version. Files that share one tuple of deletes share what is made of it."""
 
     def __init__(self, base: OpenVersion) -> None:
@@ -164,6 +180,10 @@ class _LaterDeletes:
             self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
         older_fingerprint, later = self._split[id(file.deletes)]
         return replace(file, deletes=later) if older_fingerprint == self._then(slot) else file
+
+    def were_added(self, file: LiveFile, slot: FileSlot) -> bool:
+        """Whether the file has all deletes of the version: then none of its rows is live that was deleted there."""
+        return self.only(file, slot) is not file
 
     def _then(self, slot: FileSlot) -> bytes:
         return self._base.routing.files[slot].delete_fingerprint

@@ -120,7 +120,9 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
 def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
     """Parameters of `current` that graphs depend on and that `requested` has otherwise; empty where there are none."""
     current_identity, requested_identity = current.graph_identity(), requested.graph_identity()
-    return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != requested_identity[key])
+    return ", ".join(
+        f"{key} {value}" for key, value in current_identity.items() if value != requested_identity.get(key)
+    )
 
 
 def _droppable_tags(table: Table, name: str) -> list[str]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from icepuffin.ann_kernels.vamana import VamanaParams
 
 VectorFormat = Literal["none", "f32", "f16"]
+Method = Literal["diskann", "centroid"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 PREFIX = "ann.index."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
@@ -110,6 +112,8 @@ class IndexDefinition:
         Field ids of `filters`. `create_index` sets them.
     metric : "l2", "cosine", "ip"
         How distances are measured. Default: cosine.
+    method : "diskann", "centroid"
+        What versions hold: graphs over the vectors, or balls around those of each data file alone. Default: diskann.
     max_degree : int
         R: edges per node, at most. More: larger, better recall. Default: 64.
     search_list : int
@@ -156,6 +160,9 @@ class IndexDefinition:
         Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
     )
     """Metric of searches; a text such as "l2" becomes a `Metric`"""
+    method: str = _parameter(
+        "diskann", "diskann: graphs. centroid: only balls around each data file's vectors.", choices=METHODS
+    )
     max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
         100, "L of inserts, and of searches that set none. More: slower, better recall.", low=8, high=4096
@@ -196,6 +203,16 @@ class IndexDefinition:
         except DefinitionError as error:
             raise DefinitionError(f"index {self.name}: {error}") from None
         object.__setattr__(self, "metric", Metric.parse(self.metric))
+        if not self.has_graphs and self.metric is Metric.INNER_PRODUCT:
+            raise DefinitionError(
+                f"index {self.name}: method centroid rules out files by the triangle inequality, which the inner "
+                "product does not obey: take metric l2 or cosine, or method diskann"
+            )
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether versions have shards; else they have balls around the vectors of each data file alone."""
+        return self.method != "centroid"
 
     @property
     def params(self) -> "VamanaParams":
@@ -208,10 +225,12 @@ class IndexDefinition:
         return index_tag(self.name)
 
     def to_json(self) -> str:
-        """Canonical: equal definitions give equal text. Without filters it is what older releases read."""
+        """Canonical: equal definitions give equal text. Without filters, and with graphs, older releases read it."""
         items = asdict(self)
         if not self.filters:
             del items["filters"], items["filter_ids"]
+        if self.has_graphs:
+            del items["method"]
         return json.dumps(items, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -228,6 +247,8 @@ class IndexDefinition:
 
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
+        if not self.has_graphs:
+            return {"method": self.method, "field_id": self.field_id, "metric": self.metric, "seed": self.seed}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share")
         skipped = ("name", "column", "filters", "filter_ids", *upkeep)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
@@ -237,8 +258,8 @@ class IndexDefinition:
         items = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
         for key in FILTER_PROPERTIES:
             items[key] = json.dumps(items.pop(key, ()))
-        if not self.filters:
-            items = {key: value for key, value in items.items() if key not in FILTER_PROPERTIES}
+        skipped = (*(() if self.filters else FILTER_PROPERTIES), *(("method",) if self.has_graphs else ()))
+        items = {key: value for key, value in items.items() if key not in skipped}
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items.items()}
 
 

@@ -19,7 +19,7 @@ from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.report import Estimate, ShardEstimate
-from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
+from icepuffin.ops.index.sizes import balls_per_file, choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -51,6 +51,8 @@ def estimate(
     if plan.existing is not None or plan.action is Action.EMPTY:
         shards: tuple[ShardEstimate, ...] = ()
         amounts = Amounts()
+    elif not plan.definition.has_graphs:
+        return _of_balls(table, plan, storage, runner)
     else:
         width, dims = _vector_width(plan, storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
@@ -78,6 +80,27 @@ def estimate(
         seconds=round(seconds, 3),
         rates=rates,
         shards=shards,
+    )
+
+
+def _of_balls(table: Table, plan: VersionPlan, storage: StorageConfig, runner: TaskRunner) -> Estimate:
+    """A version without graphs reads the files that are new, and writes all balls."""
+    width, dims = _vector_width(plan, storage)
+    rows, files = _live_rows(plan.added), len(plan.live.files)
+    seconds, rates = predicted_seconds(table, plan, Amounts(**rows_read(plan, rows, rows), dims=dims), runner)
+    return Estimate(
+        action=plan.action,
+        reason=plan.reason,
+        inserted=rows,
+        remapped=0,
+        tombstoned=0,
+        merged=0,
+        shards_rebuilt=0,
+        shards_copied=0,
+        bytes_read=round(rows * width),
+        bytes_written=files * balls_per_file(files, dims) * (4 * dims + 8),
+        seconds=round(seconds, 3),
+        rates=rates,
     )
 
 

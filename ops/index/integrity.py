@@ -15,6 +15,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
+from icepuffin.ops.index.ball_proof import ball_faults, tally_balls
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
@@ -77,8 +78,9 @@ def check_integrity(
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
     whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
     addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions with
-    the values that the version keeps. At last some rows of each shard are searched by their own vectors. `runner` reads
-    the rows and searches; by default this process does.
+    the values that the version keeps. At last some rows of each shard are searched by their own vectors. Without graphs
+    all rows are compared with the balls of their files instead. `runner` reads the rows and searches; by default this
+    process does.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -92,8 +94,8 @@ def check_integrity(
         first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
         expected = read_routing(reader, first, source.size(), version.packs)
         definition = IndexDefinition.from_json(expected.definition)
-        for blob in (blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID):
-            centroid.decode(reader.read_blob(blob))
+        of_balls = [blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID]
+        balls = [centroid.decode(reader.read_blob(blob)) for blob in of_balls]
         columns = [attributes.decode(reader.read_blob(blob)) for blob in blobs if blob.type in _COLUMN_BLOBS]
         for column in columns:
             for entry in column.entries:
@@ -107,12 +109,18 @@ def check_integrity(
         faults += broken
         if not faults:
             covered = _covered_rows(table, version, expected, definition)
-            tally = _rows_of(covered, expected, storage, runner, progress)
-            rows = int(tally.counts.sum())
-            faults += _disagreements(nodes, tally, covered.paths, expected)
+            if definition.has_graphs:
+                tally = _rows_of(covered, expected, storage, runner, progress)
+                rows = int(tally.counts.sum())
+                faults += _disagreements(nodes, tally, covered.paths, expected)
+            else:
+                of_column = covered.schema, covered.field_id
+                checked = tally_balls(covered.files, balls[0], expected, *of_column, storage, runner, progress)
+                rows, read = sum(file.rows for file in checked), sum(blob.length for blob in of_balls)
+                faults += ball_faults(checked, covered.paths, expected)
             schemas = (covered.schema, table.schema())
             faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
-        if not faults:
+        if not faults and definition.has_graphs:
             result = _self_search(covered, expected, stored, drawn, storage, runner, progress)
             searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)
             faults += [fault] if fault else []

@@ -15,6 +15,7 @@ from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.attributes import attribute_blobs
+from icepuffin.ops.index.balls import enclose_files
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import IndexDefinition
@@ -23,7 +24,7 @@ from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.integrity import spot_check
 from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.proof import require_rows
+from icepuffin.ops.index.proof import require_enclosed, require_rows
 from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import IndexReport, mean_recall
@@ -66,13 +67,16 @@ def make_version(
         with clock.stage("copy"):
             spot_check(base, plan.build_id, storage)
     with clock.stage("work"):
-        dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base else None
+        has_nodes = base is not None and plan.definition.has_graphs
+        dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base and has_nodes else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     with Assembly(plan, storage) as assembly:
         shard_set: ShardSet | None
         with clock.stage("work"):
-            if base and dead:
+            if not plan.definition.has_graphs:
+                shard_set = enclose_files(plan, runner=runner, storage=storage, progress=progress)
+            elif base and dead:
                 shard_set = refresh_shards(
                     plan, base, dead, runner=runner, storage=storage, progress=progress, on_kept=assembly.begin
                 )
@@ -88,7 +92,11 @@ def make_version(
             file = assembly.finish(shard_set, columns)
         with clock.stage("verify"):
             try:
-                searched = require_rows(plan, shard_set, file, storage, runner)
+                searched = None
+                if plan.definition.has_graphs:
+                    searched = require_rows(plan, shard_set, file, storage, runner)
+                else:
+                    require_enclosed(plan, file, storage)
             except CoverageError:  # the next attempt must not reuse what was staged
                 _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
                 raise

@@ -1,13 +1,15 @@
 """The report of a run on an index, from its plan and from what was made."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import IndexReport, ShardReport, mean_recall
+from icepuffin.ops.index.report import IndexReport, ShardRecall, ShardReport, mean_recall
 from icepuffin.ops.model import Action, How, ShardId
 from icepuffin.ops.stage_clock import StageClock
+from icepuffin.puffin.blobs.routing import CoveredFile
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.assembly import VersionFile
@@ -42,7 +44,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
     routing = plan.base.routing
     return replace(
         report,
-        rows=sum(entry.live_rows for entry in routing.shards),
+        rows=_live_rows(routing.shards, routing.files),
         tombstones=sum(entry.count - entry.live_rows for entry in routing.shards),
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
@@ -55,15 +57,22 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
     )
 
 
+def _live_rows(shards: Sequence[ShardRecall], files: Sequence[CoveredFile]) -> int:
+    """Live rows with a vector in a version: of its nodes, or of its files where it has no shards."""
+    return sum(shard.live_rows for shard in shards) if shards else sum(file.live_rows for file in files)
+
+
 def new_version_report(
     plan: VersionPlan, clock: StageClock, shard_set: "ShardSet", file: "VersionFile", version: DerivedVersion
 ) -> IndexReport:
     """Report a run that published a version."""
     shards = shard_set.shards
     base = plan.base if plan.action is Action.REFRESHED else None
-    live_before = sum(entry.live_rows for entry in base.routing.shards) if base else 0
-    live_rows = sum(shard.live_rows for shard in shards)
+    live_before = _live_rows(base.routing.shards, base.routing.files) if base else 0
+    live_rows = _live_rows(shards, shard_set.files)
     inserted = sum(shard.inserted for shard in shards) - shard_set.merged
+    if not plan.definition.has_graphs:
+        inserted = sum(shard_set.read.rows.values())
     return replace(
         empty_report(plan, clock),
         index_snapshot_id=version.index_snapshot_id,

@@ -16,7 +16,14 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
-from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, shared_fraction
+from icepuffin.ops.index.changes import (
+    Changes,
+    changed_files,
+    column_names,
+    files_mapped_since,
+    find_changes,
+    shared_fraction,
+)
 from icepuffin.ops.index.definition import IndexDefinition, has_kept_values, resolve_field, resolve_filters
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
@@ -149,7 +156,9 @@ def plan_version(
         key=lambda item: (shared_rows(item, live), item.bound.base_snapshot_id in ancestors),
         default=None,
     )
-    if base is not None:
+    if base is not None and not definition.has_graphs:
+        plan = _refresh_balls(table, plan, base, storage)
+    elif base is not None:
         plan = _refresh_or_build(table, plan, base, storage, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
@@ -276,6 +285,19 @@ def _refresh_or_build(
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
+    )
+
+
+def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
+    """Files with other rows are read, whatever their share: a build would read the others as well."""
+    changes = changed_files(table, base, plan.live, storage)
+    return replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"{len(changes.added):,} of {len(plan.live.files):,} files have other rows than in the version of "
+        f"snapshot {base.bound.base_snapshot_id}",
+        base=base,
+        changes=changes,
     )
 
 

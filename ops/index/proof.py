@@ -1,7 +1,7 @@
 """Proof before each publication that the nodes of a version are the rows of its snapshot.
 
 All nodes are compared by address, and a sample by its vectors, which must find their rows.
-`icepuffin.ops.index.integrity` compares all vectors.
+Without graphs a sample must lie in the balls. `icepuffin.ops.index.integrity` compares all vectors.
 """
 
 from collections import Counter
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.assembly import VersionFile
+from icepuffin.ops.index.ball_proof import balls_by_path
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
@@ -20,11 +21,15 @@ from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import FileSlot, LiveFile, ShardId, StorageConfig
-from icepuffin.ops.storage import normalize, relative_to
+from icepuffin.ops.storage import normalize, open_storage, relative_to
+from icepuffin.ops.tasks.file_balls import rows_outside
 from icepuffin.ops.tasks.runner import SMALL_WORK, TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.types import BlobType
 
 _ONE_BYTE_IN = 10
 """Bytes of written shards per byte that is read again to be searched"""
@@ -69,6 +74,26 @@ def require_rows(
     if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
     return SelfSearch.of(result, shards=shards)
+
+
+def require_enclosed(plan: VersionPlan, file: VersionFile, storage: StorageConfig) -> None:
+    """Check that the version has each live file, and that sampled rows lie in the balls of their files, as written.
+
+    Raises CoverageError naming a file, StorageError, PuffinError.
+    """
+    where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
+    slots = {covered.path: FileSlot(slot) for slot, covered in enumerate(file.routing.files) if covered.present}
+    if unmatched := slots.keys() ^ {relative_to(live.path, plan.live.location) for live in plan.live.files}:
+        raise _coverage_error(where, f"{min(unmatched)} is live in only one of snapshot and index")
+    reader = PuffinReader(open_storage(file.path, storage).source(file.path))
+    blob = next(blob for blob in reader.footer.blobs if blob.type == BlobType.CENTROID)
+    index = centroid_blob.decode(reader.read_blob(blob))
+    balls = balls_by_path(index)
+    for rows in draw_rows(plan, slots, storage):
+        own = balls[relative_to(rows.path, plan.live.location)]
+        if outside := own and rows_outside(rows.vectors, own):
+            fault = f"{outside} of {len(rows.vectors)} rows lie outside of its balls"
+            raise _coverage_error(where, f"{rows.path}: {fault}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

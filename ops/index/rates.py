@@ -69,7 +69,7 @@ def default_seconds(amounts: Amounts, threads: int) -> float:
 
 def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     """Fields of `Amounts` for the `arriving` rows of added files, `new` of which have no node."""
-    if not plan.live_positions_change:
+    if not plan.live_positions_change or not plan.definition.has_graphs:
         return {"read": arriving}
     return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 

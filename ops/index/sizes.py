@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from icepuffin.ops.tasks.file_balls import MAX_BALLS
+
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
 LARGEST_SAMPLE = 200_000
@@ -9,6 +11,14 @@ SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
 MAX_BLOB_BYTES = 2**31 - 1
 """Bytes of a blob, at most: no Java reader takes more"""
+
+BALL_BYTES = 48 * 1024**2
+"""Balls of all files of an index without graphs, up to which a file has more than one"""
+
+
+def balls_per_file(files: int, dims: int) -> int:
+    """Most balls of a file in an index without graphs."""
+    return max(1, min(MAX_BALLS, BALL_BYTES // (max(1, files) * (4 * dims + 8))))
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:

@@ -50,7 +50,7 @@ def run_requirements(
     summary = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
     file_bytes = int(summary.get("total-files-size", 0))
     shards, largest = 0, 0
-    for definition in definitions:
+    for definition in (definition for definition in definitions if definition.has_graphs):
         dims = _dimensions(table, definition.name)
         vectors = 4 * dims * rows if dims else _FILE_FACTOR * file_bytes
         has_totals = "total-records" in summary and (dims or file_bytes or not rows)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.index.changes import LaterDeletes
+from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
@@ -112,6 +113,18 @@ def load_version(
     enclosed = covered.difference(*(masker.revived(*pair) for pair in zip(ids, shards, strict=True)))
     version = version_of(opened, dict(zip(ids, shards, strict=True)), covered, column_is_double=column_is_double)
     return replace(version, enclosed=enclosed)
+
+
+def load_balls(opened: OpenVersion, live: LiveFiles, *, column_is_double: bool) -> LoadedVersion:
+    """A version without shards. It covers the files that it knows, whose rows are read from the data files.
+
+    Its balls hold where no row is live that was deleted in the version's own snapshot.
+    """
+    same, slots = same_files(opened, live), covered_paths(opened)
+    later_deletes = LaterDeletes(opened)
+    enclosed = (number for path, number in same.items() if later_deletes.were_added(live.files[number], slots[path]))
+    version = version_of(opened, {}, frozenset(same.values()), column_is_double=column_is_double)
+    return replace(version, enclosed=frozenset(enclosed))
 
 
 def _version_on_demand(

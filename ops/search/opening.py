@@ -25,6 +25,7 @@ from icepuffin.ops.catalog.snapshots import (
     table_name,
 )
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.datafile import holds_doubles
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
@@ -34,7 +35,7 @@ from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.live_recall import RecallSampler
-from icepuffin.ops.search.loaded_version import LoadedVersion, load_version
+from icepuffin.ops.search.loaded_version import LoadedVersion, load_balls, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
@@ -45,6 +46,7 @@ from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.threads import thread_count
 from icepuffin.puffin.errors import PuffinError
 
+_BALLS = "the index has no graphs: data files in reach are read here"
 _MAX_VERSIONS_OPENED = 16
 """Versions that are opened for a snapshot without its own: those of the snapshots nearest to it in the history"""
 
@@ -401,6 +403,9 @@ def _load(
 ) -> tuple[LoadedVersion | DistributedVersion, str]:
     """The version, loaded in its tier, and the reason for this tier."""
     cache = process_cache().settings
+    if not opened.definition.has_graphs:
+        column_is_double = holds_doubles(target.schema, target.field_id)
+        return load_balls(opened, target.live, column_is_double=column_is_double), _BALLS
     job = SearchJob(target.live, target.schema, target.field_id, target.metric, target.storage, opened, cache=cache)
     tier = choose_tier(opened, job, resources.runner, resources.in_process_mb)
     if tier.remote and resources.runner is not None:

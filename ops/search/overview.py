@@ -75,6 +75,15 @@ class Overview:
     packs: tuple[PackState, ...] = ()
     wide_curve: tuple[Width, ...] = ()
     """Recall curve for 100 rows; empty where a shard was made by a release that did not measure it"""
+    balls: int = 0
+    """Balls around the files' vectors, by which files are ruled out"""
+    files: int = 0
+    """Data files that the version knows"""
+
+    @property
+    def without_graphs(self) -> str:
+        """What an index without graphs holds, in words; empty where there are shards."""
+        return "" if self.shards else f"no graphs: {self.balls:,} balls around the vectors of {self.files:,} files"
 
     @property
     def bytes_alone(self) -> int:
@@ -137,6 +146,8 @@ def overview(
         file_bytes=opened.file_size,
         packs=_packs(table, opened),
         wide_curve=model.wide_curve,
+        balls=int(opened.centroid.properties.get("entries", 0)),
+        files=sum(file.present for file in opened.routing.files),
     )
 
 

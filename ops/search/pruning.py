@@ -43,6 +43,11 @@ class FileBalls:
         """No ball around any file: no file is out of reach."""
         return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
 
+    @property
+    def description(self) -> str:
+        """Number of balls and of their files, in words."""
+        return f"{len(self.radii)} balls of the centroid index, of {len(np.unique(self.numbers))} files"
+
     def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
         """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.
 
@@ -58,6 +63,17 @@ class FileBalls:
             reachable[balls[gaps <= limits[query]]] = True
         return reachable
 
+    def bounds(self, queries: F64, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[Q, files]: a distance, as `metric` reports it, that no row of a file is under; 0 without a ball.
+
+        `rounded` as in `reachable`.
+        """
+        nearest = np.full((len(queries), self.files), np.inf)
+        for query, balls, gaps in self._gaps(queries, metric, rounded=rounded):
+            np.minimum.at(nearest[query], balls, gaps)
+        nearest[np.isinf(nearest)] = 0.0
+        return _reported(nearest, metric)
+
     def nearest(self, queries: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q]: a distance, as `metric` reports it, that no row of `files` is under; inf where there are none.
 
@@ -66,8 +82,7 @@ class FileBalls:
         nearest = np.full(len(queries), np.inf)
         for query, balls, gaps in self._gaps(queries, metric, rounded=rounded):
             nearest[query] = min(nearest[query], gaps[files[balls]].min(initial=np.inf))
-        nearest = np.maximum(0.0, (nearest - _TINY) / (1 + _ROUNDING))
-        return nearest**2 / 2 if metric is Metric.COSINE else nearest
+        return _reported(nearest, metric)
 
     def _gaps(self, queries: F64, metric: Metric, *, rounded: bool) -> Iterator[tuple[int, I64, F64]]:
         """(query, file number of each ball, Euclidean distance of each ball's surface from the query) of some balls.
@@ -87,6 +102,12 @@ class FileBalls:
                 yield number, self.numbers[block], distances - reach[block]
 
 
+def _reported(gaps: F64, metric: Metric) -> F64:
+    """Gaps between queries and balls as distances that `metric` reports, of rows right behind them."""
+    nearest = np.maximum(0.0, (gaps - _TINY) / (1 + _ROUNDING))
+    return np.asarray(nearest**2 / 2) if metric is Metric.COSINE else nearest
+
+
 class FilePruner:
     """Decides which files a range search reads. The balls are read with the first query that needs them; thread-safe.
 
@@ -100,8 +121,7 @@ class FilePruner:
 
     def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, Pruning, tuple[str, ...]]:
         """bool[files] that may hold a row under a threshold, what that saves, and warnings of what is unreadable."""
-        counts = np.array([file.record_count for file in self._target.live.files], np.int64)
-        reachable = np.ones(len(counts), np.bool_)
+        reachable = np.ones(len(self._target.live.files), np.bool_)
         unreadable: tuple[str, ...] = ()
         opened, loaded = self._choice.opened, self._choice.loaded
         if opened is None or loaded is None:
@@ -111,10 +131,26 @@ class FilePruner:
         else:
             balls, unreadable = self._read(opened, loaded)
             reachable = balls.reachable(queries, thresholds, rounded=loaded.column_is_double)
-            why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
-        pruned = ~reachable
-        saved = Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
-        return reachable, saved, unreadable
+            why = balls.description
+        return reachable, self._saved(~reachable, why), unreadable
+
+    def bounds(self, queries: F64) -> tuple[F64, tuple[str, ...]]:
+        """(f64[Q, files]: a distance that no row of a file is under, warnings of what is unreadable). Not by inner
+        product. There must be a version.
+        """
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            raise ValueError("there is no version")
+        balls, unreadable = self._read(opened, loaded)
+        return balls.bounds(queries, self._target.metric, rounded=loaded.column_is_double), unreadable
+
+    def saved(self, pruned: Bool) -> Pruning:
+        """What it saves not to read the files `pruned` bool[files], by the balls that `bounds` has read."""
+        return self._saved(pruned, self._balls[0].description if self._balls else "")
+
+    def _saved(self, pruned: Bool, why: str) -> Pruning:
+        counts = np.array([file.record_count for file in self._target.live.files], np.int64)
+        return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
 
     def nearest_pruned(self, queries: F64, reachable: Bool) -> F64:
         """f64[Q]: a distance that no row of the files that are not `reachable` is under; inf where all are."""

@@ -16,10 +16,12 @@ from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import ExactTopK
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.candidates import DistanceReader, Hits
+from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.pruning import FilePruner
@@ -77,6 +79,22 @@ class CertifiedHits:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NearestRows:
+    """The k nearest rows per query by the data files in reach, the proof of it, and its cost."""
+
+    candidates: Candidates
+    certificate: Certificate
+    pruning: Pruning
+    compared: int
+    """Rows whose vectors were compared"""
+    warnings: tuple[str, ...] = ()
+
+    def profile(self, first: Profile) -> Profile:
+        """The profile of the search, from one that lacks the proof."""
+        return replace(first, strategy="pruned scan", pruning=self.pruning, certificate=self.certificate)
+
+
 class RangeSearch:
     """Range searches of one reader. Thread-safe."""
 
@@ -93,7 +111,7 @@ class RangeSearch:
         self._vectors = vectors
         self._pruner = FilePruner(target, choice)
         loaded = choice.loaded
-        self._version = loaded if isinstance(loaded, LoadedVersion) and loaded.exact else None
+        self._version = loaded if isinstance(loaded, LoadedVersion) and loaded.exact and len(loaded.shards) else None
         """Version whose vectors are compared; None where they are rounded, or not in this process"""
         self._scanned = sorted(tail if self._version else choice.covered.union(tail))
         """File numbers of the data files that are read, unless they are pruned"""
@@ -119,6 +137,35 @@ class RangeSearch:
             read=answer.read,
             bytes_read=meter.bytes + 4 * answer.read * queries.shape[1],
             warnings=answer.warnings,
+        )
+
+    def nearest(self, queries: F64, k: int, matches: Matches | None, skipped: SkippedRows) -> NearestRows:
+        """The k nearest rows (that match) of each query, from the data files. Not by inner product.
+
+        Files are read in the order of their lower bounds. None is left that may hold one of the k nearest rows of a
+        query: its bound is over the distance of the k-th row by then. `skipped` counts rows without a distance.
+        """
+        bounds, unreadable = self._pruner.bounds(queries)
+        matching = (number for number in self._scanned if matches is None or number in matches.positions)
+        numbers = np.array(list(matching), np.intp)
+        order = numbers[np.argsort(bounds[:, numbers].min(axis=0, initial=np.inf), kind="stable")]
+        top = ExactTopK(queries, k, self._vectors.metric)
+        pruned = np.isin(np.arange(len(self._live.files)), numbers)
+        compared = 0
+        while len(order := order[(bounds[:, order] <= top.farthest[:, None]).any(axis=0)]):
+            number, order = FileNumber(int(order[0])), order[1:]
+            pruned[number] = False
+            for rows in self._vectors.rows([number], queries.shape[1], matches, skipped):
+                top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
+                compared += len(rows.positions)
+        addresses, distances = top.result()
+        pruned_from = bounds[:, pruned].min(axis=1, initial=np.inf)
+        return NearestRows(
+            candidates=Candidates(*rows_at(addresses), distances),
+            certificate=Certificate(tuple(distances[:, -1].tolist()), tuple(pruned_from.tolist())),
+            pruning=self._pruner.saved(pruned),
+            compared=compared,
+            warnings=unreadable,
         )
 
     @property

@@ -46,6 +46,7 @@ _CUT_IN_DOUBT = (
     "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
     "be missing; a larger oversample finds more, within and exact scans find all"
 )
+_NO_GRAPHS = "the index has no graphs: its answers are exact, whatever the search parameters are"
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
@@ -102,7 +103,9 @@ class IndexReader:
         self._attributes = (
             Attributes(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
         )
-        self._parameters = ParameterChooser(choice.loaded)
+        self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
+        """Whether files are ruled out by their balls, and all rows of the others are compared"""
+        self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded)
         self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows)
         loaded = choice.loaded
         self._tier: Tier = (
@@ -159,6 +162,12 @@ class IndexReader:
     def tail(self) -> tuple[FileNumber, ...]:
         """File numbers of the freshness tail, which every search scans."""
         return self._coverage.tail
+
+    @property
+    def scanned(self) -> tuple[FileNumber, ...]:
+        """File numbers of all files that no shard answers for: the freshness tail, or every file without graphs."""
+        covered = self._choice.covered if self._is_pruned_scan else ()
+        return tuple(sorted({*self.tail, *covered}))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -237,23 +246,27 @@ class IndexReader:
         clock = StageClock()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
-        to_certify = certified and self._choice.loaded is not None  # an exact scan needs no proof
-        if to_certify:
+        if certified and self._choice.loaded is not None:
             self._require_certifiable()
+        # an exact scan needs no proof, and a pruned one has it
+        to_certify = certified and not self._is_pruned_scan and self._choice.loaded is not None
         vectors = prepare_queries(queries, self._metric, self._choice.dims)
         returned = field_ids(self._target.schema, columns, self.table)
         k = min(k, self._max_k)
         matches = self._matches(where, clock)
-        parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
+        parameters, warnings = self._parameters_of(k, options, matches)
         rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
         try:
             answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
             clock.lap("index")
             if self._sampler is not None and self._sampler.share:
                 self._sample_recall(self._sampler, vectors, k, matches, answer.candidates)
-            candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
+            candidates, scanned, skipped, nearest = answer.candidates, 0, SkippedRows(), None
             width = candidates.files.shape[1] + k if answer.rounded_directions else k
-            if self.tail:
+            if self._is_pruned_scan:
+                nearest = self._range_search.nearest(vectors, k, matches, skipped)
+                candidates, scanned = nearest.candidates, nearest.compared
+            elif self.tail:
                 tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
                 candidates = merge([candidates, tail_candidates], width)
             clock.lap("scan")
@@ -295,6 +308,8 @@ class IndexReader:
         doubts = (*doubts, *skipped.warnings)
         if certified_hits is not None:
             profile, doubts = certified_hits.profile(profile), certified_hits.warnings
+        if nearest is not None:
+            profile, doubts = nearest.profile(profile), (*nearest.warnings, *doubts)
         return self._result(rows, profile, (*warnings, *doubts))
 
     def within(
@@ -460,7 +475,7 @@ class IndexReader:
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
         k = min(k, self._max_k)
         matches = self._matches(where, StageClock())
-        parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
+        parameters, warnings = self._parameters_of(k, options, matches)
         return SearchRequest(k, parameters, matches), warnings
 
     def _newest(self) -> "IndexReader":
@@ -479,6 +494,14 @@ class IndexReader:
         matches = self._match_cache.get(where, find)
         clock.lap("filter")
         return matches
+
+    def _parameters_of(
+        self, k: int, options: SearchOptions, matches: Matches | None
+    ) -> tuple[SearchParameters | None, tuple[str, ...]]:
+        """The search parameters (None where no graph is searched), and warnings of options that were not followed."""
+        if self._is_pruned_scan:
+            return None, () if options == SearchOptions() else (_NO_GRAPHS,)
+        return self._parameters.choose(k, options, filtered=matches is not None)
 
     def _search_index(
         self,
@@ -509,8 +532,8 @@ class IndexReader:
     def _why_no_recall(self, share: float) -> str:
         """Why the recall of queries is not measured; empty where it is."""
         loaded = self._choice.loaded
-        if loaded is None:
-            return "every row is compared: answers are exact"
+        if loaded is None or self._is_pruned_scan:
+            return "every row that may be near enough is compared: answers are exact"
         if not isinstance(loaded, LoadedVersion):
             return "tasks search the index, which is not in this process"
         if loaded.lean or not loaded.exact:

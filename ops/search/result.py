@@ -98,8 +98,8 @@ class Profile:
     why: str
     """Reason for the path that was taken, in words"""
     strategy: str
-    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search); of a
-    certified search with ` + certified`"""
+    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search),
+    `pruned scan` (an index without graphs); of a certified search with ` + certified`"""
     shards: int
     nodes_expanded: int
     distances: int

@@ -112,7 +112,7 @@ def knn_join(
     names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
     schema = _schema(left.schema, on, names, prefix, job)
     cores = SparkRunner(left.sparkSession).parallelism
-    shares = _shares(job, reader.tail, cores)
+    shares = _shares(job, reader.scanned, cores)
     join = Join(
         job=job.serialize(),
         request=request,

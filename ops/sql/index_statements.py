@@ -41,7 +41,9 @@ def run_on(
 def _create(table: Table, statement: CreateIndex) -> Answer:
     if statement.if_not_exists and _has(table, statement.name):
         return message_of(f"{statement.table} has an index {statement.name} already")
-    definition = IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement))
+    definition = IndexDefinition(
+        name=statement.name, column=statement.column, method=statement.method, **_parameters(statement)
+    )
     name = create_index(table, definition).name
     return message_of(f"index {name} is defined; REFRESH INDEX {name} ON {statement.table} builds it")
 
@@ -64,7 +66,7 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     definitions = list_definitions(table)
     columns: dict[str, list[Any]] = {
         name: [getattr(definition, name) for definition in definitions]
-        for name in ("name", "column", "metric", "vectors")
+        for name in ("name", "column", "method", "metric", "vectors")
     }
     columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]
     tagged = [tagged_version(table, definition.name) for definition in definitions]
@@ -77,6 +79,8 @@ def _has(table: Table, index: str) -> bool:
 
 
 def _parameters(statement: CreateIndex) -> dict[str, Any]:
+    if "method" in statement.options:
+        raise SqlError(f"WITH (method = ...): the method stands behind USING, which is {statement.method} here")
     unknown = [key for key in statement.options if key not in INDEX_PARAMETERS and key != "filters"]
     if unknown:
         raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(INDEX_PARAMETERS)}, filters")

@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
+from icepuffin.ops.index.definition import METHODS
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -122,14 +123,16 @@ def _without_comments(text: str) -> str:
 def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowIndexes | None:
     """One of the four statements on indexes; None for other texts."""
     if match := _CREATE.fullmatch(text):
-        if match["kind"].lower() != "diskann":
-            raise SqlError(f"USING {match['kind']}: the only kind of index is diskann")
+        method = match["kind"].lower()
+        if method not in METHODS:
+            raise SqlError(f"USING {match['kind']}: the kinds of indexes are {', '.join(METHODS)}")
         return CreateIndex(
             _bare(match["table"]),
             _bare(match["name"]),
             _bare(match["column"]),
             _options(match["options"] or ""),
             if_not_exists=bool(match["unless"]),
+            method=method,
         )
     if match := _REFRESH.fullmatch(text):
         return RefreshIndex(_bare(match["table"]), _bare(match["name"]))
@@ -139,7 +142,8 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
         return ShowIndexes(_bare(match["table"]))
     if re.match(r"\s*(CREATE|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
         raise SqlError(
-            "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
+            "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)] "
+            "(or USING centroid), "
             "REFRESH INDEX name ON ns.t, DROP INDEX [IF EXISTS] name ON ns.t or SHOW INDEXES ON ns.t"
         )
     return None

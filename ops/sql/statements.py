@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.definition import METHODS
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -55,7 +56,7 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """CREATE INDEX [IF NOT EXISTS] name ON table USING diskann (column) [WITH (parameter = value, ...)]."""
+    """CREATE INDEX [IF NOT EXISTS] name ON table USING method (column) [WITH (parameter = value, ...)]."""
 
     table: str
     name: str
@@ -63,6 +64,8 @@ class CreateIndex:
     options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     """Whether an index of that name that exists is no error (IF NOT EXISTS)"""
+    method: str = METHODS[0]
+    """Method of the index, as `IndexDefinition.method`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,19 @@ def merge_balls(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
     return [(center, _widened(reaches.max()))]
 
 
+def rows_outside(vectors: npt.NDArray[np.float32], balls: list[Ball]) -> int:
+    """Number of prepared vectors f32[n, D] that lie in none of the balls, rounding included."""
+    outside = 0
+    for start in range(0, len(vectors), _ROWS_AT_ONCE):
+        rows = vectors[start : start + _ROWS_AT_ONCE].astype(np.float64)
+        inside = np.zeros(len(rows), np.bool_)
+        for center, radius in balls:
+            gaps = rows - center
+            inside |= np.sqrt(np.einsum("ij,ij->i", gaps, gaps)) <= radius * (1 + vectors.shape[1] * 2.0**-22)
+        outside += len(rows) - int(inside.sum())
+    return outside
+
+
 def _widened(radius: float) -> float:
     """A radius that is not below the true one: distances are sums in f32."""
     return float(np.float32(radius) * np.float32(1 + 1e-5) + np.float32(1e-6))

@@ -38,7 +38,11 @@ def bar(share: float, width: int = _BAR_CELLS) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _shards(overview: "Overview") -> "Table":
+def _shards(overview: "Overview") -> "Table | Text":
+    if overview.without_graphs:
+        from rich.text import Text
+
+        return Text(f"version of snapshot {overview.base_snapshot_id}: {overview.without_graphs}")
     table = new_table(f"shards of the version of snapshot {overview.base_snapshot_id}; ░ tombstones")
     for name in ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""):
         table.add_column(name, justify="right" if name else "left")

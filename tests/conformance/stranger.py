@@ -93,6 +93,33 @@ class Version:
                 matches.append((far, str(self.path(slot)), row))
         return sorted(matches)[:k]
 
+    def scan(self, query: np.ndarray, k: int) -> tuple[list[Row], int]:
+        """Without shards: the k nearest rows, and how many files were read. Of tables without deletes."""
+        reader.need(not self.shards and not len(self.routing["codebook"]), "shards")
+        metric = self.centroid["metric"]
+        own = prepared(query, metric)
+        matches: list[Row] = []
+        read = 0
+        slots = {entry[-1]: slot for slot, entry in enumerate(self.routing["files"]) if entry[0]}
+        bounds = {name: np.inf if any(self.balls_of(name)) else 0.0 for name in slots}
+        for name in slots:
+            for center, radius in self.balls_of(name):
+                gap = np.linalg.norm(own - center) - radius * (1 + len(query) * 2.0**-22)
+                bounds[name] = min(bounds[name], max(0.0, gap))
+        for name in sorted(slots, key=lambda name: bounds[name]):
+            bound = bounds[name] ** 2 / 2 if metric == 1 else bounds[name]
+            if len(matches) == k and bound * (1 - 1e-6) - 1e-9 > matches[-1][0]:
+                continue
+            read += 1
+            path = self.path(slots[name])
+            vectors = pq.read_table(path, columns=["embedding"])["embedding"].to_pylist()
+            far = [reported(metric, compare(metric, own, prepared(np.array(vector), metric))) for vector in vectors]
+            matches = sorted(matches + [(value, str(path), row) for row, value in enumerate(far)])[:k]
+        return matches, read
+
+    def balls_of(self, name: str) -> list[tuple[np.ndarray, float]]:
+        return [(center, far) for center, file, far in self.centroid["entries"] if self.centroid["files"][file] == name]
+
     def files_within(self, query: np.ndarray, limit: float) -> set[str]:
         """Files that may hold a row nearer than a Euclidean limit."""
         files = set()

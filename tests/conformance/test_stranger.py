@@ -32,6 +32,7 @@ from icepuffin.puffin.blobs.theta import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.search.clusters import CENTERS, clustered
 from tests.repository import REPOSITORY
 
 TableFactory = Callable[..., Table]
@@ -142,6 +143,27 @@ def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
         files = {task.file.file_path for task in table.scan().plan_files()}
         assert result.profile.pruning is not None
         assert len(files) - result.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_a_stranger_searches_a_version_without_graphs(table_factory: TableFactory, metric: str) -> None:
+    definition = replace(DEFINITION, metric=metric, method="centroid")
+    table = table_factory()
+    for number, center in enumerate(CENTERS[:4]):
+        table.append(clustered(100 * number, 40, center.tolist()))
+    index_head(table, definition)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    assert version.advice == []
+    query = np.asarray(CENTERS[2] + 0.05)
+    result = open_index(table, definition, storage=STORAGE).search(query, 5, columns=["id"])
+    others, read = version.scan(query, 5)
+    assert [row["id"] for row in result] == [
+        pq.read_table(path, columns=["id"])["id"][row].as_py() for _, path, row in others
+    ]
+    np.testing.assert_allclose([far for far, _, _ in others], result.rows["distance"].to_pylist(), rtol=1e-9)
+    assert result.profile.pruning is not None
+    assert read == 4 - result.profile.pruning.files_pruned < 4
 
 
 def with_community_names(path: Path) -> None:

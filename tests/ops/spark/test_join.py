@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.spark.knn_join import KnnJoin
 
 pytestmark = pytest.mark.jvm
+BALLS = replace(DEFINITION, name="balls", method="centroid")
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 
 
@@ -35,6 +36,7 @@ def table(table_factory: Callable[..., Table]) -> Table:
     new_table.append(make_rows(300, 600))
     index_head(new_table)
     index_head(new_table, replace(LEAN, name="lean"))
+    index_head(new_table, BALLS)
     new_table.refresh()
     new_table.append(make_rows(600, 700))
     file = live_files(new_table, new_table.metadata.current_snapshot_id or 0).files[0]
@@ -65,6 +67,7 @@ def in_order(found: "KnnJoin") -> pa.Table:
         (replace(LEAN, name="lean"), {"columns": ["name", "section"], "search_list": 30}),
         (replace(LEAN, name="lean"), {"columns": []}),
         (DEFINITION, {"columns": ["id"], "shards": 2, "where": "section != 'section 1'"}),
+        (BALLS, {"columns": ["id"], "where": "section != 'section 1'"}),
     ],
 )
 def test_the_join_gives_the_rows_of_the_reader(

@@ -144,6 +144,7 @@ def test_statements_on_indexes() -> None:
     assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
     assert parse("/* gone */ drop index if exists i on ns.t -- now") == DropIndex("ns.t", "i", if_there=True)
+    assert parse("CREATE INDEX i ON t USING Centroid (v)") == CreateIndex("t", "i", "v", method="centroid")
     soft = parse("CREATE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
     assert soft == CreateIndex("ns.t", "i", "v", if_not_exists=True)
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
@@ -165,7 +166,7 @@ def test_statements_on_indexes() -> None:
         ("SELECT id FROM t TIMESTAMP AS OF 'main' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it is a time, such as"),
         ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
-        ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
+        ("CREATE INDEX i ON t USING hnsw (v)", "kinds of indexes are diskann, centroid"),
         ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write parameter = value"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers, but a list of texts"),
         ("SELECT id FROM t ORDER BY l2_distance(v, 'a') LIMIT 3", "no list of numbers, but a text"),

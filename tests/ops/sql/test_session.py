@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.ops.index import DefinitionError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.storage.local import to_path
@@ -99,9 +100,28 @@ def test_what_no_index_answers_needs_spark(session: SqlSession) -> None:
 def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
     (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
     assert isinstance(shown.pop("snapshot_id"), int)
-    assert shown == {"name": "e", "column": "embedding", "metric": "l2", "vectors": "f32", "versions": 1}
+    of_definition = {"name": "e", "column": "embedding", "method": "diskann", "metric": "l2", "vectors": "f32"}
+    assert shown == {**of_definition, "versions": 1}
     assert session.sql("DROP INDEX e ON db.t").rows["tag"].to_pylist() == ["ann_e"]
     assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
+
+
+def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
+    session.sql("DROP INDEX e ON db.t")
+    text = f"SELECT id, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.t ORDER BY d LIMIT 5"
+    exact = session.sql(text).rows
+    with pytest.raises(SqlError, match="stands behind USING"):
+        session.sql("CREATE INDEX b ON db.t USING diskann (embedding) WITH (method = 'centroid')")
+    session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    assert session.sql("REFRESH INDEX b ON db.t").rows["action"].to_pylist() == ["built"]
+    result = session.sql(text)
+    assert result.rows.equals(exact)
+    assert result.search is not None
+    assert result.search.profile.strategy == "pruned scan"
+    (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
+    assert (shown["name"], shown["method"]) == ("b", "centroid")
+    with pytest.raises(DefinitionError, match="triangle inequality"):
+        session.sql("CREATE INDEX c ON db.t USING centroid (embedding) WITH (metric = 'ip')")
 
 
 def test_scripts_may_run_twice(session: SqlSession) -> None:

@@ -1,0 +1,69 @@
+"""Versions of an index without graphs: balls around the vectors of each data file. See docs/concepts.md.
+
+They are made of the files that are new, each read once; the balls of other files are the base version's.
+"""
+
+from functools import partial
+
+import numpy as np
+import pyarrow.compute as pc
+
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.index.layout import Layout
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.sizes import balls_per_file
+from icepuffin.ops.index.slots import assign_slots, file_table
+from icepuffin.ops.index.stages import ReadSummary, ShardSet
+from icepuffin.ops.live_rows import read_live
+from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.vectors import with_vector
+
+
+def enclose_files(
+    plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: StageProgress | None = None
+) -> ShardSet | None:
+    """Enclose the vectors of the files that are new. No shard is made.
+
+    Returns None where no live row has a vector. Raises VectorColumnError, StorageError.
+    """
+    base = plan.base if plan.action is Action.REFRESHED else None
+    dims = base.routing.dims if base else _dims(plan, storage)
+    if dims is None:
+        return None
+    slotted = assign_slots(plan)
+    added = {file.path for file in plan.added}
+    new = [(slot, file) for slot, file in slotted if file.path in added]
+    runner = small_work_runner(runner, 4 * dims * sum(file.record_count for _, file in new))
+    tasks = [
+        EnclosureTask(
+            files=group,
+            schema=plan.schema,
+            field_id=plan.field_id,
+            metric=plan.definition.metric,
+            dims=dims,
+            most_balls=balls_per_file(len(slotted), dims),
+            seed=plan.definition.seed,
+            storage=storage,
+            threads=runner.task_threads,
+        )
+        for group in balanced_groups(new, runner, lambda item: (item[0], item[1].record_count))
+    ]
+    watched = None if progress is None else partial(progress, "enclose")
+    read = ReadSummary.of(runner.run(enclose, tasks, label="enclose vectors", progress=watched))
+    layout = Layout(np.empty((0, dims), np.float32), np.empty(0, np.uint32), 0, None)
+    return ShardSet(layout, file_table(plan, slotted, read.rows, {}, frozenset()), (), read)
+
+
+def _dims(plan: VersionPlan, storage: StorageConfig) -> int | None:
+    """Dimensions of the first vector; None where no live row has one. Reads one batch, mostly."""
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
+    for file in plan.live.files:
+        store = open_storage(file.path, storage)
+        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted[file.path]):
+            _, column = with_vector(batch)
+            if len(column):
+                return int(pc.list_value_length(column)[0].as_py())
+    return None

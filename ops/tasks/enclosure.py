@@ -1,0 +1,113 @@
+"""Enclosing the vectors of data files in balls, and checking that they lie there: what an index without graphs is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls, rows_outside
+from icepuffin.ops.tasks.staged_blocks import StagedRows
+from icepuffin.ops.tasks.vectors import VectorFiles, prepared
+
+_ROWS_PER_BALL = 16
+"""Rows of a file per ball, at least: fewer gain nothing"""
+_SAMPLE_ROWS = 2_048
+"""Rows that the centres of a file's balls are made from: of its first batch, evenly spread. Any centres will do"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnclosureTask:
+    """Data files whose vectors are to be enclosed."""
+
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file)"""
+    schema: Schema
+    field_id: int
+    metric: Metric
+    dims: int
+    most_balls: int
+    """Most balls per file"""
+    seed: int
+    storage: StorageConfig
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BallCheckTask:
+    """Data files whose vectors are to be compared with their balls."""
+
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file)"""
+    balls: Mapping[FileSlot, list[Ball]]
+    schema: Schema
+    field_id: int
+    metric: Metric
+    dims: int
+    storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """The live rows of a file that have a vector."""
+
+    slot: FileSlot
+    rows: int
+    outside: int
+    """Rows in none of the file's balls"""
+
+
+def enclose(task: EnclosureTask) -> StagedRows:
+    """Read each file once, and enclose its live rows. No row is staged. Memory: a batch of rows.
+
+    Raises VectorColumnError naming file and row for vectors that have no distance from others.
+    """
+    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    live_rows: list[tuple[FileSlot, int]] = []
+    balls: list[tuple[FileSlot, Ball]] = []
+    for slot, file in task.files:
+        count, centers, reach = 0, np.empty((0, task.dims), np.float32), np.empty(0, np.float32)
+        for positions, raw in vectors_of.read(file):
+            vectors = prepared(raw, positions, file, task.metric)
+            if not count:
+                centers = _centers(vectors, task)
+                reach = np.full(len(centers), -1.0, np.float32)
+            labels, squared = kmeans.assign(vectors, centers, threads=task.threads)
+            np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
+            count += len(positions)
+        live_rows.append((slot, count))
+        balls += [(slot, ball) for ball in partition_balls(reach, centers)]
+        pa.default_memory_pool().release_unused()
+    return StagedRows((), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, task.dims))
+
+
+def _centers(vectors: npt.NDArray[np.float32], task: EnclosureTask) -> npt.NDArray[np.float32]:
+    """f32[k, D], the centres of a file's balls, by its first batch of prepared vectors f32[n, D]."""
+    sample = vectors[:: -(-len(vectors) // _SAMPLE_ROWS)]
+    return kmeans.train(
+        np.ascontiguousarray(sample),
+        max(1, min(task.most_balls, len(sample) // _ROWS_PER_BALL)),
+        seed=task.seed,
+        threads=task.threads,
+    )
+
+
+def check_balls(task: BallCheckTask) -> list[CheckedFile]:
+    """Compare the vectors of all live rows with the balls of their files. Memory: a batch of rows.
+
+    Raises VectorColumnError, DataFileError, StorageError.
+    """
+    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    checked = []
+    for slot, file in task.files:
+        rows = outside = 0
+        for positions, raw in vectors_of.read(file):
+            rows += len(positions)
+            outside += rows_outside(prepared(raw, positions, file, task.metric), task.balls.get(slot, []))
+        checked.append(CheckedFile(slot, rows, outside))
+    return checked

@@ -1,0 +1,214 @@
+"""An index without graphs: balls around the vectors of each data file, made and refreshed file by file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
+from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.index.sizes import BALL_BYTES, balls_per_file
+from icepuffin.ops.index.version_reader import open_version, read_centroids
+from icepuffin.ops.model import Action
+from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.overview import overview
+from icepuffin.ops.tasks import enclosure
+from icepuffin.ops.tasks.file_balls import MAX_BALLS
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import ROWS, STORAGE
+from tests.ops.index.comparison import index_head
+from tests.ops.search.clusters import CENTERS, clustered
+
+TableFactory = Callable[..., Table]
+BALLS = IndexDefinition(name="b", column="embedding", metric="l2", method="centroid")
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """Four files, each about one point."""
+    new_table = table_factory()
+    for number, center in enumerate(CENTERS[:4]):
+        new_table.append(clustered(100 * number, 100, center.tolist()))
+    return new_table
+
+
+def require_exact(table: Table, definition: IndexDefinition = BALLS) -> Coverage:
+    """The answers are those of an exact scan, and the version at the tag has no faults."""
+    query_vectors = np.asarray(CENTERS[1:3] + 0.1, np.float32)
+    result = open_index(table.refresh(), definition, storage=STORAGE).search(query_vectors, 7, columns=["id"])
+    exact = open_exact(table, "embedding", definition.metric, storage=STORAGE)
+    assert result.rows.equals(exact.search(query_vectors, 7, columns=["id"]).rows)
+    version = tagged_version(table, definition.name)
+    assert version is not None
+    assert check_integrity(table, version, STORAGE).faults == ()
+    return result.coverage
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_a_version_is_balls_and_no_shard(table: Table, metric: str) -> None:
+    definition = replace(BALLS, metric=metric)
+    report = index_head(table, definition)
+    assert (report.action, report.shards, report.rows, report.inserted) == (Action.BUILT, 0, 400, 400)
+    assert report.bytes_total < 8_000
+    assert require_exact(table, definition) is Coverage.EXACT_VERSION
+    shown = overview(table, definition, STORAGE)
+    assert shown is not None
+    assert (shown.balls, shown.files, shown.coverage) == (24, 4, 1.0)
+    assert drop_index(table, "b") == ("ann_b",)
+
+
+def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
+    """A new file, one with deleted rows, and one that is gone."""
+    before = index_head(table, BALLS)
+    files = live_files(table, table.refresh().metadata.current_snapshot_id or 0).files
+    append_position_deletes(table, {files[0].path: np.arange(30)})
+    table.append(clustered(400, 50, CENTERS[4].tolist()))
+    table.delete("id >= 300 and id < 400")
+    plan = plan_version(table, BALLS, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    expected = estimate.estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    report = index_head(table, BALLS)
+    assert (before.rows, report.action, report.rows) == (400, Action.REFRESHED, 320)
+    assert report.inserted == expected.inserted == 70 + 50
+    assert report.gone == 400 + 120 - 320
+    assert require_exact(table) is Coverage.EXACT_VERSION
+    assert index_head(table, BALLS).action is Action.REUSED
+    assert rebuild_tombstoned_shards(table, BALLS, runner=LocalRunner(1), storage=STORAGE) is None
+
+
+def test_a_table_that_is_written_anew_is_refreshed_like_any_other(table: Table) -> None:
+    index_head(table, BALLS)
+    table.overwrite(table.scan().to_arrow().sort_by([("id", "descending")]))
+    assert index_head(table, BALLS).action is Action.REFRESHED
+    assert require_exact(table) is Coverage.EXACT_VERSION
+
+
+def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:
+    index_head(table, BALLS)
+    first = table.refresh().metadata.current_snapshot_id or 0
+    table.append(clustered(400, 50, CENTERS[4].tolist()))
+    index_head(table, BALLS)
+    table.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
+    assert index_head(table, BALLS).action is Action.RETAGGED
+    assert require_exact(table) is Coverage.EXACT_VERSION
+
+
+def test_rows_that_the_version_has_as_deleted_are_found_in_an_older_snapshot(table: Table) -> None:
+    """The balls of their file were made without them: there they rule out nothing."""
+    before = table.metadata.current_snapshot_id or 0
+    lone = clustered(900, 1, (40 * CENTERS[0]).tolist())
+    table.append(pa.concat_tables([clustered(901, 60, CENTERS[0].tolist()), lone]))
+    with_lone = table.refresh().metadata.current_snapshot_id or 0
+    path = next(file.path for file in live_files(table, with_lone).files if file.record_count == 61)
+    append_position_deletes(table, {path: np.array([60])})
+    index_head(table, BALLS)
+    query = np.asarray(lone["embedding"].to_pylist(), np.float32)
+    reader = open_index(table.refresh(), BALLS, snapshot=with_lone, storage=STORAGE)
+    assert reader.search(query, 1, columns=["id"]).rows["id"].to_pylist() == [900]
+    assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert open_index(table, BALLS, snapshot=before, storage=STORAGE).search(query, 1).rows["id"][0].as_py() != 900
+
+
+def test_bytes_do_not_depend_on_threads(table: Table) -> None:
+    balls = []
+    for threads in (1, 2):
+        definition = replace(BALLS, name=f"b{threads}")
+        index_head(table, definition, threads=threads)
+        version = tagged_version(table, definition.name)
+        assert version is not None
+        index = read_centroids(open_version(version, STORAGE), STORAGE)
+        balls.append((index.centroids.tobytes(), index.max_distances.tobytes(), index.file_ordinals.tobytes()))
+    assert balls[0] == balls[1]
+
+
+def test_a_row_outside_of_its_balls_is_published_by_nobody(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition_balls = enclosure.partition_balls
+    monkeypatch.setattr(
+        enclosure, "partition_balls", lambda reach, centers: partition_balls(reach * np.float32(0.5), centers)
+    )
+    with pytest.raises(CoverageError, match="lie outside of its balls"):
+        index_head(table, BALLS)
+    monkeypatch.setattr(proof, "draw_rows", lambda *_: [])
+    index_head(table, BALLS)
+    version = tagged_version(table, "b")
+    assert version is not None
+    faults = check_integrity(table, version, STORAGE).faults
+    assert len(faults) == 4
+    assert "rows lie in none of its balls" in faults[0]
+
+
+def test_rows_that_the_file_table_does_not_count_are_a_fault(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    enclose = enclosure.enclose
+
+    def miscounting(task: enclosure.EnclosureTask) -> object:
+        read = enclose(task)
+        return replace(read, live_rows=tuple((slot, rows - 1) for slot, rows in read.live_rows))
+
+    monkeypatch.setattr("icepuffin.ops.index.balls.enclose", miscounting)
+    index_head(table, BALLS)
+    version = tagged_version(table, "b")
+    assert version is not None
+    faults = check_integrity(table, version, STORAGE).faults
+    assert "100 live rows have a vector, the routing blob says 99" in faults[0]
+
+
+def test_rows_without_a_vector_are_in_no_ball(table_factory: TableFactory) -> None:
+    new_table = table_factory()
+    nothing = clustered(0, 30, CENTERS[0].tolist()).to_pydict()
+    nothing["embedding"] = [None] * 30
+    new_table.append(pa.table(nothing, schema=ROWS))
+    assert index_head(new_table, BALLS).action is Action.EMPTY
+    new_table.append(clustered(30, 40, CENTERS[1].tolist()))
+    report = index_head(new_table, BALLS)
+    assert (report.rows, report.without_vector) == (40, 30)
+    assert require_exact(new_table) is Coverage.EXACT_VERSION
+
+
+def test_conditions_are_evaluated_by_the_values_that_the_version_keeps(table: Table) -> None:
+    definition = replace(BALLS, filters=("section",))
+    index_head(table, definition)
+    table.append(clustered(400, 50, CENTERS[4].tolist()))
+    index_head(table, definition)
+    query = np.asarray(CENTERS[1], np.float32)
+    result = open_index(table.refresh(), definition, storage=STORAGE).search(query, 5, where="section = 'section 3'")
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE).search(query, 5, where="section = 'section 3'")
+    assert result.rows.equals(exact.rows)
+    assert result.profile.condition == "by the index's values of section"
+    assert require_exact(table, definition) is Coverage.EXACT_VERSION
+
+
+def test_parameters_of_graphs_change_nothing_and_are_said_to(table: Table) -> None:
+    index_head(table, BALLS)
+    assert index_head(table, replace(BALLS, max_degree=8, vectors="f16")).action is Action.REUSED
+    reader = open_index(table, BALLS, storage=STORAGE)
+    query = np.asarray(CENTERS[1], np.float32)
+    plain, narrow = reader.search(query, 5), reader.search(query, 5, search_list=10)
+    assert plain.rows.equals(narrow.rows)
+    assert plain.warnings == ()
+    assert "no graphs" in narrow.warnings[0]
+    assert reader.stats().why.endswith("answers are exact")
+
+
+def test_an_index_gets_graphs_when_its_definition_does(table: Table) -> None:
+    index_head(table, BALLS)
+    report = index_head(table, replace(BALLS, method="diskann", max_degree=16, target_recall=0.5))
+    assert (report.action, report.shards) == (Action.BUILT, 1)
+
+
+def test_inner_product_is_refused_with_the_reason() -> None:
+    with pytest.raises(DefinitionError, match="triangle inequality"):
+        replace(BALLS, metric="ip")
+
+
+def test_more_files_have_fewer_balls_each() -> None:
+    assert balls_per_file(10, 768) == MAX_BALLS
+    assert balls_per_file(10_000, 768) == 1
+    assert balls_per_file(5_000, 768) * 5_000 * (4 * 768 + 8) <= BALL_BYTES
+    assert balls_per_file(1_000_000, 768) == 1
