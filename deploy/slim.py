@@ -15,12 +15,14 @@ UNUSED = {
         "jars/hive-beeline-*.jar",  # a shell
         "jars/hive-jdbc-*.jar",
         "jars/spark-hive-thriftserver_*.jar",
+        "jars/hive-service-rpc-*.jar",
         "jars/derby*.jar",  # a Hive metastore inside of the driver
         "jars/datanucleus-*.jar",
         "jars/connect-repl",  # a Scala shell
         "jars/rocksdbjni-*.jar",  # state of streaming queries, by a setting
         "jars/scala-compiler-*.jar",  # of the Scala shell
         "jars/spark-repl_*.jar",
+        "jars/jline-*.jar",
         "jars/spark-mllib_*.jar",  # machine learning, and the linear algebra under it
         "jars/breeze*_*.jar",
         "jars/spire*_*.jar",
@@ -34,6 +36,8 @@ UNUSED = {
         "jars/netty-*-windows-*.jar",
         "data",
         "examples",
+        "ml",
+        "mllib",
     ),
     "pyarrow": (
         "include",
@@ -41,7 +45,11 @@ UNUSED = {
         "tests",
         "libarrow_flight.so*",
         "_flight.*",
+        "libarrow_python*.so",  # copies: the loader takes those named `.so.` and one number
+        "libarrow_python*.so.*.*",
     ),
+    "PIL": ("_avif.*",),  # a format of pictures; Pillow does without
+    "pillow.libs": ("libavif-*.so*",),
     "llvmlite": ("tests",),
     "pandas": ("tests",),
     "py4j": ("tests",),

@@ -194,6 +194,13 @@ def test_the_image_holds_every_package_of_the_project() -> None:
     assert {source.split("/")[0] for source in sources} <= kept
 
 
+def test_packages_of_the_image_are_installed_anew_only_where_their_pins_change() -> None:
+    """Any file that a stage has copied before it installs them makes it install them again."""
+    (stage,) = (part for part in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE) if "-r runtime.txt" in part)
+    before = stage.partition("-r runtime.txt")[0]
+    assert re.findall(r"^COPY (.+)$", before, re.MULTILINE) == ["--from=lock /lock/runtime.txt /lock/setuptools.txt ./"]
+
+
 def test_what_the_image_copies_installs_as_icepuffin_and_nothing_else(tmp_path: Path) -> None:
     expected = {
         f"{package.replace('.', '/')}/{path.relative_to(REPOSITORY / folder)}"

@@ -27,7 +27,8 @@ def build_wheel(folder: Path) -> Path:
         target = folder / source
         target.parent.mkdir(parents=True, exist_ok=True)
         if (REPOSITORY / source).is_dir():
-            shutil.copytree(REPOSITORY / source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(REPOSITORY / source, target, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(REPOSITORY / source, target)
     program = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
