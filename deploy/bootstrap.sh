@@ -234,19 +234,21 @@ catalogs() {
         python -m pytest --numprocesses 0 --verbose tests/interop/test_other_catalogs.py "$@"
 }
 
-# Servers for GCS and ADLS: Go compiles one, Node.js runs the other.
+# Servers for GCS and ADLS: Go compiles one, Node.js runs the other. Go's checksum database and a lock file say what
+# their packages must be.
 stores() {
     servers=$PWD/.cache/stores
     gcs=github.com/fsouza/fake-gcs-server@v1.56.1
-    adls=azurite@3.37.0
-    if [ "$(cat "$servers/.stamp" 2>/dev/null)" != "$gcs $adls" ]; then
+    lock=$(cat requirements/azurite/*.json | cksum)
+    if [ "$(cat "$servers/.stamp" 2>/dev/null)" != "$gcs $lock" ]; then
         for program in go npm node; do command -v $program >/dev/null || die "$program is needed and was not found"; done
         say "setting up $servers (a few minutes)"
         rm -rf "$servers"
         mkdir -p "$servers"
         GOBIN=$servers go install "$gcs"
-        npm install --silent --no-audit --no-fund --prefix "$servers" "$adls"
-        printf '%s' "$gcs $adls" >"$servers/.stamp"
+        cp requirements/azurite/*.json "$servers"
+        npm ci --silent --no-audit --no-fund --ignore-scripts --prefix "$servers"
+        printf '%s' "$gcs $lock" >"$servers/.stamp"
     fi
     ICEPUFFIN_GCS_SERVER=$servers/fake-gcs-server \
         ICEPUFFIN_ADLS_SERVER=$servers/node_modules/azurite/dist/src/blob/main.js \

@@ -1,5 +1,6 @@
 """The set-up's own parts: what it says where it cannot go on, and the certificates of a Java that it unpacked."""
 
+import json
 import os
 import re
 import shutil
@@ -91,3 +92,15 @@ def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
         linked = tmp_path / ".cache" / "namespace" / package.replace(".", "/")
         for path in (DEPLOY.parent / folder).rglob("*.py"):
             assert (linked / path.relative_to(DEPLOY.parent / folder)).samefile(path), path
+
+
+def test_every_package_of_the_server_for_adls_has_a_checksum() -> None:
+    folder = DEPLOY.parent / "requirements" / "azurite"
+    version = json.loads((folder / "package.json").read_text(encoding="utf-8"))["dependencies"]["azurite"]
+    packages = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert packages["node_modules/azurite"]["version"] == version
+    assert f"| ADLS | Azurite {version}," in (DEPLOY.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    own = packages.pop("")
+    assert own["dependencies"] == {"azurite": version}
+    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
+    assert not any("resolved" in package for package in packages.values()), "no registry is named"
