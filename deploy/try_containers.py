@@ -4,8 +4,9 @@
     python deploy/try_containers.py --engine podman --compose podman-compose --build-option=--network=host
 
 It builds the image, starts every service under a project name of its own, appends rows, waits for the sensor's runs,
-restarts each service, kills one during a run, and removes its containers and volumes at the end. Needs Python 3.11,
-openssl, and the right to kill processes of containers. The first step that fails ends it, with logs, and exit code 1.
+restarts each service, kills one during a run, and removes its containers and volumes at the end. With --keep it leaves
+them, and prints how to log in and how to remove them. Needs Python 3.11, openssl, and the right to kill processes of
+containers. The first step that fails ends it, with logs, and exit code 1.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import ssl
 import subprocess
@@ -36,6 +38,8 @@ OWNER = 10001
 FIRST_ROWS, LATER_ROWS = 205_000, 60_000
 LEAST_RECALL = 0.95
 WAIT_S = 1200
+COMMAND_S = 3600
+"""Seconds after which a command of the engine counts as hanging; a build is the longest"""
 EXECUTORS = """import json, urllib.request
 def get(path):
     return json.load(urllib.request.urlopen(f"http://code:4040/api/v1/applications{path}", timeout=30))
@@ -44,6 +48,13 @@ try:
 except OSError:
     executors = []
 print(json.dumps({executor["hostPort"]: executor["completedTasks"] for executor in executors}))
+"""
+UNLOADABLE = """export ICEPUFFIN_SETTINGS=/missing
+dagster code-server start -h 127.0.0.1 -p 4001 -m icepuffin.orchestration.definitions >/dev/null 2>&1 & server=$!
+until dagster api grpc-health-check -p 4001 >/dev/null; do sleep 1; done
+if "$@" >/dev/null 2>&1; then echo well; else echo unwell; fi
+kill $server
+wait $server
 """
 LIMIT = """from pathlib import Path
 files = ("memory.max", "memory/memory.limit_in_bytes")
@@ -56,10 +67,20 @@ class TrialError(Exception):
 
 
 def output(*command: str, text: str | None = None, environment: dict[str, str] | None = None) -> str:
-    """What a command prints. Raises TrialError with its errors where it fails."""
-    done = subprocess.run(
-        command, input=text, env=environment, capture_output=True, text=True, check=False, cwd=DEPLOY.parent
-    )
+    """What a command prints. Raises TrialError with its errors where it fails or hangs."""
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=DEPLOY.parent,
+            timeout=COMMAND_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TrialError(f"{shlex.join(command)} did not end in {COMMAND_S} s") from error
     if done.returncode:
         raise TrialError(f"{shlex.join(command)} ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
     return done.stdout.strip()
@@ -91,6 +112,24 @@ class Deployment:
             "ICEPUFFIN_ADDRESS": "127.0.0.1", "COMPOSE_PROFILES": "metrics", "ICEPUFFIN_TLS_PORT": str(port),
         }  # fmt: skip
 
+    @property
+    def remnants(self) -> list[str]:
+        """Containers and volumes of an earlier trial."""
+        label = f"--filter=label=com.docker.compose.project={PROJECT}"
+        containers = output(self.engine, "ps", "--all", "--format={{.Names}}", label).split()
+        return containers + output(self.engine, "volume", "ls", "--quiet", label).split()
+
+    @property
+    def kept(self) -> str:
+        """How to log in to a deployment that is left running, and how to remove it."""
+        variables = f"POSTGRES_PASSWORD=any ICEPUFFIN_LOGIN={self.login} COMPOSE_PROFILES=metrics"
+        remove = f"{variables} {shlex.join(self.compose)} down -v && rm -r {self.login}"
+        return f"https://127.0.0.1:{self.port}, user trial, password {self.password}\nto remove it:\n{remove}"
+
+    def remove(self) -> None:
+        self.composed("down", "-v", "-t", "20")
+        shutil.rmtree(self.login)
+
     def composed(self, *arguments: str) -> str:
         return output(*self.compose, *arguments, environment=self.environment)
 
@@ -109,6 +148,10 @@ class Deployment:
         filters = [f"--filter=label={label}.project={PROJECT}"]
         filters += [f"--filter=label={label}.service={service}"] if service else []
         return output(self.engine, "ps", "--format={{.Names}}", *filters).split()
+
+    def limit(self, container: str) -> int:
+        """The limit of memory in bytes that the engine was given; 0 where there is none."""
+        return int(output(self.engine, "inspect", "--format={{.HostConfig.Memory}}", container))
 
     def inside(self, container: str, *command: str, text: str | None = None) -> str:
         return output(self.engine, "exec", "-i", container, *command, text=text)
@@ -140,7 +183,8 @@ class Deployment:
         headers = {"Authorization": f"Basic {key}", "Content-Type": "application/json"}
         body = json.dumps({"query": query}).encode() if query else None
         try:
-            with urlopen(Request(f"https://127.0.0.1:{self.port}{path}", body, headers), context=trust) as answer:
+            address = f"https://127.0.0.1:{self.port}{path}"
+            with urlopen(Request(address, body, headers), timeout=60, context=trust) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as error:
             return error.code, None
@@ -172,10 +216,22 @@ class Trial:
 
     def start(self) -> str:
         """All services up and well"""
+        remnants = self.on.remnants
+        require(not remnants, f"an earlier trial left {', '.join(remnants)}: remove them")
         self.on.make_login()
         self.on.composed("up", "-d")
         until("every service well", self.on.all_well)
         return f"{len(self.on.containers())} containers, with {WORKERS} Spark workers"
+
+    def unloadable(self) -> str:
+        """Definitions that do not load"""
+        (code,) = self.on.containers("code")
+        check = json.loads(output(self.on.engine, "inspect", "--format={{json .Config.Healthcheck.Test}}", code))
+        start = ["sh", "-c"] if check[0] == "CMD-SHELL" else []
+        program = start + [word.replace("4000", "4001") for word in check[1:]]
+        word = self.on.inside(code, "sh", "-c", UNLOADABLE, "sh", *program).splitlines()[-1]
+        require(word == "unwell", "the health check of `code` passes while its settings are missing")
+        return "the health check of `code` fails for a code location whose settings are missing"
 
     def log_in(self) -> str:
         """Log-in by the proxy"""
@@ -200,6 +256,8 @@ class Trial:
 
     def memory(self) -> str:
         """Memory limits"""
+        without = [name for name in self.on.containers() if self.on.limit(name) <= 0]
+        require(not without, f"without a limit: {without}")
         limits = {}
         for service in ("code", "webserver", "daemon", "spark-master", "spark-worker"):
             for container in self.on.containers(service):
@@ -300,36 +358,50 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def outcome_of(step: Callable[[], str]) -> tuple[str, bool]:
+    """(what a step saw, whether it failed)."""
+    try:
+        return step(), False
+    except TrialError as error:
+        return f"FAILED: {error}", True
+    except (OSError, LookupError, ValueError) as error:  # an answer that is not as a step expects it
+        return f"FAILED: {type(error).__name__}: {error}", True
+
+
 def main() -> None:
     options = arguments()
     rows: list[tuple[str, str, str]] = []
-    with tempfile.TemporaryDirectory() as login:
-        deployment = Deployment(options.engine, options.compose, options.port, Path(login))
-        trial = Trial(deployment, None if options.no_build else options.build_option)
-        names = ("image", "start", "log_in", "owners", "memory", "index", "kill", "metrics", "restarts")
-        steps: list[Callable[[], str]] = [getattr(trial, name) for name in names]
-        failed = False
-        try:
-            for step in steps:
-                name = (step.__doc__ or "").strip()
-                print(f"==> {name}", file=sys.stderr, flush=True)  # noqa: T201
-                begun = time.monotonic()
-                try:
-                    outcome = step()
-                except TrialError as error:
-                    failed, outcome = True, f"FAILED: {error}"
-                rows.append((name, outcome, f"{time.monotonic() - begun:.0f}"))
-                print(outcome, file=sys.stderr, flush=True)  # noqa: T201
-                if failed:
-                    print(deployment.composed("logs", "--tail", "40"), file=sys.stderr)  # noqa: T201
-                    break
-        finally:
-            if not options.keep:
-                deployment.composed("down", "-v", "-t", "20")
-    version = output(options.engine, "--version")
-    print(f"{version}\n\n| step | what was seen | s |\n|---|---|---|")  # noqa: T201
-    for row in rows:
-        print("| " + " | ".join(row) + " |")  # noqa: T201
+    login = Path(tempfile.mkdtemp(prefix="icepuffin-login-"))  # containers that are kept go on reading it
+    deployment = Deployment(options.engine, options.compose, options.port, login)
+    trial = Trial(deployment, None if options.no_build else options.build_option)
+    names = ("image", "start", "unloadable", "log_in", "owners", "memory", "index", "kill", "metrics", "restarts")
+    failed = False
+    try:
+        for name in names:
+            step: Callable[[], str] = getattr(trial, name)
+            title = (step.__doc__ or "").strip()
+            say(f"==> {title}")
+            begun = time.monotonic()
+            outcome, failed = outcome_of(step)
+            rows.append((title, " ".join(outcome.split()), f"{time.monotonic() - begun:.0f}"))
+            say(outcome)
+            if failed:
+                break
+    finally:
+        version = output(options.engine, "--version")
+        print(f"{version}\n\n| step | what was seen | s |\n|---|---|---|")  # noqa: T201
+        for row in rows:
+            print("| " + " | ".join(row) + " |", flush=True)  # noqa: T201
+        if failed:
+            say(deployment.composed("logs", "--tail", "40"))
+        if options.keep:
+            say(deployment.kept)
+        else:
+            deployment.remove()
     sys.exit(failed)
 
 
