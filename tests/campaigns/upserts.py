@@ -1,6 +1,6 @@
-"""Histories of tables with equality deletes, which Iceberg's Java commits, beside what Spark reads.
+"""Histories of tables with equality deletes, which Iceberg's Java writes, beside what Iceberg and Spark read.
 
-After each step searches return the rows that Spark reads: by a scan, by the version of an older snapshot, by a new one.
+After each step searches return these rows: by a scan, by the version of an older snapshot, by a new one.
 """
 
 import tempfile
@@ -17,6 +17,8 @@ CATALOG = "upserts"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _STEPS = 20
 """Commits of a history; a longer one takes longer per step, since each row is compared after each"""
+_SPARK_SHARE = 0.01
+"""Share of the steps in which Spark takes part: a query takes as long as all other work of a step"""
 
 
 def run(budget: Budget) -> None:
@@ -30,7 +32,7 @@ def run(budget: Budget) -> None:
         catalog.create_namespace_if_not_exists("db")
         try:
             for number, rng in budget.trials():
-                table = UpsertedTable(spark, catalog, CATALOG, f"history{number}", rng)
+                table = UpsertedTable(spark, catalog, CATALOG, f"history{number}", rng, _SPARK_SHARE)
                 follow(table, rng.choice("23"), budget, number)
                 catalog.purge_table(f"db.{table.name}")
         finally:
@@ -42,11 +44,10 @@ def follow(table: UpsertedTable, version: str, budget: Budget, number: int) -> N
     """One history, each step of which is a trial. Raises BrokenPromiseError, which names the trial and its steps."""
     try:
         table.create(version)
-        table.check()
         for _ in range(_STEPS):
             table.step()
             table.check()
-            budget.counts[f"steps in format v{version}"] += 1
+            budget.counts[f"steps of tables created in format v{version}"] += 1
     except Exception as error:
         history = "\n".join(table.log)
         raise BrokenPromiseError(f"trial {number}, after\n{history}\n{type(error).__name__}: {error}") from error
