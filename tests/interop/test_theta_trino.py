@@ -1,5 +1,6 @@
 """Theta sketches as Trino sees them. Opt-in: `pytest -m trino`, with the settings of tests/interop/trino_server.py."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
+import icepuffin
+from icepuffin.ops.catalog.blob_kind import index_tag
+from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
+from tests.conftest import make_rows
 from tests.interop.trino_server import TrinoServer
 from tests.ops.theta.conftest import ThreadlessRunner
 
@@ -70,7 +75,33 @@ def ndvs(trino: TrinoServer, name: str) -> dict[str, float]:
     return {row[0]: row[2] for row in trino.sql(f"SHOW STATS FOR lake.db.{name}") if row[0] and row[2] is not None}
 
 
-def test_trino_shows_our_ndvs_beside_the_index_snapshot(trino: TrinoServer, catalog: SqlCatalog) -> None:
+def groups(trino: TrinoServer, name: str, column: str) -> float | str:
+    """Rows that Trino's planner expects of a grouping by the column: a number, or what it writes for an unknown one."""
+    text = f"EXPLAIN (TYPE LOGICAL, FORMAT JSON) SELECT {column}, count(*) FROM lake.db.{name} GROUP BY {column}"
+    ((plan,),) = trino.sql(text)
+    nodes = [json.loads(plan)]
+    for node in nodes:
+        nodes += node["children"]
+    return next(node["estimates"][0]["outputRowCount"] for node in nodes if node["name"].startswith("Aggregate"))
+
+
+def test_trinos_planner_estimates_by_our_ndvs_where_the_table_has_an_index(
+    trino: TrinoServer, catalog: SqlCatalog
+) -> None:
+    table = catalog.create_table("db.t", make_rows(0, 1).schema)
+    table.append(make_rows(0, 500))
+    icepuffin.refresh(table, IndexDefinition(name="embedding", column="embedding", metric="l2"), sketches=False)
+    register(trino, table.refresh(), "without_sketches")
+    assert groups(trino, "without_sketches", "section") == "NaN"
+    report = materialize(table)
+    register(trino, table.refresh(), "with_sketches")
+    assert index_tag("embedding") in {row[0] for row in trino.sql('SELECT name FROM lake.db."with_sketches$refs"')}
+    assert report.ndv["section"] == 5
+    assert groups(trino, "with_sketches", "section") == 5
+    assert groups(trino, "with_sketches", "id") == 500
+
+
+def test_trino_shows_our_ndvs(trino: TrinoServer, catalog: SqlCatalog) -> None:
     table = catalog.create_table("db.t", SCHEMA)
     table.append(rows(0, 500))
     report = materialize(table)
