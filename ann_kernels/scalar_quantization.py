@@ -29,8 +29,10 @@ MAX_CODE_DIMS = 16_384
 """Dimensions up to which all sums fit 32 bits"""
 _FINEST = 2.0**-126
 """Smallest width of a code: the inverse of a smaller one leaves float's range"""
-_ZERO = 128
-_LIMIT = 127
+ZERO = 128
+"""Byte that stands for the code 0"""
+LIMIT = 127
+"""Largest code"""
 _SAMPLE_ROWS = 4_096
 _COVERED = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
@@ -112,7 +114,7 @@ def _scale(gaps: F32) -> float:
     covered = min(gaps.size - 1, int(_COVERED * gaps.size))
     widest = float(np.partition(gaps, covered)[covered]) if gaps.size else 0.0
     widest = widest or float(gaps.max(initial=0))
-    return widest / _LIMIT if widest > 0 else 1.0
+    return widest / LIMIT if widest > 0 else 1.0
 
 
 @numpy_kernel
@@ -123,7 +125,7 @@ def _encode_queries(queries: F32, offset: F32, unit: np.float32, inner: bool, co
         for d in range(queries.shape[1]):
             gap = queries[row, d] if inner else queries[row, d] - offset[d]
             widest = max(widest, abs(gap))
-        scale = widest / np.float32(_LIMIT)
+        scale = widest / np.float32(LIMIT)
         if scale == 0:
             scale = np.float32(1)
         for d in range(queries.shape[1]):
@@ -134,7 +136,7 @@ def _encode_queries(queries: F32, offset: F32, unit: np.float32, inner: bool, co
 
 @inline_kernel
 def _code(value: Any) -> np.int32:
-    limit = np.float32(_LIMIT)
+    limit = np.float32(LIMIT)
     return np.int32(np.floor(min(max(value, -limit), limit) + np.float32(0.5)))
 
 
@@ -146,12 +148,12 @@ def _encode(vectors: F32, last: F32, offset: F32, inverse: np.float32, codes: U8
         norm, total = np.int32(0), np.int32(0)
         for d in range(dims):
             code = _code((vectors[row, d] - offset[d]) * inverse)
-            codes[row, d] = np.uint8(code + _ZERO)
+            codes[row, d] = np.uint8(code + ZERO)
             norm = np.int32(norm + code * code)
             total = np.int32(total + code)
         for d in range(dims, codes.shape[1]):
             code = _code((last[row, d - dims] - offset[d]) * inverse) if d < dims + last.shape[1] else np.int32(0)
-            codes[row, d] = np.uint8(code + _ZERO)
+            codes[row, d] = np.uint8(code + ZERO)
             norm = np.int32(norm + code * code)
             total = np.int32(total + code)
         norms[row] = norm

@@ -5,6 +5,7 @@ import numpy as np
 from icepuffin.ann_kernels import product_quantization, theta, vamana
 from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
@@ -40,6 +41,8 @@ def warm() -> None:
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)
+    if (bounds := CodedBounds.of(even)) is not None:
+        bounds.least_distances(even[0].astype(np.float64))
     reorder(even, locality_order(even))
     for ready in (even, read_only(even)):
         hashes = content_hash(ready)

@@ -1,14 +1,15 @@
 """Files that cannot hold a row within a distance: the centroid index and the triangle inequality."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
+from icepuffin.ann_kernels.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
-from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.model import FileNumber, LiveFiles
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.loaded_version import LoadedVersion
@@ -27,16 +28,38 @@ _BYTES_AT_ONCE = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileBalls:
-    """Balls around the live rows of a snapshot's files; a file may have several, or none."""
+    """Balls around the live rows of a snapshot's files; a file may have several, or none.
+
+    Bounds come from one-byte codes of the centres first, which are a quarter of the bytes. The centres themselves
+    decide about those few balls that codes leave in doubt.
+    """
 
     files: int
     """Number of live files in the snapshot"""
     numbers: I64
-    """int64[E]: file number of each ball"""
+    """int64[E]: file number of each ball, ascending"""
     centers: F32
     """f32[E, D], prepared as vectors are"""
     radii: F64
     """f64[E], Euclidean"""
+    reaches: F64 = field(init=False)
+    """f64[E]: radii, as large as they may truly be"""
+    wide_reaches: F64 = field(init=False)
+    """f64[E]: the same where the balls enclose rows that were rounded to f32"""
+    codes: CodedBounds | None = field(init=False)
+    """Codes of the centres; None where they have none"""
+    starts: I64 = field(init=False)
+    """int64[files with a ball]: place of the first ball of each"""
+
+    def __post_init__(self) -> None:
+        order = np.argsort(self.numbers, kind="stable")
+        for name in ("numbers", "centers", "radii"):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)[order]))
+        reaches = self.radii * (1 + self.centers.shape[1] * _ROUNDING)
+        object.__setattr__(self, "reaches", reaches)
+        object.__setattr__(self, "wide_reaches", reaches + _ROUNDING * (lengths(self.centers) + self.radii))
+        object.__setattr__(self, "codes", CodedBounds.of(self.centers))
+        object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
 
     @classmethod
     def none(cls, files: int, dims: int) -> "FileBalls":
@@ -46,7 +69,7 @@ class FileBalls:
     @property
     def description(self) -> str:
         """Number of balls and of their files, in words."""
-        return f"{len(self.radii)} balls of the centroid index, of {len(np.unique(self.numbers))} files"
+        return f"{len(self.radii)} balls of the centroid index, of {len(self.starts)} files"
 
     def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
         """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.
@@ -55,51 +78,67 @@ class FileBalls:
         they may truly be. `rounded`: the balls enclose rows that were rounded to f32, and the rows are compared as they
         were before.
         """
-        has_ball = np.zeros(self.files, np.bool_)
-        has_ball[self.numbers] = True
-        reachable = ~has_ball
+        reachable = np.ones(self.files, np.bool_)
+        reachable[self.numbers] = False
+        reaches = self._reaches(thresholds.metric, rounded=rounded)
         limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
-        for query, balls, gaps in self._gaps(queries, thresholds.metric, rounded=rounded):
-            reachable[balls[gaps <= limits[query]]] = True
+        for query, limit in zip(queries, limits, strict=True):
+            doubtful = np.flatnonzero(self._least_gaps(query, reaches) <= limit)
+            doubtful = doubtful[~reachable[self.numbers[doubtful]]]
+            in_reach = doubtful[self._gaps(query, doubtful, reaches) <= limit]
+            reachable[self.numbers[in_reach]] = True
         return reachable
 
     def bounds(self, queries: F64, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q, files]: a distance, as `metric` reports it, that no row of a file is under; 0 without a ball.
 
-        `rounded` as in `reachable`.
+        `rounded` as in `reachable`. By codes: `refined` gives a bound that is somewhat higher.
         """
-        nearest = np.full((len(queries), self.files), np.inf)
-        for query, balls, gaps in self._gaps(queries, metric, rounded=rounded):
-            np.minimum.at(nearest[query], balls, gaps)
-        nearest[np.isinf(nearest)] = 0.0
+        nearest = np.zeros((len(queries), self.files))
+        reaches = self._reaches(metric, rounded=rounded)
+        for place, query in enumerate(queries if len(self.starts) else ()):
+            gaps = np.minimum.reduceat(self._least_gaps(query, reaches), self.starts)
+            nearest[place, self.numbers[self.starts]] = gaps
         return _reported(nearest, metric)
+
+    def refined(self, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[Q]: the same for one file, by the centres of its balls."""
+        first, last = np.searchsorted(self.numbers, (number, number + 1))
+        balls, reaches = np.arange(first, last), self._reaches(metric, rounded=rounded)
+        nearest = [self._gaps(query, balls, reaches).min(initial=np.inf) for query in queries]
+        return _reported(np.array(nearest) if len(balls) else np.zeros(len(queries)), metric)
 
     def nearest(self, queries: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q]: a distance, as `metric` reports it, that no row of `files` is under; inf where there are none.
 
         `files` bool[files] have balls. `rounded` as in `reachable`.
         """
+        balls = np.flatnonzero(files[self.numbers])
         nearest = np.full(len(queries), np.inf)
-        for query, balls, gaps in self._gaps(queries, metric, rounded=rounded):
-            nearest[query] = min(nearest[query], gaps[files[balls]].min(initial=np.inf))
+        reaches = self._reaches(metric, rounded=rounded)
+        for place, query in enumerate(queries if len(balls) else ()):
+            least = self._least_gaps(query, reaches)[balls]
+            first = self._gaps(query, balls[[least.argmin()]], reaches)
+            nearest[place] = self._gaps(query, balls[least <= first], reaches).min()  # no other can be nearer
         return _reported(nearest, metric)
 
-    def _gaps(self, queries: F64, metric: Metric, *, rounded: bool) -> Iterator[tuple[int, I64, F64]]:
-        """(query, file number of each ball, Euclidean distance of each ball's surface from the query) of some balls.
+    def _reaches(self, metric: Metric, *, rounded: bool) -> F64:
+        return self.wide_reaches if rounded or metric is Metric.COSINE else self.reaches
 
-        Negative for a query inside a ball. For each block of balls all queries come in turn.
-        """
-        reach = self.radii * (1 + queries.shape[1] * _ROUNDING)
-        if rounded or metric is Metric.COSINE:
-            reach += _ROUNDING * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
-        step = max(1, _BYTES_AT_ONCE // (8 * queries.shape[1]))
-        for start in range(0, len(self.numbers), step):
-            block = slice(start, start + step)
-            centers = self.centers[block].astype(np.float64)
-            for number, query in enumerate(queries):
-                difference = centers - query
-                distances = np.sqrt(np.einsum("ij,ij->i", difference, difference))
-                yield number, self.numbers[block], distances - reach[block]
+    def _least_gaps(self, query: F64, reaches: F64) -> F64:
+        """f64[E]: distances that no ball's surface is under, from a query f64[D]; negative if it may be inside."""
+        if self.codes is None:
+            return self._gaps(query, np.arange(len(reaches)), reaches)
+        return self.codes.least_distances(query) - reaches
+
+    def _gaps(self, query: F64, balls: I64, reaches: F64) -> F64:
+        """f64[n]: Euclidean distances of the surfaces of balls int64[n] from a query; negative if it is inside."""
+        distances = np.empty(len(balls))
+        step = max(1, _BYTES_AT_ONCE // (8 * max(1, self.centers.shape[1])))
+        for start in range(0, len(balls), step):
+            difference = self.centers[balls[start : start + step]].astype(np.float64) - query
+            distances[start : start + step] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+        return np.asarray(distances - reaches[balls])
 
 
 def _reported(gaps: F64, metric: Metric) -> F64:
@@ -143,6 +182,14 @@ class FilePruner:
             raise ValueError("there is no version")
         balls, unreadable = self._read(opened, loaded)
         return balls.bounds(queries, self._target.metric, rounded=loaded.column_is_double), unreadable
+
+    def refined(self, queries: F64, number: FileNumber) -> F64:
+        """f64[Q]: the bound of one file, after `bounds`: it may be higher."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            raise ValueError("there is no version")
+        balls, _ = self._read(opened, loaded)
+        return balls.refined(queries, number, self._target.metric, rounded=loaded.column_is_double)
 
     def saved(self, pruned: Bool) -> Pruning:
         """What it saves not to read the files `pruned` bool[files], by the balls that `bounds` has read."""

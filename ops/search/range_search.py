@@ -154,6 +154,9 @@ class RangeSearch:
         compared = 0
         while len(order := order[(bounds[:, order] <= top.farthest[:, None]).any(axis=0)]):
             number, order = FileNumber(int(order[0])), order[1:]
+            bounds[:, number] = self._pruner.refined(queries, number)
+            if (bounds[:, number] > top.farthest).all():
+                continue
             pruned[number] = False
             for rows in self._vectors.rows([number], queries.shape[1], matches, skipped):
                 top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)

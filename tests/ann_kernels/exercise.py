@@ -14,6 +14,7 @@ from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.bulk_build import BulkParams
 from icepuffin.ann_kernels.carving import Carving
+from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
@@ -73,6 +74,9 @@ def main() -> dict[str, Any]:
         )
         floats = Searcher(built(ready, metric), read_only(ready), metric)
         merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+    bounds = CodedBounds.of(even)
+    assert bounds is not None
+    assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()
     codebook = product_quantization.train_pq(even, 3, seed=0, iterations=1)
     Searcher(graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook))).search(
         even, 2, search_list=12
