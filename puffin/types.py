@@ -32,9 +32,14 @@ COMMUNITY_NAMES = {
     "ann-routing-v1": BlobType.ROUTING,
     "ann-vamana-graph-v1": BlobType.SHARD,
 }
-"""Other names under which readers accept our blob types."""
+"""Other names of our blob types. Readers accept them, and an index may have its blobs written under them."""
+
+
+def community_type(blob_type: BlobType) -> str:
+    """The other name of a blob type; the same where there is none."""
+    return next((name for name, own in COMMUNITY_NAMES.items() if own is blob_type), blob_type)
 
 
 def canonical_type(blob_type: str) -> str:
-    """The name that this project writes for a blob type that is read."""
+    """The name that this project has for a blob type that is read."""
     return COMMUNITY_NAMES.get(blob_type, blob_type)

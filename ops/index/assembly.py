@@ -19,6 +19,7 @@ from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.bound_versions import BoundPack
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
+from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.plan import VersionPlan
@@ -46,7 +47,7 @@ from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 from icepuffin.puffin.codec import encode
-from icepuffin.puffin.types import BlobType
+from icepuffin.puffin.types import BlobType, canonical_type, community_type
 
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
@@ -235,7 +236,7 @@ class Assembly:
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
             build_id=plan.build_id,
-            definition=replace(plan.definition, filters=(), filter_ids=None).to_json(),  # older releases read it
+            definition=_readable(plan.definition).to_json(),
             codebook=shard_set.layout.codebook,
             partition_to_shard=shard_set.layout.partition_to_shard,
             shards=entries,
@@ -247,6 +248,11 @@ class Assembly:
         ]
 
 
+def _readable(definition: IndexDefinition) -> IndexDefinition:
+    """What a search needs of a definition: older releases read it, whatever else it has."""
+    return replace(definition, filters=(), filter_ids=None, blob_names=OWN_NAMES)
+
+
 def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segments]:
     return [(gap, shard.stored.blob) for gap, shard in zip(layout.gaps, shards, strict=True)]
 
@@ -255,7 +261,7 @@ def _planned(
     plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
 ) -> PlannedBlob:
     return PlannedBlob(
-        type=blob_type,
+        type=community_type(blob_type) if plan.definition.blob_names == "community" else blob_type,
         fields=(plan.field_id,),
         snapshot_id=plan.live.snapshot_id,
         sequence_number=plan.live.sequence_number,
@@ -389,7 +395,9 @@ def _read_back(
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
     packs = (*shared, *((new_pack,) if new_pack else ()))
-    routing = read_routing(reader, next(blob for blob in blobs if blob.type == BlobType.ROUTING), size, packs)
+    routing = read_routing(
+        reader, next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING), size, packs
+    )
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise _unlike(path)
     return routing, stored_shards(path, blobs, routing, packs)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 VectorFormat = Literal["none", "f32", "f16"]
 Method = Literal["diskann", "centroid"]
 METHODS: tuple[str, ...] = get_args(Method)
+BlobNames = Literal["flockdb", "community"]
+OWN_NAMES = "flockdb"
+"""Value of `blob_names` by which files are written in every release"""
 
 PREFIX = "ann.index."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
@@ -137,6 +140,8 @@ class IndexDefinition:
     delta_share : float
         Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these. Default:
         0.25.
+    blob_names : "flockdb", "community"
+        Names that blob types have in files: those of the paper, or the community's. Default: flockdb.
 
     Raises
     ------
@@ -187,6 +192,9 @@ class IndexDefinition:
         0.25,
         "Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these.",
     )
+    blob_names: str = _parameter(
+        OWN_NAMES, "Names of blob types in files: those of the paper, or the community's.", choices=get_args(BlobNames)
+    )
 
     def __post_init__(self) -> None:
         require_type(self.name, str, "an index has a name", 'write IndexDefinition(name="i", column="embedding")')
@@ -229,8 +237,8 @@ class IndexDefinition:
         items = asdict(self)
         if not self.filters:
             del items["filters"], items["filter_ids"]
-        if self.has_graphs:
-            del items["method"]
+        for name in self._unset:
+            del items[name]
         return json.dumps(items, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -245,11 +253,16 @@ class IndexDefinition:
         except (TypeError, json.JSONDecodeError) as error:
             raise DefinitionError(f"not an index definition: {error}") from error
 
+    @property
+    def _unset(self) -> tuple[str, ...]:
+        """Later parameters that have their defaults: they are left out, so that older releases read the rest."""
+        return tuple(name for name in _LATER_PARAMETERS if getattr(self, name) == INDEX_PARAMETERS[name].default)
+
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
         if not self.has_graphs:
             return {"method": self.method, "field_id": self.field_id, "metric": self.metric, "seed": self.seed}
-        upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share")
+        upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
         skipped = ("name", "column", "filters", "filter_ids", *upkeep)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
@@ -258,7 +271,7 @@ class IndexDefinition:
         items = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
         for key in FILTER_PROPERTIES:
             items[key] = json.dumps(items.pop(key, ()))
-        skipped = (*(() if self.filters else FILTER_PROPERTIES), *(("method",) if self.has_graphs else ()))
+        skipped = (*(() if self.filters else FILTER_PROPERTIES), *self._unset)
         items = {key: value for key, value in items.items() if key not in skipped}
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items.items()}
 
@@ -269,6 +282,8 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
+_LATER_PARAMETERS = ("method", "blob_names")
+"""Parameters that the first files of this project did not have"""
 FILTER_PROPERTIES = ("filters", "filter_ids")
 """Parameters that are lists"""
 

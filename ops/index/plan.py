@@ -24,7 +24,13 @@ from icepuffin.ops.index.changes import (
     find_changes,
     shared_fraction,
 )
-from icepuffin.ops.index.definition import IndexDefinition, has_kept_values, resolve_field, resolve_filters
+from icepuffin.ops.index.definition import (
+    OWN_NAMES,
+    IndexDefinition,
+    has_kept_values,
+    resolve_field,
+    resolve_filters,
+)
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
     covers_all_older_files,
@@ -321,6 +327,8 @@ def _build_id(plan: VersionPlan) -> str:
     }
     if plan.filter_ids:
         identity["filters"] = plan.filter_ids
+    if plan.definition.blob_names != OWN_NAMES:
+        identity["names"] = plan.definition.blob_names
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

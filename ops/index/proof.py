@@ -29,7 +29,7 @@ from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.types import BlobType
+from icepuffin.puffin.types import BlobType, canonical_type
 
 _ONE_BYTE_IN = 10
 """Bytes of written shards per byte that is read again to be searched"""
@@ -86,7 +86,7 @@ def require_enclosed(plan: VersionPlan, file: VersionFile, storage: StorageConfi
     if unmatched := slots.keys() ^ {relative_to(live.path, plan.live.location) for live in plan.live.files}:
         raise _coverage_error(where, f"{min(unmatched)} is live in only one of snapshot and index")
     reader = PuffinReader(open_storage(file.path, storage).source(file.path))
-    blob = next(blob for blob in reader.footer.blobs if blob.type == BlobType.CENTROID)
+    blob = next(blob for blob in reader.footer.blobs if canonical_type(blob.type) == BlobType.CENTROID)
     index = centroid_blob.decode(reader.read_blob(blob))
     balls = balls_by_path(index)
     for rows in draw_rows(plan, slots, storage):

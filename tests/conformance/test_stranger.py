@@ -197,6 +197,30 @@ def test_a_version_is_read_by_the_other_names_of_its_blobs(table: Table) -> None
     assert index_head(table).action is Action.REFRESHED
 
 
+@pytest.mark.parametrize("method", ["diskann", "centroid"])
+@pytest.mark.usefixtures("packed")
+def test_blobs_are_written_under_the_names_that_the_index_has(table: Table, method: str) -> None:
+    """In packs, too. The next version has the names that the index has by then, beside shards that it shares."""
+    community = replace(DEFINITION, method=method, blob_names="community")
+    for definition in (community, replace(community, blob_names="flockdb")):
+        report = index_head(table, definition)
+        assert report.action is (Action.BUILT if definition is community else Action.REFRESHED)
+        version = index_versions(table.refresh(), "e")[-1]
+        types = {blob["type"] for blob, _ in reader.puffin(to_path(version.puffin_path).read_bytes())[0]}
+        for pack in version.packs if definition is community else ():
+            types |= {blob["type"] for blob, _ in reader.puffin(to_path(pack.path).read_bytes())[0]}
+        own, other = {*stranger.ALSO_READ.values()}, {*stranger.ALSO_READ}
+        shards = {"flockdb-ann-index-v1", "ann-vamana-graph-v1"} if method == "centroid" else set()
+        assert types & (own | other) == (other if definition is community else own) - shards
+        assert check_integrity(table, version, STORAGE).faults == ()
+        metadata = json.loads(to_path(table.metadata_location).read_text(encoding="utf-8"))
+        found = stranger.Version(metadata, "e")
+        assert method == "centroid" or len(found.nearest(queries(1)[0], 5, 50)) == 5
+        result = open_index(table, definition, storage=STORAGE).search(queries(2), 5, columns=["id"])
+        assert (result.coverage, len(result)) == (Coverage.EXACT_VERSION, 10)
+        change(table)
+
+
 def test_the_properties_of_blobs_are_those_of_the_text(table: Table) -> None:
     index_head(table)
     change(table)
