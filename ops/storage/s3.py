@@ -188,10 +188,11 @@ class _MultipartSink(io.RawIOBase):
     def copy(self, part: CopyPart) -> None:
         """Let the store copy one part."""
         source = part.range
+        bucket, key = _key(source.path).split("/", 1)
         out = self._call(
             "upload_part_copy",
             PartNumber=self._next_number(),
-            CopySource=_key(source.path),
+            CopySource={"Bucket": bucket, "Key": key},  # of text botocore would cut off `?versionId=`
             CopySourceRange=f"bytes={source.offset}-{source.offset + source.length - 1}",
         )
         self._etags.append(out["CopyPartResult"]["ETag"])

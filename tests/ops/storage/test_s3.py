@@ -112,6 +112,13 @@ def test_the_server_joins_stored_bytes_by_itself_and_overwrites_nothing(store: S
     assert {info.path for info in store.list("s3://lake/c")} == {"s3://lake/c/big", "s3://lake/c/joined"}
 
 
+def test_a_join_takes_each_character_of_a_name_literally(store: Storage) -> None:
+    name = "s3://lake/literal/x?versionId=1/a%2Fb+c"
+    store.create(name, BLOCK)
+    assert store.concat("s3://lake/literal/joined", [ObjectRange(name, 0, len(BLOCK))]) == len(BLOCK)
+    assert store.read_range("s3://lake/literal/joined", 0, 2 * len(BLOCK)) == BLOCK
+
+
 def test_deleting_twice_is_harmless(store: Storage) -> None:
     store.create("s3://lake/d", b"x")
     store.delete("s3://lake/d")
