@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.storage.buckets import BucketStorage
-from tests.faults.stages import Stage, assert_swept_and_nothing_else, make_stage, read
-from tests.faults.test_stores import FailingStore
+from tests.faults.stages import Stage, make_stage
+from tests.faults.test_stores import assert_failures_survived, undisturbed_run
 from tests.interop.buckets import STORES, bucket_server
 
 pytestmark = pytest.mark.services
@@ -54,20 +53,7 @@ def test_each_call_to_a_bucket_may_fail(store: str, tmp_path: Path, survived: Co
         made = make_stage(tmp_path / "table", "deletes and an append", bucket=bucket, storage=server.storage)
         stage = BucketStage(made.folder, bucket, server.storage)
         stage.pristine.update(stage.objects())
-        before = read(stage.load())
-        with pytest.MonkeyPatch.context() as patch:
-            calls = FailingStore(patch, 0, BucketStorage)
-            undisturbed = stage.work()
-        assert calls.calls > 20
-        for number in range(1 + secrets.randbelow(STRIDE), calls.calls + 1, STRIDE):
-            stage.restore()
-            with pytest.MonkeyPatch.context() as patch:
-                FailingStore(patch, number, BucketStorage)
-                try:
-                    assert stage.work() == undisturbed, number
-                except (OSError, IcepuffinError):
-                    assert read(stage.load()) == before, number
-            assert stage.work() == undisturbed, number
-            assert_swept_and_nothing_else(stage)
-            survived[f"{store} call failed"] += 1
+        outcome, calls = undisturbed_run(stage, BucketStorage)
+        numbers = range(1 + secrets.randbelow(STRIDE), calls + 1, STRIDE)
+        survived[f"{store} call failed"] += assert_failures_survived(stage, BucketStorage, numbers, outcome)
     shutil.rmtree(tmp_path / "table")

@@ -5,7 +5,7 @@ import os
 import resource
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,7 +44,7 @@ class Torn:
 class FailingStore:
     """Makes the n-th call to any store of a kind fail; counts all."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, kind: type[Any] = LocalStorage) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, kind: type[Any]) -> None:
         self.calls = 0
         self._fail_at = fail_at
         for name in _CALLS if kind is LocalStorage else _S3_CALLS:
@@ -73,29 +73,43 @@ class FailingStore:
         return call
 
 
+def undisturbed_run(stage: Stage, kind: type[Any]) -> tuple[Outcome, int]:
+    """(what a run publishes that nothing happens to, the number of its calls to stores of the kind)."""
+    with pytest.MonkeyPatch.context() as patch:
+        store = FailingStore(patch, 0, kind)
+        outcome = stage.work()
+    assert store.calls > 20
+    return outcome, store.calls
+
+
+def assert_failures_survived(stage: Stage, kind: type[Any], numbers: Sequence[int], undisturbed: Outcome) -> int:
+    """Let each of the numbered calls fail, in a run of its own. Nothing or all of it is published, and all of it by the
+    next run. Returns how many were tried.
+    """
+    stage.restore()
+    before = read(stage.load())
+    for number in numbers:
+        stage.restore()
+        with pytest.MonkeyPatch.context() as patch:
+            FailingStore(patch, number, kind)
+            try:
+                assert stage.work() == undisturbed, f"{number}: a cache may be lost without a word, a version not"
+            except (OSError, IcepuffinError):
+                assert read(stage.load()) == before, number
+        assert stage.work() == undisturbed, number
+        assert_swept_and_nothing_else(stage)
+    return len(numbers)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_call_to_the_store_may_fail(
     stages: dict[str, Stage], undisturbed: dict[str, Outcome], scenario: str, survived: Counter[str]
 ) -> None:
     stage = stages[scenario]
     stage.restore()
-    before = read(stage.load())
-    with pytest.MonkeyPatch.context() as patch:
-        store = FailingStore(patch, fail_at=0)
-        stage.work()
-        calls = store.calls
-    assert calls > 20
-    for number in range(1 + list(SCENARIOS).index(scenario), calls + 1, STRIDE):
-        stage.restore()
-        with pytest.MonkeyPatch.context() as patch:
-            FailingStore(patch, fail_at=number)
-            try:
-                assert stage.work() == undisturbed[scenario], "a cache may be lost without a word, a version not"
-            except (OSError, IcepuffinError):
-                assert read(stage.load()) == before, number
-        assert stage.work() == undisturbed[scenario], number
-        assert_swept_and_nothing_else(stage)
-        survived["store call failed"] += 1
+    _, calls = undisturbed_run(stage, LocalStorage)
+    numbers = range(1 + list(SCENARIOS).index(scenario), calls + 1, STRIDE)
+    survived["store call failed"] += assert_failures_survived(stage, LocalStorage, numbers, undisturbed[scenario])
 
 
 @pytest.mark.services
@@ -103,23 +117,9 @@ def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter
     with s3proxy(tmp_path) as storage:
         folder = tmp_path / "data" / BUCKET / "table"
         stage = make_stage(folder, "deletes and an append", bucket=f"s3://{BUCKET}/table", storage=storage)
-        before = read(stage.load())
-        with pytest.MonkeyPatch.context() as patch:
-            store = FailingStore(patch, 0, S3Storage)
-            undisturbed = stage.work()
-            calls = store.calls
-        assert calls > 20
-        for number in range(1 + secrets.randbelow(S3_STRIDE), calls + 1, S3_STRIDE):
-            stage.restore()
-            with pytest.MonkeyPatch.context() as patch:
-                FailingStore(patch, number, S3Storage)
-                try:
-                    assert stage.work() == undisturbed, number
-                except (OSError, IcepuffinError):
-                    assert read(stage.load()) == before, number
-            assert stage.work() == undisturbed, number
-            assert_swept_and_nothing_else(stage)
-            survived["S3 call failed"] += 1
+        outcome, calls = undisturbed_run(stage, S3Storage)
+        numbers = range(1 + secrets.randbelow(S3_STRIDE), calls + 1, S3_STRIDE)
+        survived["S3 call failed"] += assert_failures_survived(stage, S3Storage, numbers, outcome)
 
 
 @contextmanager
