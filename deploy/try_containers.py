@@ -45,7 +45,7 @@ def get(path):
     return json.load(urllib.request.urlopen(f"http://code:4040/api/v1/applications{path}", timeout=30))
 try:
     executors = get(f"/{get('')[0]['id']}/executors")
-except OSError:
+except (OSError, ValueError, LookupError):  # no application, or one whose page says that it is starting
     executors = []
 print(json.dumps({executor["hostPort"]: executor["completedTasks"] for executor in executors}))
 """
@@ -53,8 +53,7 @@ UNLOADABLE = """export ICEPUFFIN_SETTINGS=/missing
 dagster code-server start -h 127.0.0.1 -p 4001 -m icepuffin.orchestration.definitions >/dev/null 2>&1 & server=$!
 until dagster api grpc-health-check -p 4001 >/dev/null; do sleep 1; done
 if "$@" >/dev/null 2>&1; then echo well; else echo unwell; fi
-kill $server
-wait $server
+kill -9 $server  # in the background of a shell it ignores other signals
 """
 LIMIT = """from pathlib import Path
 files = ("memory.max", "memory/memory.limit_in_bytes")
