@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from obstore.store import AzureStore, GCSStore
 
 from icepuffin.ops.storage.adls_options import adls_account, container_of
-from icepuffin.ops.storage.gcs_options import TOKEN, gcs_address, gcs_config
+from icepuffin.ops.storage.gcs_options import gcs_address, gcs_config, gcs_credential
 from icepuffin.ops.storage.locations import normalize
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def bucket_client(root: str, settings: Callable[[], Mapping[str, str]], *, renew
         address = gcs_address(settings())
 
         def token() -> "GCSCredential":
-            return {"token": settings()[TOKEN], "expires_at": _soon()}
+            return gcs_credential(settings(), _soon())
 
         return GCSStore(
             root.removeprefix("gs://"),

@@ -4,7 +4,7 @@ import pytest
 
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.stored_file_io import StoredFileIO
-from icepuffin.ops.model import Grant, StorageConfig
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage import StorageError, normalize, open_storage, principal
 from icepuffin.ops.storage.adls_options import adls_account
 from icepuffin.ops.storage.credentials import combined, ends_of, nearest
@@ -82,6 +82,20 @@ def test_settings_of_google_name_token_and_endpoint() -> None:
     settings = {"gcs.oauth2.token": "t", "gcs.service.host": "http://127.0.0.1:4443/"}
     assert gcs_config(settings) == {"base_url": "http://127.0.0.1:4443", "bearer_token": "t"}
     assert gcs_config({"gcs.project-id": "p"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("location", "vended", "words"),
+    [
+        ("gs://lake/a", {"gcs.oauth2.token-expires-at": "99999999999999"}, r"vends no gcs\.oauth2\.token"),
+        (f"abfss://lake@{HOST}/a", {"adls.sas-token.other": "sig=1"}, "vends nothing for storage account acc"),
+    ],
+)
+def test_vended_credentials_that_open_nothing_are_named(location: str, vended: dict[str, str], words: str) -> None:
+    grants = (Grant(location, vended),)
+    config = StorageConfig(vended=VendedGrants("lake", "ns.t", location, grants, lambda: grants))
+    with pytest.raises(StorageError, match=words):
+        open_storage(location, config).size(location)
 
 
 def test_vended_keys_replace_all_of_their_kind() -> None:
