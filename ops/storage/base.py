@@ -43,11 +43,12 @@ class Storage(Protocol):
 
     def source(self, path: str) -> RangeSource:
         """The object as a source for `icepuffin.puffin.reader.PuffinReader`."""
-        ...
+        return ObjectSource(self, path)
 
     def create(self, path: str, data: bytes) -> None:
         """Publish `data` under a name that is free. Raises ObjectExistsError; one of several creators wins."""
-        ...
+        with self.open_output(path) as sink:
+            sink.write(data)
 
     def open_output(self, path: str, *, durable: bool = True) -> AbstractContextManager[ByteSink]:
         """Stream an object. It appears when the block ends without an error, whole; otherwise nothing appears.
@@ -76,6 +77,12 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove an object; one that is gone already is no error."""
         ...
+
+
+def short_object(part: ObjectRange, length: int) -> ObjectMissingError:
+    """The error for a part of which the object has the first `length` bytes alone."""
+    end, missing = part.offset + length, part.length - length
+    return ObjectMissingError(f"{part.path} ends at {end}, {missing} bytes more were expected")
 
 
 class ObjectSource:

@@ -20,10 +20,9 @@ from obstore.exceptions import (
 from typing_extensions import Buffer
 
 from icepuffin.ops.model import Grant, ObjectInfo, ObjectRange
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
 from icepuffin.ops.storage.bucket_clients import bucket_client, split_location
 from icepuffin.ops.storage.credentials import Lease, combined
-from icepuffin.puffin.sources import RangeSource
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,7 +39,7 @@ _ATTEMPTS = 3
 _REFUSED = (PermissionDeniedError, UnauthenticatedError)
 
 
-class BucketStorage:
+class BucketStorage(Storage):
     """The `Storage` of all buckets, or containers, that some settings of PyIceberg reach; they are never shown.
 
     With `lease` each request has the keys that the lease has for `prefix` at the time.
@@ -91,13 +90,6 @@ class BucketStorage:
         with ThreadPoolExecutor(min(len(ranges), _CONCURRENT_READS)) as pool:
             return list(pool.map(lambda span: self.read_range(path, *span), ranges))
 
-    def source(self, path: str) -> RangeSource:
-        return ObjectSource(self, path)
-
-    def create(self, path: str, data: bytes) -> None:
-        with self.open_output(path) as sink:
-            sink.write(data)
-
     @contextlib.contextmanager
     def open_output(self, path: str, *, durable: bool = True) -> Iterator["_Upload"]:
         upload = _Upload(self, path)
@@ -126,8 +118,7 @@ class BucketStorage:
             length = min(_PART, end - offset)
             piece = self.read_range(part.path, offset, length)
             if len(piece) < length:
-                reached = offset + len(piece)
-                raise ObjectMissingError(f"{part.path} ends at {reached}, {end - reached} bytes more were expected")
+                raise short_object(part, offset + len(piece) - part.offset)
             yield piece
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
 from icepuffin.ops.storage.direct_io import DirectSink
 from icepuffin.ops.storage.locations import normalize
-from icepuffin.puffin.sources import RangeSource
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ _HERE, _RENAME_NOREPLACE = -100, 1
 """AT_FDCWD and the flag of renameat2(2)"""
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """The `Storage` of this machine's file system."""
 
     def size(self, path: str) -> int:
@@ -50,13 +49,6 @@ class LocalStorage:
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         with _open(path) as stream:
             return [_read_fully(stream.fileno(), offset, length) for offset, length in ranges]
-
-    def source(self, path: str) -> RangeSource:
-        return ObjectSource(self, path)
-
-    def create(self, path: str, data: bytes) -> None:
-        with self.open_output(path) as sink:
-            sink.write(data)
 
     @contextlib.contextmanager
     def open_output(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
@@ -165,8 +157,7 @@ def _append_range(sink: DirectSink, segment: ObjectRange) -> None:
     with _open(segment.path) as source:
         done = sink.append_range(source.fileno(), segment.offset, segment.length)
     if done < segment.length:
-        end = segment.offset + done
-        raise ObjectMissingError(f"{segment.path} ends at {end}, {segment.length - done} bytes more were expected")
+        raise short_object(segment, done)
 
 
 def _sync_directory(directory: Path) -> None:

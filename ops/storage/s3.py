@@ -14,13 +14,12 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from typing_extensions import Buffer
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
 from icepuffin.ops.storage.credentials import AccessError, Lease
 from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
 from icepuffin.ops.storage.renewal import RenewedFileSystem
-from icepuffin.puffin.sources import RangeSource
 
 _ATTEMPT = "icepuffin-attempt"
 _PAST_THE_END = ("InvalidRange", "416")
@@ -31,7 +30,7 @@ def _key(location: str) -> str:
     return normalize(location).removeprefix("s3://")
 
 
-class S3Storage:
+class S3Storage(Storage):
     """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown.
 
     With `lease` each request is signed with the keys that it has for `prefix` at the time.
@@ -79,13 +78,6 @@ class S3Storage:
             parts = iter(self._fs.cat_ranges([_key(path)] * len(spans), starts, ends, on_error="return"))
             return [_bytes(next(parts)) if length else b"" for _, length in ranges]
 
-    def source(self, path: str) -> RangeSource:
-        return ObjectSource(self, path)
-
-    def create(self, path: str, data: bytes) -> None:
-        with self.open_output(path) as sink:
-            sink.write(data)
-
     @contextlib.contextmanager
     def open_output(self, path: str, *, durable: bool = True) -> Iterator["_MultipartSink"]:
         sink = _MultipartSink(self._fs, path, self._limits)
@@ -115,8 +107,7 @@ class S3Storage:
     def _whole(self, part: ObjectRange) -> bytes:
         data = self.read_range(part.path, part.offset, part.length)
         if len(data) < part.length:
-            end, missing = part.offset + len(data), part.length - len(data)
-            raise ObjectMissingError(f"{part.path} ends at {end}, {missing} bytes more were expected")
+            raise short_object(part, len(data))
         return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
