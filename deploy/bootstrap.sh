@@ -263,6 +263,7 @@ charts() {
 }
 
 # The lowest versions of all packages with the oldest Iceberg, then the newest Iceberg with the project's own packages.
+# shellcheck disable=SC2086  # both are lists of paths
 ranges() {
     tool lowest requirements/lowest.txt
     "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .

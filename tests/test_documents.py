@@ -24,7 +24,7 @@ MEASURED = re.compile(rf"\b(?:took|takes?|loads? in|p50|median|measured|faster|s
 LIMIT = re.compile(r"\b(?:at most|up to|at least|requests? (?:of|per)|within|every|more than)\b|\*\*Machines?\*\*")
 MEASURING = re.compile(
     r"\bpython -m (?:benchmarks|icepuffin|pytest)\b|`benchmarks\.\w|(?:^|`)(?:make|sh|du|podman build) "
-    r"|`tests/[\w/]+\.py`"
+    r"|`tests/[\w/]+\.py`|^python deploy/\w+\.py\b"
 )
 _SHELLS = {"sh", "bash", "console", ""}
 _COMMANDS = r"(?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+|python -m benchmarks\b[^`]*"
