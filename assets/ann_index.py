@@ -59,7 +59,7 @@ def version_metadata(
 ) -> dict[str, dg.MetadataValue[Any]]:
     """The version in numbers, words and pictures, recall first."""
     numbers = report_metadata(report, _LABELS)
-    if report.estimate and _ESTIMATED_SHARDS in numbers:
+    if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
         numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
     drawings = version_drawings(table, storage, definition, report)
     measured = {"recall": numbers["recall"]} if "recall" in numbers and report.action is not Action.EMPTY else {}

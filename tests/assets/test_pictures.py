@@ -1,13 +1,16 @@
 """What a materialised index shows of itself in the UI."""
 
 import base64
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster import serialize_value
+from pyiceberg.table import Table
 
-from icepuffin.assets.ann_index import version_drawings
+from icepuffin.assets.ann_index import version_drawings, version_metadata
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_drift
@@ -18,6 +21,8 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.orchestration.lake import make_lake
 
 
@@ -49,6 +54,19 @@ def test_a_version_is_drawn_in_its_metadata(shown: dict[str, object]) -> None:
 def test_a_version_is_seen_without_a_click(shown: dict[str, object]) -> None:
     assert str(shown["at a glance"]).startswith("![index embedding at a glance](data:image/svg+xml;base64,")
     assert len(str(shown["at a glance"])) < 1000
+
+
+def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    definition = replace(DEFINITION, method="centroid")
+    report = index_head(table, definition)
+    metadata = version_metadata(table.refresh(), STORAGE, definition, report)
+    assert "answers are exact" in str(metadata["summary"].value)
+    assert metadata["rows/live"].value == 60
+    drawn = base64.b64decode(str(metadata["at a glance"].value).partition("base64,")[2].rstrip(")")).decode()
+    assert "no graphs: 3 balls around the vectors of 1 files" in drawn
+    assert png(metadata["picture"].value)
 
 
 def test_recall_since_the_last_build_is_a_number_that_plots(shown: dict[str, object]) -> None:

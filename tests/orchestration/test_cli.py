@@ -337,6 +337,21 @@ def test_a_refresh_without_vectors_reports_that(run: Run, lake: Lake) -> None:
     run("index", "drop", "demo.packages", "late", "--yes")
 
 
+def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run) -> None:
+    run("index", "create", "demo.packages", "--name", "balls", "--column", "embedding", "--method", "centroid")
+    try:
+        report = json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["balls"]
+        assert (report["action"], report["shards"]) == ("built", 0)
+        shown = " ".join(run("index", "show", "demo.packages", "balls").split())
+        assert re.search(r"no graphs: \d+ balls around the vectors of \d+ files", shown)
+        answer = run("search", "demo.packages", "--index", "balls", "--like-id", "3", "--explain")
+        assert "pruned scan" in answer
+        assert f"0 shards, {report['rows']:,} rows compared" in run("index", "verify", "demo.packages", "balls")
+        assert json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["balls"]["action"] == "reused"
+    finally:
+        run("index", "drop", "demo.packages", "balls", "--yes")
+
+
 def test_dropping_an_index_of_the_settings_warns_that_it_will_come_back(run: Run) -> None:
     assert "defines it too: take it out" in run("index", "drop", "demo.packages", "embedding", "--yes")
     assert json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["action"] in ("reused", "retagged")
