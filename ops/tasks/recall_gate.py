@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
@@ -182,12 +183,11 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
 def _exact_of(
     vectors: npt.NDArray[np.float32], query_nodes: npt.NDArray[np.intp], answers: npt.NDArray[np.int64], metric: Metric
 ) -> npt.NDArray[np.float64]:
-    """f64[Q, k], exact distances of the answers; inf where there is no answer."""
+    """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer."""
     out = np.full(answers.shape, np.inf)
-    for row, node in enumerate(query_nodes):
-        chosen = answers[row][answers[row] >= 0]
-        _, distances = exact_top_k(vectors[node : node + 1], vectors[chosen], max(1, len(chosen)), metric)
-        out[row, : len(chosen)] = distances[0, : len(chosen)]
+    queries, places = np.nonzero(answers >= 0)
+    chosen = answers[queries, places]
+    out[queries, places] = pair_distances(vectors[query_nodes], vectors, queries, chosen, metric)
     return out
 
 

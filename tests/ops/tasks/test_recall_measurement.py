@@ -7,7 +7,14 @@ import pytest
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
+from icepuffin.ops.tasks.recall_gate import (
+    GATE_K,
+    measure_curve,
+    measure_recall,
+    recall_of_nodes,
+    search_by_defaults,
+    searcher_of,
+)
 from icepuffin.puffin.blobs.shard import Shard
 
 
@@ -27,6 +34,21 @@ def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: flo
     rounded = replace(shard, vectors=vectors.astype(np.float16))
     assert measure_recall(rounded, vectors, live, seed=0, threads=1) < 0.6
     assert json.loads(measure_curve(rounded, vectors, live, seed=0, threads=1))[-1][2] < 0.6
+
+
+def test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_answers() -> None:
+    """Answers are in the order of rounded vectors, where a row need not be the nearest to itself."""
+    shard, vectors = _shard(Metric.L2, rows=300, scale=0.01, offset=100.0)
+    rounded = replace(shard, vectors=vectors.astype(np.float16))
+    live, nodes = np.ones(shard.count, np.bool_), np.arange(100)
+    searcher = searcher_of(rounded, vectors, live)
+    recall = recall_of_nodes(searcher, rounded, vectors, live, nodes, threads=1)
+    answers = search_by_defaults(searcher, rounded, vectors[nodes], GATE_K + 1, threads=1)
+    exact = np.linalg.norm(vectors[nodes, None].astype(float) - vectors, axis=2)
+    nearest = np.argsort(exact, axis=1)[:, 1 : GATE_K + 1]
+    assert (answers[:, 0] != nodes).any()
+    hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
+    np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
 
 
 def test_a_row_is_not_among_its_own_neighbours() -> None:
