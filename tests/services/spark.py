@@ -25,6 +25,7 @@ def spark_session(folder: Path, jars: Sequence[str]) -> "SparkSession":
         "spark.jars": ",".join(map(str, fetch_all(jars))),
         "spark.sql.extensions": EXTENSIONS,
         "spark.driver.memory": "1g",
+        "spark.python.daemon.module": "tests.services.spark_daemon",
         # a few rows per query: compiling takes longer than running
         "spark.sql.codegen.wholeStage": "false",
         "spark.driver.host": "127.0.0.1",
