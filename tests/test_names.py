@@ -1,22 +1,33 @@
 """Names and descriptions in the code: what each stands for, in the words of the glossary."""
 
 import ast
-import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from tests.repository import PACKAGES, REPOSITORY, modules, scripts, tracked
+import pytest
+
+from tests.repository import PACKAGES, REPOSITORY, modules, nodes, scripts, tracked
 from tests.vocabulary import ACTIVITIES, BRIEF_NAMES, IDIOMS, SPEAKING_WITH_ANOTHER, VAGUE_NAMES
+
+ANY_IDIOM = re.compile("|".join(f"(?:{idiom})" for idiom in IDIOMS.values()))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _trees_are_kept_for_this_module_alone() -> Iterator[None]:
+    yield
+    nodes.cache_clear()
+    prose.cache_clear()
 
 
 def test_every_module_says_what_it_is() -> None:
     silent = [
         str(path.relative_to(REPOSITORY))
         for path in modules()
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if not any(isinstance(node, ast.Module) and ast.get_docstring(node) for node in nodes(path)[:1])
         and path.read_text(encoding="utf-8").strip()
     ]
     assert silent == []
@@ -38,7 +49,7 @@ def test_a_class_name_stands_for_one_class() -> None:
     """A private name is read as the public one that it resembles."""
     places: dict[str, list[str]] = {}
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name.lstrip("_"), []).append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -50,7 +61,7 @@ def test_no_class_is_named_by_a_participle() -> None:
         f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
         for path in tracked()
         if path.suffix == ".py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and words_of(node.name).endswith("ed")
     ]
     assert names == []
@@ -69,7 +80,7 @@ def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
     fragments = [
         f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
         for path in (*modules(), *scripts())
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         for before, text in pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ())
         if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
         if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
@@ -86,7 +97,7 @@ def test_the_description_of_a_function_is_no_fragment() -> None:
     fragments = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}: {text}"
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if (text := ast.get_docstring(node)) and dependent.match(text)
     ]
@@ -96,7 +107,7 @@ def test_the_description_of_a_function_is_no_fragment() -> None:
 def test_a_name_says_what_it_holds() -> None:
     names = []
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             name, allowed = "", set[str]()
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 name, allowed = node.id, {*BRIEF_NAMES, "gone"}  # a key of JSON reports
@@ -127,7 +138,7 @@ def test_a_vague_name_lives_for_three_lines_at_most() -> None:
         f"{path.relative_to(REPOSITORY)}:{first}-{last}: {name}"
         for path in tracked()
         if path.suffix == ".py"
-        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for scope in nodes(path)
         if isinstance(scope, scopes)
         for name, first in bound_names(scope, scopes)
         if name in VAGUE_NAMES and (last := last_line_of(name, scope)) > first + 2
@@ -139,7 +150,7 @@ def test_a_vague_name_lives_for_three_lines_at_most() -> None:
 def identifiers(path: Path) -> set[tuple[int, str]]:
     """(line, name) of the functions, classes, variables, parameters, attributes and keywords that a file names."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add((node.lineno, node.name))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -165,6 +176,7 @@ def test_no_identifier_has_a_private_idiom() -> None:
         for path in tracked()
         if path.suffix == ".py"
         for line, name in sorted(identifiers(path))
+        if ANY_IDIOM.search(words_of(name))
         for plain, idiom in IDIOMS.items()
         if re.search(idiom, words_of(name))
     ]
@@ -212,18 +224,26 @@ def last_line_of(name: str, scope: ast.AST) -> int:
     )
 
 
+@cache
+def prose(path: Path) -> tuple[tokenize.TokenInfo, ...]:
+    """Comments and texts of a file."""
+    with path.open(encoding="utf-8") as lines:
+        tokens = tokenize.generate_tokens(lines.readline)
+        return tuple(token for token in tokens if token.type in {tokenize.COMMENT, tokenize.STRING})
+
+
 def test_the_prose_of_code_has_no_private_idiom() -> None:
     """Comments, descriptions and messages. Keys that others read are words of their own: `told` in the cursor."""
     texts = [
         (path, token.start[0], re.sub(r"`[^`]*`|^[^ ]*$|\s+", " ", token.string))
         for path in (*modules(), *scripts())
         if path.name != "vocabulary.py"
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-        if token.type in {tokenize.COMMENT, tokenize.STRING}
+        for token in prose(path)
     ]
     idioms = [
         f"{path.relative_to(REPOSITORY)}:{number}: write {plain}: {text}"
         for path, number, text in texts
+        if ANY_IDIOM.search(text)
         for plain, idiom in IDIOMS.items()
         if re.search(idiom, text)
     ]
@@ -249,7 +269,7 @@ def test_a_description_has_no_arrow() -> None:
     arrows = [
         f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
         for path in (*modules(), *scripts())
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if re.search(r"(?:^|[;.]\s+)-> ", ast.get_docstring(node) or "")
     ]
@@ -262,8 +282,7 @@ def test_a_module_is_named_from_the_root() -> None:
     bare = [
         f"{path.relative_to(REPOSITORY)}:{token.start[0]}: {text[0]}"
         for path in (*modules(), *scripts())
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
-        if token.type in {tokenize.COMMENT, tokenize.STRING}
+        for token in prose(path)
         if (text := re.search(rf"`(?:{folders})\.\w[^`]*`", token.string))
     ]
     assert bare == []
