@@ -111,7 +111,8 @@ def _sketch_fields(context: TableContext, estimate: "ThetaEstimate") -> dict[str
 def _index_fields(context: TableContext, estimate: "Estimate") -> dict[str, str]:
     action = f"{_ACTIONS[estimate.action]}: {estimate.reason}"
     if not estimate.shards:
-        return {"action": action}
+        work = {"rows": f"{estimate.inserted:,} to read", **_total_fields(context, estimate)}  # without graphs
+        return {"action": action, **(work if estimate.bytes_written else {})}
     return {
         "action": action,
         "rows": f"{estimate.inserted:,} to insert, {estimate.remapped:,} moved, {estimate.tombstoned:,} gone"

@@ -121,6 +121,8 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
 
 
 def _shard_counts(report: "IndexReport") -> str:
+    if not report.shards:
+        return "none: balls around the vectors of each file alone"
     if report.action is Action.BUILT:
         return f"{report.shards}: all built"
     return (

@@ -340,6 +340,7 @@ def test_a_refresh_without_vectors_reports_that(run: Run, lake: Lake) -> None:
 def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run) -> None:
     run("index", "create", "demo.packages", "--name", "balls", "--column", "embedding", "--method", "centroid")
     try:
+        assert "180 to read" in run("plan", "demo.packages", "--index", "balls")
         report = json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["balls"]
         assert (report["action"], report["shards"]) == ("built", 0)
         shown = " ".join(run("index", "show", "demo.packages", "balls").split())
