@@ -63,10 +63,13 @@ class Adls:
 
 @contextlib.contextmanager
 def adls_server(folder: Path) -> Iterator[Adls]:
-    """Run the server with one container, `lake`. Skips the test where there is none."""
-    program, node = os.environ.get(SERVER), shutil.which("node")
-    if program is None or node is None:
-        pytest.skip(f"{SERVER} is not set, or there is no Node.js: `make stores` sets it")
+    """Run the server with one container, `lake`. Skips the test where there is none; without Node.js it fails."""
+    program = os.environ.get(SERVER)
+    if program is None:
+        pytest.skip(f"{SERVER} is not set: `make stores` sets it")
+    node = shutil.which("node")
+    if node is None:
+        raise RuntimeError(f"{SERVER} is set, and node, which runs it, was not found")
     port, adls = free_port(), Adls()
     adls.upstream = f"http://127.0.0.1:{port}"
     data = folder / "azurite"
