@@ -152,6 +152,14 @@ class Deployment:
         """The limit of memory in bytes that the engine was given; 0 where there is none."""
         return int(output(self.engine, "inspect", "--format={{.HostConfig.Memory}}", container))
 
+    def process(self, container: str, program: str) -> int:
+        """Id of the container's first process. An engine in a virtual machine has ids that mean others here."""
+        number = int(output(self.engine, "inspect", "--format={{.State.Pid}}", container))
+        line = Path(f"/proc/{number}/cmdline")
+        is_here = number > 0 and line.exists() and program.encode() in line.read_bytes()
+        require(is_here, f"process {number} of {container} does not run {program} on this machine")
+        return number
+
     def inside(self, container: str, *command: str, text: str | None = None) -> str:
         return output(self.engine, "exec", "-i", container, *command, text=text)
 
@@ -309,7 +317,7 @@ class Trial:
         (run,) = until("a run in progress", lambda: self.on.runs("STARTED"))
         time.sleep(5)
         (code,) = self.on.containers("code")
-        os.kill(int(output(self.on.engine, "inspect", "--format={{.State.Pid}}", code)), signal.SIGKILL)
+        os.kill(self.on.process(code, "code-server"), signal.SIGKILL)
         require(run in self.on.runs("STARTED"), "the run was over before the kill")
         until("every service well after the kill", self.on.all_well)
         until(f"a version of snapshot {snapshot}", lambda: self.has_version(snapshot))

@@ -13,11 +13,16 @@ import pytest
 TRIAL = Path(__file__).resolve().parents[2] / "deploy" / "try_containers.py"
 
 
+def make_engine(folder: Path, script: str) -> Path:
+    program = folder / "podman"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
 def tried(folder: Path, engine: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the trial with a shell script as its engine; of compose, every command succeeds."""
-    program = folder / "podman"
-    program.write_text(f"#!/bin/sh\n{engine}\n", encoding="utf-8")
-    program.chmod(0o755)
+    make_engine(folder, engine)
     command = [sys.executable, str(TRIAL), "--engine", "podman", "--compose", "true", *options]
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "TMPDIR": str(folder)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -46,6 +51,15 @@ def test_a_deployment_that_is_kept_keeps_its_log_in_and_prints_how_to_remove_it(
     (removal,) = (line for line in done.stderr.splitlines() if line.endswith(f"&& rm -r {login}"))
     assert removal.startswith("POSTGRES_PASSWORD=any ")
     assert "true -p icepuffin-trial -f deploy/compose.yaml -f deploy/compose.login.yaml down -v" in removal
+
+
+@pytest.mark.parametrize("number", ["0", "1", "99999999"])
+def test_no_process_is_killed_that_is_not_the_container_s(tmp_path: Path, number: str) -> None:
+    """The engine may run in a virtual machine, and 0 would be the trial's own group."""
+    trial = runpy.run_path(str(TRIAL))
+    deployment = trial["Deployment"](str(make_engine(tmp_path, f"echo {number}")), "true", 1, tmp_path)
+    with pytest.raises(trial["TrialError"], match=f"process {number} of x does not run code-server"):
+        deployment.process("x", "code-server")
 
 
 def test_an_engine_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
