@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | ranges | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | ranges | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -274,6 +274,25 @@ ranges() {
     ICEPUFFIN_ICEBERG=1.12.0 python -m pytest --numprocesses 2 --dist loadfile $both_ends "$@"
 }
 
+# The locked packages, and tests without a JVM or a server, with each newer Python that is on the PATH or one of pyenv's.
+pythons() {
+    for version in 3.12 3.13 3.14; do
+        base=
+        for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+            if command -v "$candidate" >/dev/null && "$candidate" -c 'import ensurepip' 2>/dev/null; then base=$candidate; fi
+        done
+        [ "$base" ] || { say "there is no Python $version here"; continue; }
+        # datasketches has no wheel for Python 3.14; one test compares ours with it
+        lock=$PWD/.cache/python-$version.txt
+        awk -v version="$version" '/^[a-z]/ { kept = version != "3.14" || !/^datasketches/ } kept' requirements/lock.txt >"$lock"
+        tool "python-$version" "$lock"
+        "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+        say "$("$tool/bin/python" --version)"
+        PATH=$tool/bin:$PATH NUMBA_CACHE_DIR=$tool/kernels python -m pytest --numprocesses 2 --dist loadfile \
+            -m "not jvm and not services and not trino and not browser" $without_spark tests/ann_kernels tests/assets "$@"
+    done
+}
+
 # Tests with Spark, and those without it that depend on packages most
 both_ends="tests/interop/test_binding_spark.py tests/interop/test_theta_spark.py tests/interop/test_spark_changes.py
     tests/interop/test_equality_deletes.py tests/interop/test_v3_rest.py tests/ops/spark"
@@ -297,6 +316,7 @@ case $command in
     charts) packages; charts "$@" ;;
     ranges) setup; ranges "$@" ;;
     engines) setup; engines "$@" ;;
+    pythons) packages; pythons "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
 esac
