@@ -532,8 +532,10 @@ class IndexReader:
     def _why_no_recall(self, share: float) -> str:
         """Why the recall of queries is not measured; empty where it is."""
         loaded = self._choice.loaded
-        if loaded is None or self._is_pruned_scan:
-            return "every row that may be near enough is compared: answers are exact"
+        if loaded is None:
+            return "every row is compared: answers are exact"
+        if self._is_pruned_scan:
+            return "every row of the files in reach is compared: answers are exact"
         if not isinstance(loaded, LoadedVersion):
             return "tasks search the index, which is not in this process"
         if loaded.lean or not loaded.exact:
