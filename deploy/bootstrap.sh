@@ -288,7 +288,9 @@ pythons() {
         tool "python-$version" "$lock"
         "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
         say "$("$tool/bin/python" --version)"
-        PATH=$tool/bin:$PATH NUMBA_CACHE_DIR=$tool/kernels python -m pytest --numprocesses 2 --dist loadfile \
+        without=
+        [ "$version" != 3.14 ] || without="--ignore tests/puffin/test_theta_blob.py"
+        PATH=$tool/bin:$PATH NUMBA_CACHE_DIR=$tool/kernels python -m pytest --numprocesses 2 --dist loadfile $without \
             -m "not jvm and not services and not trino and not browser" $without_spark tests/ann_kernels tests/assets "$@"
     done
 }
