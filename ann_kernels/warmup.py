@@ -7,6 +7,7 @@ from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
@@ -34,6 +35,7 @@ def warm() -> None:
         merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
         exact_top_k(ready[:QUERIES_AT_ONCE], ready, 3, metric)
     prepare(even, Metric.COSINE)
+    lengths(even)
     few = even[:64]  # a searcher codes no graph as small as this
     Searcher(vamana.build(few, Metric.INNER_PRODUCT, params), few, Metric.INNER_PRODUCT).search(
         few[:2], 3, search_list=16

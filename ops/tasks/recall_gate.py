@@ -185,7 +185,7 @@ def _exact_of(
 ) -> npt.NDArray[np.float64]:
     """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer."""
     out = np.full(answers.shape, np.inf)
-    queries, places = np.nonzero(answers >= 0)
+    queries, places = np.divmod(np.flatnonzero(answers >= 0), answers.shape[1])
     chosen = answers[queries, places]
     out[queries, places] = pair_distances(vectors[query_nodes], vectors, queries, chosen, metric)
     return out
