@@ -166,7 +166,9 @@ class IndexDefinition:
     )
     """Metric of searches; a text such as "l2" becomes a `Metric`"""
     method: str = _parameter(
-        "diskann", "diskann: graphs. centroid: only balls around each data file's vectors.", choices=METHODS
+        "diskann",
+        "What versions hold: graphs over the vectors, or balls around those of each data file alone.",
+        choices=METHODS,
     )
     max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
@@ -193,7 +195,9 @@ class IndexDefinition:
         "Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these.",
     )
     blob_names: str = _parameter(
-        OWN_NAMES, "Names of blob types in files: those of the paper, or the community's.", choices=get_args(BlobNames)
+        OWN_NAMES,
+        "Names that blob types have in files: those of the paper, or the community's.",
+        choices=get_args(BlobNames),
     )
 
     def __post_init__(self) -> None:
