@@ -30,6 +30,8 @@ from icepuffin.ops.storage import ObjectMissingError, Storage
 BATCH_ROWS = 8_192
 BATCH_BYTES = 1 << 26
 """Largest size of a batch of vectors, as f32"""
+LARGEST_INTEGER = 1 << 24
+"""Largest absolute value of integers that each have an f32 of the same value"""
 _FIELD_ID = b"PARQUET:field_id"
 _DECIMAL_DIGITS = 38
 
@@ -201,10 +203,10 @@ def holds_doubles(schema: Schema, field_id: int) -> bool:
 def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[Any]:
     """A list column as it is: [N, D] of f64 where it holds doubles, else of f32.
 
-    Takes lists, large lists and fixed-size lists of half, float or double.
+    Takes lists, large lists and fixed-size lists of half, float, double or integers up to `LARGEST_INTEGER`.
 
-    Raises VectorColumnError for another type, a null vector, a null element, or a length that is not `dims` (without
-    it: not the first vector's). NaN and infinity are left to the kernels.
+    Raises VectorColumnError for another type, a null vector, a null element, a larger integer, or a length that is not
+    `dims` (without it: not the first vector's). NaN and infinity are left to the kernels.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # several chunks too large for one array
@@ -213,8 +215,8 @@ def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -
     lists = (
         pa.types.is_list(array_type) or pa.types.is_large_list(array_type) or pa.types.is_fixed_size_list(array_type)
     )
-    if not lists or not pa.types.is_floating(array_type.value_type):
-        raise VectorColumnError(f"a vector column is a list of float or double, this one is {array_type}")
+    if not lists or not (pa.types.is_floating(array_type.value_type) or pa.types.is_integer(array_type.value_type)):
+        raise VectorColumnError(f"a vector column is a list of numbers, this one is {array_type}")
     if array.null_count:
         raise VectorColumnError("has no vector (null)", _first(array.is_null()))
     lengths = pc.list_value_length(array)
@@ -227,8 +229,18 @@ def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -
     if values.null_count:
         raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, width))
     flat = values.to_numpy(zero_copy_only=False)
+    if np.issubdtype(flat.dtype, np.integer):
+        _require_exact(flat, width)
     dtype = np.float64 if flat.dtype == np.float64 else np.float32
     return np.ascontiguousarray(flat, dtype=dtype).reshape(len(array), width)
+
+
+def _require_exact(flat: npt.NDArray[Any], width: int) -> None:
+    """Raises VectorColumnError naming the first vector with an integer that a float may not hold."""
+    beyond = (flat > LARGEST_INTEGER) | (flat < -LARGEST_INTEGER)  # no abs: the smallest integer has none
+    if beyond.any():
+        place = int(np.argmax(beyond))
+        raise VectorColumnError(f"holds {flat[place]} in its vector, and floats are exact up to 2^24", place // width)
 
 
 def _first(mask: pa.BooleanArray) -> int:

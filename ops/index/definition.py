@@ -106,7 +106,7 @@ class IndexDefinition:
     name : str
         Letters, digits, '_' and '.'; the tag becomes `ann_<name>`.
     column : str
-        The vector column: a list of float or double.
+        The vector column: a list of float or double, or of integers such as bytes.
     field_id : int, optional
         The column's id in the schema, which survives its renaming. `create_index` sets it.
     filters : sequence of str
@@ -376,7 +376,7 @@ def _parse(key: str, parameter: str, value: str) -> Any:
 def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> int:
     """The field id of the vector column in a snapshot's schema.
 
-    Raises DefinitionError where the column was dropped, or is no list of float or double there.
+    Raises DefinitionError where the column was dropped, or is no list of numbers there.
     """
     field_id = definition.field_id
     if field_id is None:
@@ -393,7 +393,7 @@ def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> 
 def resolve_column(column: str, schema: "Schema", table: str) -> int:
     """The field id of a vector column by its name in a snapshot's schema.
 
-    Raises DefinitionError where there is no such column, or it is no list of float or double there.
+    Raises DefinitionError where there is no such column, or it is no list of numbers there.
     """
     field = next((field for field in schema.fields if field.name == column), None)
     if field is None:
@@ -440,11 +440,19 @@ def has_kept_values(field: "NestedField") -> bool:
 
 
 def _vector_field_id(field: "NestedField", table: str) -> int:
-    from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
+    from pyiceberg.types import (  # noqa: PLC0415  usage errors come without
+        DoubleType,
+        FloatType,
+        IntegerType,
+        ListType,
+        LongType,
+    )
 
     field_type = field.field_type
-    if not isinstance(field_type, ListType) or not isinstance(field_type.element_type, FloatType | DoubleType):
+    numbers = FloatType | DoubleType | IntegerType | LongType
+    if not isinstance(field_type, ListType) or not isinstance(field_type.element_type, numbers):
         raise DefinitionError(
-            f"{table}: column {field.name!r} is {field_type}; a column of vectors is list<float> or list<double>"
+            f"{table}: column {field.name!r} is {field_type}; a column of vectors is list<float> or list<double>, "
+            "or list<int> or list<long> with small integers"
         )
     return field.field_id

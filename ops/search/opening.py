@@ -210,7 +210,7 @@ def open_exact(
     table : pyiceberg.table.Table
         The table, loaded from its catalog.
     column : str
-        A column of lists of float or double.
+        A column of lists of numbers.
     metric : {"l2", "cosine", "ip"}
         What distances are.
     snapshot, storage : optional

@@ -9,7 +9,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegerType, IntegralType, StructField, StructType
 
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
@@ -172,7 +172,9 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
     column_type = left[on].dataType
-    if not isinstance(column_type, ArrayType) or not isinstance(column_type.elementType, FloatType | DoubleType):
+    if not isinstance(column_type, ArrayType) or not isinstance(
+        column_type.elementType, FloatType | DoubleType | IntegralType
+    ):
         raise QueryError(
             f"column {on!r} of the left side is {column_type.simpleString()}; cast it to array<float> or <double>"
         )

@@ -475,7 +475,21 @@ def test_no_rows_are_a_matrix_of_no_rows() -> None:
     assert vectors_from_arrow(pa.array([], pa.list_(pa.float32())), 5).shape == (0, 5)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32()), pa.float32()])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.int64()])
+def test_lists_of_integers_are_vectors_of_the_same_numbers(kind: pa.DataType) -> None:
+    vectors = vectors_from_arrow(pa.array([[1, 0], [127, 2]], pa.list_(kind)))
+    assert (vectors.dtype, vectors.tolist()) == (np.float32, [[1.0, 0.0], [127.0, 2.0]])
+
+
+@pytest.mark.parametrize("number", [(1 << 24) + 1, -(1 << 24) - 1, -(1 << 63)])
+def test_an_integer_that_no_float_may_hold_is_named_with_its_row(number: int) -> None:
+    edges = [[1 << 24, -(1 << 24)], [0, number]]
+    assert vectors_from_arrow(pa.array(edges[:1], pa.list_(pa.int64()))).tolist() == edges[:1]
+    with pytest.raises(VectorColumnError, match=f"row 1 holds {number} in its vector, and floats are exact up to"):
+        vectors_from_arrow(pa.array(edges, pa.list_(pa.int64())))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.bool_()), pa.float32()])
 def test_a_column_of_another_type_is_no_vector_column(kind: pa.DataType) -> None:
-    with pytest.raises(VectorColumnError, match="a vector column is a list of float or double"):
+    with pytest.raises(VectorColumnError, match="a vector column is a list of numbers"):
         vectors_from_arrow(pa.array([], kind))

@@ -57,7 +57,7 @@ BAD_QUERIES = [
     ([], "dimensions"),
     (None, "are Python objects, not numbers"),
     (pa.array([[1.0] * 16, None]), "row 1 has no vector"),
-    (pa.array([["a"] * 16]), "list of float or double"),
+    (pa.array([["a"] * 16]), "list of numbers"),
 ]
 
 

@@ -109,6 +109,8 @@ class Case:
         kind = KINDS[(number + SEED) % len(KINDS)]
         metric = ["l2", "cosine", "ip"][(number // 3 + number + SEED) % 3]
         element = pa.float32() if rng.random() < 0.6 else pa.float64()
+        if kind is lattice and rng.random() < 0.5:
+            element = pa.int32() if rng.random() < 0.7 else pa.int64()
         return cls(number, kind, element, metric, dims, str(rng.choice(["f32", "f32", "f16", "none"])))
 
     def __str__(self) -> str:

@@ -159,6 +159,17 @@ def test_a_table_without_an_index_is_joined_by_scanning(spark: "SparkSession", t
     assert in_order(found)["id"].to_pylist() == reader.search(queries(20), 4).rows["id"].to_pylist()
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32()], ids=str)
+def test_queries_of_integers_are_joined_as_the_same_numbers(
+    spark: "SparkSession", table: Table, kind: pa.DataType
+) -> None:
+    whole = np.round(3 * queries(4)).astype(np.int64)
+    rows = pa.table({"number": range(4), "query": pa.array(whole.tolist(), pa.list_(kind))})
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    found = in_order(joined(spark.createDataFrame(rows), reader, k=4, columns=["id"]))
+    assert found["id"].to_pylist() == reader.search(whole.astype(np.float32), 4).rows["id"].to_pylist()
+
+
 def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -> None:
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
 
