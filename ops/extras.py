@@ -12,5 +12,5 @@ _EXTRAS = {
 
 def remedy(error: ModuleNotFoundError) -> str:
     """The command that installs what is missing; empty where no extra brings it."""
-    extra = _EXTRAS.get(error.name or "")
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
     return f"pip install 'icepuffin[{extra}]'" if extra else ""

@@ -4,6 +4,7 @@ import doctest
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pyiceberg.table import Table
 import icepuffin
 from icepuffin.ops.index.definition import INDEX_PARAMETERS
 from tests.conftest import STORAGE, make_rows, queries
+from tests.extras import EXTRAS, without_extras
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,9 +174,42 @@ def test_reading_needs_neither_spark_nor_dagster() -> None:
     assert not {name.partition(".")[0] for name in done.stdout.split()} & {"pyspark", "dagster", "dagster_pyspark"}
 
 
+def test_names_of_extras_that_are_not_installed_are_left_out(tmp_path: Path) -> None:
+    absent = {"SqlSession", "knn_join", "register_vector_search", "build_defs", "IcepuffinTableComponent"}
+    program = (
+        "import icepuffin\n"
+        "for name in dir(icepuffin): getattr(icepuffin, name)\n"
+        "print(*(name for name in icepuffin.__all__ if not hasattr(icepuffin, name)))\n"
+        f"assert not set(dir(icepuffin)) & {absent}\n"
+    )
+    environment = {**os.environ, **without_extras(tmp_path, *EXTRAS)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == absent
+
+
+def test_a_name_whose_extra_is_not_installed_says_which(tmp_path: Path) -> None:
+    program = (
+        "import icepuffin\n"
+        "for name in ('SqlSession', 'knn_join'):\n"
+        "    for line in ('icepuffin.' + name, 'from icepuffin import ' + name):\n"
+        "        try: exec(line)\n"
+        "        except (AttributeError, ModuleNotFoundError) as error: print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, **without_extras(tmp_path, "spark", "sql")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "AttributeError icepuffin.SqlSession needs sqlglot: pip install 'icepuffin[sql]'",
+        "ModuleNotFoundError icepuffin.SqlSession needs sqlglot: pip install 'icepuffin[sql]'",
+        "AttributeError icepuffin.knn_join needs pyspark: pip install 'icepuffin[spark]'",
+        "ModuleNotFoundError icepuffin.knn_join needs pyspark: pip install 'icepuffin[spark]'",
+    ]
+
+
 def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'open_indx'"):
         icepuffin.open_indx  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'open_indx'"):
+        from icepuffin import open_indx  # type: ignore[attr-defined]  # noqa: F401, PLC0415
     assert set(icepuffin.__all__) <= set(dir(icepuffin))
 
 
