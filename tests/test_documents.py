@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import pytest
 
-from icepuffin.orchestration.cli import group
 from tests.repository import DOCUMENTS, PACKAGES, REPOSITORY, modules
 from tests.vocabulary import IDIOMS
 
@@ -28,6 +27,14 @@ MEASURING = re.compile(
 )
 _SHELLS = {"sh", "bash", "console", ""}
 _COMMANDS = r"(?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+|python -m benchmarks\b[^`]*"
+PROGRAMS = {
+    "icepuffin": "icepuffin.orchestration.cli:group",
+    "dg": "dagster_dg_cli.cli:cli",
+    "dagster": "dagster._cli:cli",
+    "dagster-daemon": "dagster._daemon.cli:cli",
+    "dagster-webserver": "dagster_webserver.cli:dagster_webserver",
+}
+"""The command of click behind each program that documents name"""
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)\]`*\"'%])[.?!][\"'*)]* +(?=[A-Z`*\[(\"])")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -139,6 +146,20 @@ def test_the_runbook_quotes_messages_that_there_are() -> None:
     assert [part for part in sorted(parts) if part not in literals] == []
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("dg docs serve", "no command docs"),
+        ("dagster run remove", "no command remove"),
+        ("icepuffin refresh --quickly", "no option --quickly"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_named(line: str, fault: str) -> None:
+    program, *words = line.split()
+    with pytest.raises(AssertionError, match=fault):
+        assert_options_exist(words, pkgutil.resolve_name(PROGRAMS[program]))
+
+
 def commands_of_documents() -> list[tuple[str, str]]:
     """(document, command line) of every command that a document tells the reader to type."""
     matches = []
@@ -166,8 +187,9 @@ def test_a_command_that_a_document_names_exists(
     elif program == "sh":
         script = (REPOSITORY / words[0]).read_text(encoding="utf-8")
         assert re.search(rf"^    (?:\S+ \| )*{words[1]}(?: \| \S+)*\)", script, re.MULTILINE) or words[1] == "help"
-    elif program == "icepuffin":
-        assert_options_exist(words)
+    elif program in PROGRAMS:
+        assert Path(sys.executable).with_name(program).exists()
+        assert_options_exist(words, pkgutil.resolve_name(PROGRAMS[program]))
     elif program == "python":
         name = words[1] if "." in words[1] else "benchmarks.kernels"  # whose options `benchmarks` takes
         monkeypatch.setattr(sys, "argv", [name, "--help"])
@@ -177,13 +199,12 @@ def test_a_command_that_a_document_names_exists(
         options = set(re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
         assert {word for word in words[2:] if word.startswith("--")} <= options
     else:
-        assert Path(sys.executable).with_name(program).exists()
+        pytest.fail(f"{program} is none of {', '.join(PROGRAMS)}")
 
 
-def assert_options_exist(words: list[str]) -> None:
+def assert_options_exist(words: list[str], command: click.Command) -> None:
     """Walk down the command groups, then look each option up."""
-    command: click.Command = group
-    options = {option for item in group.params for option in item.opts}
+    options = {option for item in command.params for option in item.opts}
     for word in words:
         if isinstance(command, click.Group) and not word.startswith("-"):
             found = command.get_command(click.Context(command), word)

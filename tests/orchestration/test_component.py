@@ -123,7 +123,7 @@ def test_dg_checks_the_project_and_shows_the_component(project: Path) -> None:
     assert "All component YAML validated successfully" in output
     assert "All definitions loaded successfully" in output
     listed = dg_command(project, "list", "components", "--package", "icepuffin")
-    assert "IcepuffinTableComponent" in listed
+    assert "icepuffin.IcepuffinTableComponent" in listed
     assert "Theta sketches and vector indexes of an Iceberg table" in listed
 
 
