@@ -69,7 +69,8 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     """A new file, one with deleted rows, and one that is gone."""
     before = index_head(table, BALLS)
     files = live_files(table, table.refresh().metadata.current_snapshot_id or 0).files
-    append_position_deletes(table, {files[0].path: np.arange(30)})
+    oldest = min(files, key=lambda file: file.sequence_number)  # paths are random
+    append_position_deletes(table, {oldest.path: np.arange(30)})
     table.append(clustered(400, 50, CENTERS[4].tolist()))
     table.delete("id >= 300 and id < 400")
     plan = plan_version(table, BALLS, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
