@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
 from icepuffin.puffin.blobs.routing import NO_DELETES
 
 _COLUMNS = ["file_path", "pos"]
+_FIRST_FILES = 16
+"""Files whose deleted rows are found first, where all may not be needed"""
 
 
 def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
@@ -65,6 +67,21 @@ def deleted_by_file(
     return {
         path: np.unique(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for path, chunks in parts.items()
     }
+
+
+def deleted_in_turn(
+    open_store: Callable[[str], Storage], files: Sequence[LiveFile]
+) -> Iterator[tuple[LiveFile, npt.NDArray[np.int64]]]:
+    """(file, deleted row positions) in order, for who may need the first files alone. Raises as `deleted_by_file`.
+
+    Each time twice as many files are resolved, so a delete file that is about all is read a few times.
+    """
+    start, count = 0, _FIRST_FILES
+    while start < len(files):
+        group = files[start : start + count]
+        deleted = deleted_by_file(open_store, group)
+        yield from ((file, deleted[file.path]) for file in group)
+        start, count = start + count, 2 * count
 
 
 def deleted_by_keys(

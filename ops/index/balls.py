@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow.compute as pc
 
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import balls_per_file
@@ -59,10 +59,9 @@ def enclose_files(
 
 def _dims(plan: VersionPlan, storage: StorageConfig) -> int | None:
     """Dimensions of the first vector; None where no live row has one. Reads one batch, mostly."""
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
-    for file in plan.live.files:
+    for file, deleted in deleted_in_turn(lambda path: open_storage(path, storage), plan.live.files):
         store = open_storage(file.path, storage)
-        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted[file.path]):
+        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted):
             _, column = with_vector(batch)
             if len(column):
                 return int(pc.list_value_length(column)[0].as_py())

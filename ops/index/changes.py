@@ -24,10 +24,12 @@ from icepuffin.ops.datafile import (
     mapped_names,
     vectors_from_arrow,
 )
+from icepuffin.ops.index.deleted_rows import deleted_rows
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import DeleteFile, FileSlot, LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.storage import Storage, open_storage, relative_to
+from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.tasks.runner import TaskRunner
 
 _FILES = 8
 """Files in a sample"""
@@ -50,8 +52,13 @@ class Changes:
     """(file slot, file) of files that are gone and whose rows have ids: these may have moved to added files"""
 
 
-def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
-    """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
+def find_changes(
+    table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig, runner: TaskRunner | None = None
+) -> Changes:
+    """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes.
+
+    runner: where many rows are compared with equality deletes; by default in this process.
+    """
     covered = covered_paths(base)
     mended = files_mapped_since(table, base, live, table.schemas()[live.schema_id], storage)
     same = {path: live.files[number] for path, number in same_files(base, live).items() if path not in mended}
@@ -61,9 +68,9 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     }
     later_deletes = LaterDeletes(base)
     later = {path: later_deletes.only(file, covered[path]) for path, file in changed.items()}
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
+    deleted = deleted_rows(later.values(), storage, runner)
     unsure = [file for path, file in changed.items() if later[path] is file]
-    undeleted = _with_undeleted_rows(table, base, unsure, deleted, storage)
+    undeleted = _with_undeleted_rows(table, base, unsure, deleted, storage, runner)
     reread = {path for path, file in changed.items() if file.path in undeleted}
     kept = {file.path for path, file in same.items() if path not in reread}
     added = [file for file in live.files if file.path not in kept]
@@ -195,6 +202,7 @@ def _with_undeleted_rows(
     files: list[LiveFile],
     deleted: Mapping[str, npt.NDArray[np.int64]],
     storage: StorageConfig,
+    runner: TaskRunner | None,
 ) -> frozenset[str]:
     """Paths of files with a row that was deleted in the version's snapshot and is live now, as after a rollback.
 
@@ -203,11 +211,7 @@ def _with_undeleted_rows(
     if not files:
         return frozenset()
     before = live_files(table, base.bound.index_snapshot_id).by_path()
-
-    def opened(path: str) -> Storage:
-        return open_storage(path, storage)
-
-    deleted_then = deleted_by_file(opened, [before[file.path] for file in files if file.path in before])
+    deleted_then = deleted_rows([before[file.path] for file in files if file.path in before], storage, runner)
     return frozenset(
         file.path
         for file in files

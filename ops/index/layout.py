@@ -10,7 +10,7 @@ from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index import sizes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
@@ -139,11 +139,10 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     share = full_size / max(1, min(total, 4 * full_size))
     sample = np.empty((0, 1), np.float32)
     filled = 0
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
-    for number in rng.permutation(len(plan.live.files)):
-        file = plan.live.files[number]
+    files = [plan.live.files[number] for number in rng.permutation(len(plan.live.files))]
+    for file, deleted in deleted_in_turn(lambda path: open_storage(path, storage), files):
         store = open_storage(file.path, storage)
-        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted[file.path]):
+        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted):
             positions, column = with_vector(batch)
             size = len(positions)
             if not size:

@@ -125,6 +125,7 @@ def plan_version(
     verify: use a version as base, or reuse it, only after its whole file was read and found intact, and all rows of its
     snapshot were compared with its nodes, by `runner`. This is always done where no version has a tag, as after `index
     drop`. With `verify` no row is matched by its lineage.
+    runner: also resolves equality deletes that are about many rows. Without it, this process does.
 
     Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
     where a version that was not verified turns out to be damaged.
@@ -165,7 +166,7 @@ def plan_version(
     if base is not None and not definition.has_graphs:
         plan = _refresh_balls(table, plan, base, storage)
     elif base is not None:
-        plan = _refresh_or_build(table, plan, base, storage, lineage=not verify)
+        plan = _refresh_or_build(table, plan, base, storage, runner, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
     elif opened:
@@ -272,7 +273,13 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
 
 
 def _refresh_or_build(
-    table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig, *, lineage: bool
+    table: Table,
+    plan: VersionPlan,
+    base: OpenVersion,
+    storage: StorageConfig,
+    runner: TaskRunner | None,
+    *,
+    lineage: bool,
 ) -> VersionPlan:
     """`lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors."""
     share = shared_rows(base, plan.live) / plan.live.record_count
@@ -283,7 +290,7 @@ def _refresh_or_build(
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
-    changes = find_changes(table, base, plan.live, storage)
+    changes = find_changes(table, base, plan.live, storage, runner)
     return replace(
         plan,
         action=Action.REFRESHED,
