@@ -21,6 +21,7 @@ from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.scaffolder import TableScaffolder
 from icepuffin.orchestration.setting_errors import problem
 from icepuffin.orchestration.settings import Settings, SettingsError
 
@@ -105,6 +106,14 @@ class CatalogAttributes(BaseModel):
     warehouse: str | None = Field(default=None, description="The catalog's warehouse.")
 
 
+class IndexAttributes(IndexSettings):
+    """A vector index: its column, and parameters of docs/settings.md."""
+
+    model_config = ConfigDict(
+        extra="allow"
+    )  # the settings name an unknown key, as Dagster's check of a schema does not
+
+
 def _written_values(value: Any) -> Any:
     """Models as dictionaries of what was written."""
     if isinstance(value, BaseModel):
@@ -134,6 +143,7 @@ def _about(description: str, *examples: Any) -> dg.Resolver:
     return resolver
 
 
+@dg.scaffold_with(TableScaffolder)
 @dataclass(kw_only=True)
 class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     """Theta sketches and vector indexes of an Iceberg table, or of all tables that match a pattern.
@@ -170,7 +180,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
         Mapping[str, Any],
         dg.Resolver(
             _resolve_written_values,
-            model_field_type=dict[str, IndexSettings],
+            model_field_type=dict[str, IndexAttributes],
             description="Vector indexes by name: `column`, `metric` and parameters.",
             examples=[{"embedding": {"column": "embedding", "metric": "cosine"}}],
         ),

@@ -206,6 +206,8 @@ def assert_options_exist(words: list[str], command: click.Command) -> None:
     """Walk down the command groups, then look each option up."""
     options = {option for item in command.params for option in item.opts}
     for word in words:
+        if isinstance(command, click.Group) and "." in word:
+            break  # a component, which Dagster looks up in a project
         if isinstance(command, click.Group) and not word.startswith("-"):
             found = command.get_command(click.Context(command), word)
             assert found is not None, f"there is no command {word}"

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster._core.definitions.repository_definition.repository_definition import RepositoryLoadData
+from dagster.components.scaffold.scaffold import NoParams, get_scaffolder
 
 import icepuffin
 from icepuffin.ops.catalog.connection import open_catalog
@@ -185,8 +186,27 @@ def test_a_wrong_attribute_is_named_without_its_value(project: Path, monkeypatch
     with pytest.raises(Exception, match="IcepuffinTableComponent") as raised:
         loaded(project)
     lines = "".join(traceback.format_exception(raised.value))
-    assert "SettingsError: icepuffin[lake/search.docs]: catalog: token is null; it takes a text" in lines
+    assert "SettingsError: icepuffin[lake/search.docs]: catalog: token is null; it takes a text (`{{ env.X }}`" in lines
+    assert "where X is not set: set it in the environment, or in the project's `.env`" in lines
     assert "hunter2" not in lines
+
+
+def test_an_unknown_parameter_of_an_index_is_named(project: Path) -> None:
+    file = project / "src" / "search_project" / "defs" / "docs" / "defs.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("metric:", "metrik:"), encoding="utf-8")
+    with pytest.raises(Exception, match="IcepuffinTableComponent") as raised:
+        loaded(project)
+    message = "icepuffin[lake/search.docs]: indexes.embedding.metrik: no such setting (there is metric)"
+    assert message in "".join(traceback.format_exception(raised.value))
+
+
+def test_dg_scaffolds_what_the_page_shows(tmp_path: Path) -> None:
+    scaffolder = get_scaffolder(icepuffin.IcepuffinTableComponent)
+    assert isinstance(scaffolder, dg.Scaffolder)
+    scaffolder.scaffold(
+        dg.ScaffoldRequest("icepuffin.IcepuffinTableComponent", tmp_path, "yaml", project_root=None, params=NoParams())
+    )
+    assert yaml.safe_load((tmp_path / "defs.yaml").read_text(encoding="utf-8")) == yaml.safe_load(block("yaml"))
 
 
 @pytest.mark.parametrize("text", ["1e5", "0x1F", "True", "007", "('a', 'b')", "{}"])
