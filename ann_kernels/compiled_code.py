@@ -5,12 +5,14 @@ compiled into the kernel, and it fails when it loads a kernel whose types have m
 """
 
 import hashlib
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba.core import caching
+from numba.core import caching, event
 
+_log = logging.getLogger(__name__)
 _FOLDER = Path(__file__).resolve().parent
 
 
@@ -39,8 +41,32 @@ def _package_locator(locator: Any) -> Any:
     return PackageLocator
 
 
+class _Compilations(event.Listener):
+    """Says that kernels are compiled where none of these sources is kept yet: a process seems to hang meanwhile."""
+
+    is_first = True
+
+    def on_start(self, compilation: Any) -> None:
+        dispatcher = compilation.data["dispatcher"]
+        if not self.is_first or not dispatcher.py_func.__module__.startswith(__package__):
+            return
+        self.is_first = False
+        folder = Path(dispatcher.stats.cache_path)
+        if not any(folder.glob("*.nbi")):
+            _log.warning(
+                "kernels are compiled into %s, once: up to two minutes (`python -m icepuffin.ops.kernel_cache` does so "
+                "beforehand)",
+                folder,
+            )
+
+    def on_end(self, compilation: Any) -> None:
+        del compilation
+
+
 def install() -> None:
     """Make numba use these locators first. Call it before the first kernel of the package is defined."""
+    register: Any = event.register  # it has no types
+    register("numba:compile", _Compilations())
     locators: list[Any] = caching.CacheImpl._locator_classes  # noqa: SLF001  numba offers no public way per function
     package = (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator)
     locators[:0] = [_package_locator(locator) for locator in package]

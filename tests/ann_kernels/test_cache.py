@@ -24,13 +24,20 @@ print(json.dumps({"hits": hits, "labels": labels.tolist(), "squared": squared.to
 def started(cache: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", USES_KERNELS]
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_processes_that_meet_an_empty_cache_at_once_fill_it_and_agree(tmp_path: Path) -> None:
     at_once = [started(tmp_path) for _ in range(4)]
-    answers = [json.loads(process.communicate(timeout=300)[0]) for process in at_once]
-    later = json.loads(started(tmp_path).communicate(timeout=300)[0])
+    outputs = [process.communicate(timeout=300) for process in at_once]
+    answers = [json.loads(text) for text, _ in outputs]
+    text, errors = started(tmp_path).communicate(timeout=300)
+    later = json.loads(text)
+    notice = f"kernels are compiled into {tmp_path}"
+    assert max(printed.count(notice) for _, printed in outputs) == 1
+    assert notice not in errors
     assert later["hits"] == 2
     assert all(answer["labels"] == later["labels"] and answer["squared"] == later["squared"] for answer in answers)
 
