@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from lake import packages
 from pyiceberg.expressions import EqualTo
 
 import icepuffin
+from icepuffin.ops.metrics import CONTENT_TYPE, cache_samples, exposition
 
 
 @asynccontextmanager
@@ -34,3 +35,9 @@ def like(
     where = EqualTo("section", section) if section else None
     result = reader.search(rows["embedding"][0].as_py(), k, columns=["name", "description"], where=where)
     return {"snapshot": str(result.snapshot_id), "coverage": result.coverage, "rows": list(result)}
+
+
+@app.get("/metrics")
+def metrics() -> Response:
+    """What this process's shard cache answered, as Prometheus reads it."""
+    return Response(exposition(cache_samples()), media_type=CONTENT_TYPE)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icepuffin.ops.cache import process_cache
+from icepuffin.ops.metrics import CONTENT_TYPE
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -97,6 +100,7 @@ def test_the_service_follows_the_table(tmp_path: Path, monkeypatch: pytest.Monke
     from fastapi.testclient import TestClient  # noqa: PLC0415
 
     module: ModuleType = service
+    opened = sum(process_cache().reads.values())
     with TestClient(module.app) as client:
         first = client.get("/like/postgresql", params={"k": 3}).json()
         assert first["coverage"] == "exact-version"
@@ -105,6 +109,10 @@ def test_the_service_follows_the_table(tmp_path: Path, monkeypatch: pytest.Monke
         web = client.get("/like/postgresql", params={"section": "web"}).json()
         assert len(web["rows"]) == 5
         assert client.get("/like/o'brien").status_code == 404
+        metrics = client.get("/metrics")
+        assert metrics.headers["content-type"] == CONTENT_TYPE
+        reads = re.findall(r"^icepuffin_shard_cache_reads_total\{.*\} (\d+)$", metrics.text, re.MULTILINE)
+        assert sum(map(int, reads)) > opened
         root = tmp_path.resolve() / "lake"
         lake = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
         lake.load_table("demo.packages").delete(f"name = '{first['rows'][1]['name']}'")
