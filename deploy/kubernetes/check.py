@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ import jsonschema
 import kubernetes_validate
 import yaml
 from dagster_k8s.container_context import K8sContainerContext
-from dagster_k8s.job import DagsterK8sJobConfig, construct_dagster_k8s_job
+from dagster_k8s.job import DagsterK8sJobConfig, construct_dagster_k8s_job, get_user_defined_k8s_config
 from kubernetes.client import ApiClient
+
+from icepuffin.assets.table_settings import RUN_NUMBERS, with_numbers
 
 HERE = Path(__file__).resolve().parent
 VALUES = HERE / "values.yaml"
+MEMORY_MB = 2345
+"""What the run of the check needs"""
 Document = dict[str, Any]
 
 
@@ -95,9 +100,10 @@ def instance_config(manifests: Iterable[Document]) -> Document:
 
 
 def check_run(manifests: list[Document]) -> str:
-    """The Job of a run: from the run launcher's settings, and from what the code location hands to its runs."""
+    """The Job of a run: from the launcher's settings, what the code location hands to its runs, and the run's tag."""
     launcher = instance_config(manifests)["run_launcher"]["config"]
-    context = K8sContainerContext.create_from_config(code_context(manifests))
+    of_tag = K8sContainerContext(run_k8s_config=get_user_defined_k8s_config({"dagster-k8s/config": run_tag()}))
+    context = K8sContainerContext.create_from_config(code_context(manifests)).merge(of_tag)
     settings = (
         "dagster_home",
         "image_pull_policy",
@@ -121,7 +127,17 @@ def check_run(manifests: list[Document]) -> str:
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     if missing or "/opt/icepuffin/settings" not in mounts:
         sys.exit(f"a run's pod lacks {missing or 'its settings'}")
-    return "the Job of a run fits, with settings, secrets and its address"
+    memory = {container["resources"][kind]["memory"] for kind in ("requests", "limits")}
+    if memory != {f"{MEMORY_MB}Mi"} or not manifest["spec"]["template"]["spec"].get("nodeSelector"):
+        sys.exit(f"the run's tag did not arrive: memory {memory}")
+    return f"the Job of a run fits, with settings, secrets, its address, and {MEMORY_MB} MiB by the run's tag"
+
+
+def run_tag() -> str:
+    """The tag that the sensor gives to a run by the settings of this folder."""
+    settings = tomllib.loads((HERE / "icepuffin.toml").read_text(encoding="utf-8"))
+    numbers = dict.fromkeys(RUN_NUMBERS, 1) | {"memory_mb": MEMORY_MB}
+    return json.dumps(with_numbers(settings["tables"]["docs"]["run_tags"]["dagster-k8s/config"], numbers))
 
 
 def code_context(manifests: list[Document]) -> Document:
