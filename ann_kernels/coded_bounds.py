@@ -30,8 +30,11 @@ class CodedBounds:
 
     @classmethod
     def of(cls, vectors: F32) -> "CodedBounds | None":
-        """Code vectors f32[N, D]. None where they have no codes (see `scalar_quantization.encode`)."""
-        codes = encode(vectors) if len(vectors) else None
+        """Code vectors f32[N, D]. None where they have no codes (see `scalar_quantization.encode`), or are so far apart
+        that a float cannot hold the difference.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            codes = encode(vectors) if len(vectors) and _spans_floats(vectors) else None
         if codes is None:
             return None
         of_rows = codes.space.codes.reshape(len(vectors), -1)[:, : vectors.shape[1]]
@@ -62,6 +65,12 @@ class CodedBounds:
         distances = np.sqrt(np.maximum(squared, 0.0))
         error = np.sqrt(rounded @ rounded) + _ROUNDING * (np.linalg.norm(query) + np.linalg.norm(offset))
         return np.asarray(np.maximum(distances * (1 - _ROUNDING) - (1 + _ROUNDING) * error - self.errors, 0.0))
+
+
+def _spans_floats(vectors: F32) -> bool:
+    """Whether differences of any two components, and the scale of codes, are floats."""
+    widest = vectors.max().astype(np.float64) - vectors.min().astype(np.float64)
+    return bool(2 * widest < np.finfo(np.float32).max)
 
 
 @kernel

@@ -12,6 +12,8 @@ FLAG_FOOTER_COMPRESSED = 1
 
 MAX_DIMS = 65_536
 """Dimensions of the longest vectors in a blob."""
+MAX_METRIC = 2
+"""Largest number of a metric in a blob."""
 
 
 class BlobType(enum.StrEnum):

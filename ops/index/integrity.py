@@ -28,6 +28,7 @@ from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, se
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing
+from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
@@ -96,6 +97,7 @@ def check_integrity(
         definition = IndexDefinition.from_json(expected.definition)
         of_balls = [blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID]
         balls = [centroid.decode(reader.read_blob(blob)) for blob in of_balls]
+        faults += _unfit_balls(balls, definition)
         columns = [attributes.decode(reader.read_blob(blob)) for blob in blobs if blob.type in _COLUMN_BLOBS]
         for column in columns:
             for entry in column.entries:
@@ -132,6 +134,15 @@ def check_integrity(
     except StopIteration:
         faults.append("no routing blob")
     return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release, searched)
+
+
+def _unfit_balls(balls: Sequence[CentroidIndex], definition: IndexDefinition) -> Iterator[str]:
+    """Why the balls of a file cannot be those of its index."""
+    if not balls and not definition.has_graphs:
+        yield "no centroid blob, which is all that an index without graphs has"
+    for index in balls:
+        if index.metric != definition.metric.code:
+            yield f"the centroid blob has metric {index.metric}, the index {definition.metric.code}"
 
 
 def _read_shards(

@@ -302,8 +302,14 @@ def _refresh_or_build(
 
 
 def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
-    """Files with other rows are read, whatever their share: a build would read the others as well."""
+    """Files with other rows are read, whatever their share: a build would read the others as well.
+
+    Where no row stays, it is a build: the vectors may have other dimensions now.
+    """
     changes = changed_files(table, base, plan.live, storage)
+    kept = (file for slot, file in enumerate(base.routing.files) if slot not in {*changes.emptied_slots})
+    if not any(file.present and file.live_rows for file in kept):
+        return replace(plan, reason="the nearest version shares none of the rows")
     return replace(
         plan,
         action=Action.REFRESHED,
@@ -335,7 +341,7 @@ def _build_id(plan: VersionPlan) -> str:
     if plan.filter_ids:
         identity["filters"] = plan.filter_ids
     if plan.definition.blob_names != OWN_NAMES:
-        identity["names"] = plan.definition.blob_names
+        identity["blob_names"] = plan.definition.blob_names
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

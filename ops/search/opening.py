@@ -347,9 +347,10 @@ def _choose_version(
     versions = index_versions(target.table, definition.name)
     own = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
     opened, unreadable = open_versions(target.table, own, target.storage)
-    choice = _load_first(
-        [version for version in opened if _fits(version, target)], unreadable, target, stale, resources
-    )
+    built_as = replace(definition, field_id=target.field_id).graph_identity()
+    fitting = [version for version in opened if _fits(version, target)]
+    fitting.sort(key=lambda version: version.definition.graph_identity() != built_as)  # else the newest first
+    choice = _load_first(fitting, unreadable, target, stale, resources)
     if choice.loaded is not None:
         return choice
     if stale is StalePolicy.FAIL:
@@ -372,9 +373,13 @@ def _choose_version(
 
 
 def _fits(version: OpenVersion, target: SearchTarget) -> bool:
-    """Whether its distances are those of the target. How the graph was built does not matter to a reader."""
+    """Whether its distances are those of the target. How a graph was built does not matter to a reader, but that there
+    is one does where the index has none: its answers are to be exact.
+    """
     definition = version.definition
-    return definition.field_id == target.field_id and definition.metric is target.metric
+    by_scan = target.definition is not None and not target.definition.has_graphs
+    same_distances = definition.field_id == target.field_id and definition.metric is target.metric
+    return same_distances and not (by_scan and definition.has_graphs)
 
 
 def _load_first(

@@ -83,9 +83,9 @@ class FileBalls:
         reaches = self._reaches(thresholds.metric, rounded=rounded)
         limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
         for query, limit in zip(queries, limits, strict=True):
-            doubtful = np.flatnonzero(self._least_gaps(query, reaches) <= limit)
+            doubtful = np.flatnonzero(~(self._least_gaps(query, reaches) > limit))  # NaN rules out nothing
             doubtful = doubtful[~reachable[self.numbers[doubtful]]]
-            in_reach = doubtful[self._gaps(query, doubtful, reaches) <= limit]
+            in_reach = doubtful[~(self._gaps(query, doubtful, reaches) > limit)]
             reachable[self.numbers[in_reach]] = True
         return reachable
 
@@ -214,20 +214,25 @@ class FilePruner:
         if self._balls is None:
             live = self._target.live
             try:
-                self._balls = file_balls(read_centroids(opened, self._target.storage), live, loaded), ()
+                index = read_centroids(opened, self._target.storage)
+                self._balls = file_balls(index, live, loaded, self._target.metric), ()
             except (PuffinError, StorageError) as error:
                 warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
                 self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
         return self._balls
 
 
-def file_balls(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion) -> FileBalls:
+def file_balls(
+    index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion, metric: Metric
+) -> FileBalls:
     """The balls of a version that hold for the snapshot that the version was loaded for.
 
     A ball encloses the rows that were live in the version's own snapshot. Where other rows are live now, it is dropped.
     """
     if index.dims != version.dims:
         raise BadBlobError(f"the centroid blob has {index.dims} dimensions, the routing blob {version.dims}")
+    if index.metric != metric.code:
+        raise BadBlobError(f"the centroid blob has metric {index.metric}, the index {metric.code} ({metric})")
     numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
     by_path = np.array([numbers.get(path, -1) for path in index.files], np.int64)
     by_path[~np.isin(by_path, list(version.enclosed))] = -1

@@ -90,9 +90,12 @@ class NearestRows:
     """Rows whose vectors were compared"""
     warnings: tuple[str, ...] = ()
 
-    def profile(self, first: Profile) -> Profile:
-        """The profile of the search, from one that lacks the proof."""
-        return replace(first, strategy="pruned scan", pruning=self.pruning, certificate=self.certificate)
+    def profile(self, first: Profile, *, complete: bool) -> Profile:
+        """The profile of the search, from one that lacks the proof. There is none unless all live rows are `complete`ly
+        in these files.
+        """
+        certificate = self.certificate if complete else None
+        return replace(first, strategy="pruned scan", pruning=self.pruning, certificate=certificate)
 
 
 class RangeSearch:

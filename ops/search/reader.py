@@ -46,7 +46,7 @@ _CUT_IN_DOUBT = (
     "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
     "be missing; a larger oversample finds more, within and exact scans find all"
 )
-_NO_GRAPHS = "the index has no graphs: its answers are exact, whatever the search parameters are"
+_NO_GRAPHS = "the index has no graphs: search parameters have no effect"
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
@@ -309,7 +309,8 @@ class IndexReader:
         if certified_hits is not None:
             profile, doubts = certified_hits.profile(profile), certified_hits.warnings
         if nearest is not None:
-            profile, doubts = nearest.profile(profile), (*nearest.warnings, *doubts)
+            complete = self.coverage is not Coverage.NEAREST_VERSION_ONLY
+            profile, doubts = nearest.profile(profile, complete=complete), (*nearest.warnings, *doubts)
         return self._result(rows, profile, (*warnings, *doubts))
 
     def within(
@@ -535,6 +536,8 @@ class IndexReader:
         if loaded is None:
             return "every row is compared: answers are exact"
         if self._is_pruned_scan:
+            if self.coverage is Coverage.NEAREST_VERSION_ONLY:
+                return "every row of the index in reach is compared: answers lack nothing but the rows that it lacks"
             return "every row of the files in reach is compared: answers are exact"
         if not isinstance(loaded, LoadedVersion):
             return "tasks search the index, which is not in this process"

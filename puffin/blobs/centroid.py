@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.puffin.errors import BadBlobError, LaterFormatError
-from icepuffin.puffin.types import MAX_DIMS
+from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"ANNI"
 VERSION = 1
@@ -79,6 +79,8 @@ def decode(data: bytes) -> CentroidIndex:
         raise BadBlobError(
             f"centroid blob: {dims} dims, entry size {entry_size}, file table at {table_at} do not agree"
         )
+    if metric > MAX_METRIC:
+        raise BadBlobError(f"centroid blob: unknown metric {metric}")
     if table_at > len(data):
         raise BadBlobError(f"centroid blob of {len(data)} bytes: {count} entries end at {table_at}")
     entries = np.frombuffer(data, _entry_type(dims), count, _HEADER.size)

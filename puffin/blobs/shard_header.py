@@ -11,14 +11,13 @@ import numpy as np
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 from icepuffin.puffin.sources import RangeSource
-from icepuffin.puffin.types import MAX_DIMS
+from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"DANN"
 VERSION = 1
 ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
-_MAX_METRIC = 2
 _MAX_DEGREE = 4_096
 _ALWAYS_ALLOWED = 60 << 20
 _DECODED_PER_BYTE = 7
@@ -100,7 +99,7 @@ def read_header(source: RangeSource) -> ShardHeader:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
         )
-    if flags or metric > _MAX_METRIC:
+    if flags or metric > MAX_METRIC:
         raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
     if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
         raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")

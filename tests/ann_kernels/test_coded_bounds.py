@@ -41,3 +41,7 @@ def test_nothing_and_vectors_without_codes_have_no_bounds() -> None:
     assert CodedBounds.of(np.empty((0, 4), np.float32)) is None
     tiny = np.random.default_rng(0).standard_normal((3, 4)) * 1e-42
     assert CodedBounds.of(tiny.astype(np.float32)) is None
+    far_apart = np.full((4, 3), -3e38, np.float32)
+    far_apart[0, 1] = 3e38
+    assert CodedBounds.of(far_apart) is None
+    assert CodedBounds.of(far_apart / 8) is not None

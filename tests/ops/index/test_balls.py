@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,9 @@ from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import ROWS, STORAGE
+from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.errors import BadBlobError
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import index_head
 from tests.ops.search.clusters import CENTERS, clustered
 
@@ -84,11 +87,16 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     assert rebuild_tombstoned_shards(table, BALLS, runner=LocalRunner(1), storage=STORAGE) is None
 
 
-def test_a_table_that_is_written_anew_is_refreshed_like_any_other(table: Table) -> None:
+@pytest.mark.parametrize("dims", [DIMS, DIMS + 1])
+def test_a_table_that_is_written_anew_is_built_anew(table: Table, dims: int) -> None:
+    """Its vectors may have other dimensions."""
     index_head(table, BALLS)
-    table.overwrite(table.scan().to_arrow().sort_by([("id", "descending")]))
-    assert index_head(table, BALLS).action is Action.REFRESHED
-    assert require_exact(table) is Coverage.EXACT_VERSION
+    rows = make_rows(0, 60, dims=dims)
+    table.overwrite(rows)
+    assert index_head(table, BALLS).action is Action.BUILT
+    query = np.asarray(rows["embedding"][7].as_py(), np.float32)
+    result = open_index(table.refresh(), BALLS, storage=STORAGE).search(query, 1, columns=["id"])
+    assert (result.coverage, result.rows["id"].to_pylist()) == (Coverage.EXACT_VERSION, [7])
 
 
 def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:
@@ -201,6 +209,89 @@ def test_an_index_gets_graphs_when_its_definition_does(table: Table) -> None:
     index_head(table, BALLS)
     report = index_head(table, replace(BALLS, method="diskann", max_degree=16, target_recall=0.5))
     assert (report.action, report.shards) == (Action.BUILT, 1)
+
+
+def test_an_index_without_graphs_is_answered_by_no_version_with_graphs(table: Table) -> None:
+    """Not of this snapshot, whichever version is newer; and not of an older one whose own version has graphs."""
+    weak = replace(BALLS, method="diskann", max_degree=4, search_list=8, target_recall=0.0)
+    index_head(table, weak)
+    first = table.refresh().metadata.snapshots[-2].snapshot_id
+    assert open_index(table, BALLS, storage=STORAGE).coverage is Coverage.EXACT_SCAN
+    table.append(clustered(400, 50, CENTERS[4].tolist()))
+    for definition, action in ((BALLS, Action.BUILT), (weak, Action.REFRESHED), (BALLS, Action.RETAGGED)):
+        assert index_head(table, definition).action is action
+    reader = open_index(table.refresh(), BALLS, storage=STORAGE)
+    assert reader.version == tagged_version(table, "b")
+    assert reader.search(np.asarray(CENTERS[1], np.float32), 5).profile.strategy == "pruned scan"
+    assert require_exact(table) is Coverage.EXACT_VERSION
+    older = open_index(table, BALLS, snapshot=first, storage=STORAGE)
+    assert (older.coverage, older.version) == (Coverage.NEAREST_VERSION_AND_TAIL, reader.version)
+    assert open_index(table, weak, snapshot=first, storage=STORAGE).coverage is Coverage.EXACT_VERSION
+
+
+def test_the_version_that_was_built_as_defined_answers_before_newer_ones(table: Table) -> None:
+    narrow = replace(BALLS, method="diskann", max_degree=8, search_list=20, target_recall=0.0)
+    for definition, action in (
+        (narrow, Action.BUILT),
+        (replace(narrow, max_degree=16), Action.BUILT),
+        (narrow, Action.RETAGGED),
+    ):
+        assert index_head(table, definition).action is action
+    table.refresh()
+    assert open_index(table, narrow, storage=STORAGE).version == tagged_version(table, "b")
+    assert open_index(table, replace(narrow, max_degree=16), storage=STORAGE).version != tagged_version(table, "b")
+
+
+def test_an_answer_without_the_rows_that_the_index_lacks_is_no_proof(table: Table) -> None:
+    index_head(table, BALLS)
+    table.append(clustered(400, 50, CENTERS[4].tolist()))
+    reader = open_index(table.refresh(), BALLS, stale="nearest-only", storage=STORAGE)
+    result = reader.search(np.asarray(CENTERS[4], np.float32), 5, columns=["id"], search_list=50)
+    assert max(result.rows["id"].to_pylist()) < 400
+    assert result.coverage is Coverage.NEAREST_VERSION_ONLY
+    assert result.profile.certificate is None
+    assert "certified" not in result.explain()
+    assert not any("exact" in text for text in (*result.warnings, reader.stats().why))
+
+
+def test_vectors_too_far_apart_for_floats_rule_out_no_file_wrongly(table_factory: TableFactory) -> None:
+    new_table = table_factory()
+    for number in range(6):
+        center = np.full(DIMS, 3e38 if number == 0 else -3e38 + number * 1e36)
+        new_table.append(clustered(10 * number, 3, center.tolist()))
+    index_head(new_table, BALLS)
+    query_vectors = np.full((2, DIMS), 2.97e38) * [[1], [-1]]
+    exact = open_exact(new_table.refresh(), "embedding", "l2", storage=STORAGE)
+    reader = open_index(new_table, BALLS, storage=STORAGE)
+    for query in (query_vectors, query_vectors[:1], query_vectors[1:]):
+        assert reader.search(query, 5, columns=["id"]).rows.equals(exact.search(query, 5, columns=["id"]).rows)
+    near = reader.within(query_vectors, 3e38, columns=["id"])
+    assert near.rows.equals(exact.within(query_vectors, 3e38, columns=["id"]).rows)
+    assert len(near.rows) == 18
+
+
+def test_a_file_without_balls_or_with_those_of_another_metric_has_a_fault(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = centroid_blob.encode
+    monkeypatch.setattr(centroid_blob, "encode", lambda index: encode(replace(index, metric=1)))
+    index_head(table, BALLS)
+    version = tagged_version(table, "b")
+    assert version is not None
+    assert "the centroid blob has metric 1, the index 0" in check_integrity(table, version, STORAGE).faults
+    result = open_index(table, BALLS, storage=STORAGE).search(np.asarray(CENTERS[1], np.float32), 5)
+    assert "no file is pruned" in result.warnings[0]
+    file = Path(version.puffin_path.removeprefix("file://"))
+    file.write_bytes(file.read_bytes().replace(b"flockdb-ann-centroid-v1", b"flockdb-ann-centroid-v9"))
+    assert "no centroid blob" in check_integrity(table, version, STORAGE).faults[0]
+
+
+def test_a_metric_that_there_is_not_is_refused() -> None:
+    index = centroid_blob.CentroidIndex(
+        3, 1, np.zeros((1, 1), np.float32), np.zeros(1, np.uint32), np.zeros(1, np.float32), ("a",)
+    )
+    with pytest.raises(BadBlobError, match="unknown metric 3"):
+        centroid_blob.decode(centroid_blob.encode(index))
 
 
 def test_inner_product_is_refused_with_the_reason() -> None:

@@ -124,7 +124,11 @@ def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> N
         replace(plan, live=replace(live, snapshot_id=7)),
         replace(plan, live=replace(live, files=live.files[1:])),
         replace(plan, live=replace(live, files=tuple(replace(file, deletes=()) for file in live.files))),
-        *(replace(plan, live=replace(live, files=files)) for files in mapped),
+        *(
+            replace(plan, live=replace(live, files=files), definition=replace(plan.definition, blob_names=names))
+            for files in mapped
+            for names in ("flockdb", "community")
+        ),
         *(
             replace(plan, definition=replace(plan.definition, **{name: value}))
             for name, value in {"max_degree": 7, "rebuild_ratio": 0.7, "max_deltas": 7, "delta_share": 0.7}.items()
