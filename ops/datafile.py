@@ -189,11 +189,6 @@ class DataFile:
             raise _unreadable(self._file.path, "is damaged", error) from error
 
 
-def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[np.float32]:
-    """`exact_vectors`, rounded to f32: what graphs are built over."""
-    return np.ascontiguousarray(exact_vectors(column, dims), dtype=np.float32)
-
-
 def holds_doubles(schema: Schema, field_id: int) -> bool:
     """Whether the column's vectors are of doubles, which f32 cannot hold exactly."""
     field_type = schema.find_type(field_id)

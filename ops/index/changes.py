@@ -20,9 +20,9 @@ from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.datafile import (
     DataFile,
     VectorColumnError,
+    exact_vectors,
     lacks_field_ids,
     mapped_names,
-    vectors_from_arrow,
 )
 from icepuffin.ops.index.deleted_rows import deleted_rows
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
@@ -246,7 +246,7 @@ def shared_fraction(base: OpenVersion, live: LiveFiles, schema: Schema, field_id
 def _sample(
     file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
 ) -> npt.NDArray[np.uint64]:
-    from icepuffin.ann_kernels.hashing import content_hash  # noqa: PLC0415  numba, which few plans need
+    from icepuffin.ops.tasks.vectors import content_hashes  # noqa: PLC0415  numba, which few plans need
 
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
     if not opened.groups:
@@ -255,6 +255,6 @@ def _sample(
     if rows is None:
         return np.empty(0, np.uint64)
     try:
-        return content_hash(vectors_from_arrow(rows.column(0).drop_null()))
+        return content_hashes(exact_vectors(rows.column(0).drop_null()))
     except VectorColumnError:
         return np.zeros(rows.num_rows, np.uint64)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile
@@ -16,7 +16,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.live_rows import LiveBatch
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
+from icepuffin.ops.tasks.vectors import content_hashes, prepared, vectors_at, with_vector
 
 _FILES = 2
 """Files in the sample that were read for the version, and as many that were not"""
@@ -58,7 +58,7 @@ def draw_rows(plan: VersionPlan, slots: Mapping[str, FileSlot], storage: Storage
             return None
         positions, raw = drawn
         vectors = prepared(raw, positions, file, metric)
-        return ProofRows(file.path, addresses_of(slot, positions), content_hash(raw), vectors)
+        return ProofRows(file.path, addresses_of(slot, positions), content_hashes(raw), vectors)
 
     with ThreadPoolExecutor(2 * _FILES) as threads:
         return [rows for rows in threads.map(rows_of, chosen, seeds) if rows is not None]
@@ -71,8 +71,8 @@ def _first_rows(
     seed: int,
     deleted: npt.NDArray[np.int64],
     storage: StorageConfig,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
-    """(row positions int64[n], vectors f32[n, D] as the table has them) of the live rows with a vector among the first
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]] | None:
+    """(row positions int64[n], vectors [n, D] as the table has them) of the live rows with a vector among the first
     rows of a row group; None where there are none.
     """
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])

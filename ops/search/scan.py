@@ -22,7 +22,7 @@ from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.vectors import exact_vectors_at, prepared, with_vector
+from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
 _ROWS_AT_ONCE = 65_536
 
@@ -111,7 +111,7 @@ class VectorSource:
     ) -> Iterator[tuple[I64, npt.NDArray[Any], npt.NDArray[Any] | None]]:
         """(positions, vectors, raw) as in `RowVectors`: all at once, or by halves around rows without a distance."""
         try:
-            raw = exact_vectors_at(column, positions, file, dims)
+            raw = vectors_at(column, positions, file, dims)
             units = prepared(raw, positions, file, self.metric)
         except VectorColumnError as error:
             if skipped is None:

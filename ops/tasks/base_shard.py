@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
-from icepuffin.ops.datafile import take_rows, vectors_from_arrow
+from icepuffin.ops.datafile import exact_vectors, take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
@@ -94,6 +94,6 @@ class BaseShard:
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )
-            raw = vectors_from_arrow(rows.column(0), reader.header.dims)
+            raw = exact_vectors(rows.column(0), reader.header.dims)
             vectors[nodes] = prepare(raw, Metric.of_code(reader.header.metric))
         return vectors

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig, StoredShard
@@ -31,7 +30,7 @@ from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_bal
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
-from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared
+from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared
 from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.addresses import Addresses
@@ -113,7 +112,7 @@ def hash_files(task: HashTask) -> StagedRows:
                 if not len(raw):
                     continue
                 file_balls.append(ball_around(prepared(raw, positions, selection.file, task.metric)))
-                hashes = content_hash(raw)
+                hashes = content_hashes(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
                 rows = VectorRows(np.full(len(raw), selection.slot, np.uint32), positions, hashes, nothing)
                 with writing:

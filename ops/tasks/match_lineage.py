@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,6 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ops.catalog.live_files import ROW_ID
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
@@ -31,7 +31,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_matches
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
-from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.ops.tasks.vectors import content_hashes, vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
 
 Versions = npt.NDArray[np.uint64]
@@ -231,15 +231,15 @@ def _refuted(
         positions, vectors = _first_rows(task, file)
         nearest = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
         checked = has_node[nearest] & (new.positions[nearest] == positions)
-        differ = content_hash(vectors[checked]) != hashes[nearest[checked]]
+        differ = content_hashes(vectors[checked]) != hashes[nearest[checked]]
         return file.path if differ.any() else ""
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         return next(filter(None, threads.map(differing, by_file(new.slots))), "")
 
 
-def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """(row positions, vectors) of the first rows with a vector in the row group in the middle."""
+def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """(row positions, vectors [n, D]) of the first rows with a vector in the row group in the middle."""
     opened = DataFile(open_storage(file.path, task.match.storage), file, task.schema, [task.field_id])
     group = opened.groups // 2
     rows = opened.first(_ROWS_CHECKED, group)

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
@@ -21,7 +20,7 @@ from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
-from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared, require_half
+from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 
 
@@ -110,7 +109,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
                 slots = np.full(len(positions), selection.slot, np.uint32)
-                rows = VectorRows(slots, positions, content_hash(raw[keep]), vectors)
+                rows = VectorRows(slots, positions, content_hashes(raw[keep]), vectors)
                 writers.write(rows, task.partition_to_shard[labels])
                 count += len(positions)
             live_rows.append((selection.slot, count))

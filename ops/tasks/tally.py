@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.rows import live_nodes
-from icepuffin.ops.tasks.vectors import VectorFiles
+from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.errors import BadBlobError
 
@@ -142,5 +141,5 @@ def tally_rows(task: RowsTask) -> Tally:
     vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
     for slot, file in task.files:
         for positions, vectors in vectors_of.read(file):
-            out.add(np.full(len(positions), slot, np.uint32), positions, content_hash(vectors))
+            out.add(np.full(len(positions), slot, np.uint32), positions, content_hashes(vectors))
     return out

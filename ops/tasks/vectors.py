@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import VectorColumnError, exact_vectors
@@ -17,8 +18,10 @@ from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 
-Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
-"""(row positions int64[n], vectors f32[n, dims] as the table has them)"""
+Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
+"""(row positions int64[n], vectors [n, dims] as the table has them: f64 where the column holds doubles, else f32)"""
+_SMALLEST_FLOAT = float(np.finfo(np.float32).tiny)
+"""Magnitude below which f32 holds fewer digits"""
 
 
 class VectorFiles:
@@ -62,15 +65,11 @@ def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
 
 def vectors_at(
     column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
-) -> npt.NDArray[np.float32]:
-    """f32[n, D], the vectors at positions int64[n] of a file. Raises VectorColumnError naming file and row."""
-    return np.ascontiguousarray(exact_vectors_at(column, positions, file, dims), dtype=np.float32)
-
-
-def exact_vectors_at(
-    column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
 ) -> npt.NDArray[Any]:
-    """The same as they are: f64 where the column holds doubles."""
+    """[n, D], the vectors at positions int64[n] of a file, as they are: f64 where the column holds doubles, else f32.
+
+    Raises VectorColumnError naming file and row.
+    """
     try:
         return exact_vectors(column, dims)
     except VectorColumnError as error:
@@ -96,6 +95,20 @@ def prepared(
         ) from error
     except DimensionError as error:
         raise VectorColumnError(f"{file.path}: {error}") from error
+
+
+def content_hashes(vectors: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """u64[n], content hashes of vectors [n, D] as the table has them; see docs/formats.md for those of doubles.
+
+    Doubles of a tiny vector would be few floats, or none but zero. So they are scaled first, which keeps the direction.
+    """
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(vectors, np.float32)
+    if vectors.dtype == np.float64 and vectors.shape[1]:
+        largest = np.maximum(vectors.max(axis=1), -vectors.min(axis=1))
+        tiny = np.flatnonzero(largest < _SMALLEST_FLOAT)
+        rounded[tiny] = np.ldexp(vectors[tiny], -np.frexp(largest[tiny])[1][:, None])
+    return content_hash(rounded)
 
 
 def require_half(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile) -> None:

@@ -46,8 +46,8 @@ from icepuffin.ops.datafile import (
     DataFileError,
     VectorColumnError,
     arrow_schema,
+    exact_vectors,
     take_rows,
-    vectors_from_arrow,
 )
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
@@ -279,7 +279,7 @@ def test_promoted_list_elements_are_widened(tmp_path: Path) -> None:
     schema = one(1, "v", ListType(2, DoubleType(), element_required=False))
     (batch,) = read_live(STORE, file, schema, [1])
     assert batch.columns["v"].to_pylist() == [[0.5, 1.5], [2.5, 3.5]]
-    assert vectors_from_arrow(batch.columns["v"]).dtype == np.float32
+    assert exact_vectors(batch.columns["v"]).dtype == np.float64
 
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
@@ -446,8 +446,8 @@ LISTS = [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float1
 def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
     values = [[np.float16(0.5), np.float16(1)], [np.float16(-2), np.float16(4)]]
     plain = pa.array(values, pa.list_(pa.float16())).cast(pa.list_(kind.value_type))
-    vectors = vectors_from_arrow(pa.chunked_array([plain.cast(kind), plain.cast(kind)[1:]]))
-    assert vectors.dtype == np.float32
+    vectors = exact_vectors(pa.chunked_array([plain.cast(kind), plain.cast(kind)[1:]]))
+    assert vectors.dtype == (np.float64 if kind.value_type == pa.float64() else np.float32)
     assert vectors.tolist() == [[0.5, 1.0], [-2.0, 4.0], [-2.0, 4.0]]
     assert vectors.flags.c_contiguous
 
@@ -463,33 +463,33 @@ def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
 )
 def test_the_first_bad_vector_is_named(values: list[Any], dims: int | None, message: str) -> None:
     with pytest.raises(VectorColumnError, match=message):
-        vectors_from_arrow(pa.array(values, pa.list_(pa.float32())), dims)
+        exact_vectors(pa.array(values, pa.list_(pa.float32())), dims)
 
 
 def test_a_sliced_column_with_nulls_before_the_slice_is_read() -> None:
     array = pa.array([None, [1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2))
-    assert vectors_from_arrow(array[1:]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert exact_vectors(array[1:]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_no_rows_are_a_matrix_of_no_rows() -> None:
-    assert vectors_from_arrow(pa.array([], pa.list_(pa.float32())), 5).shape == (0, 5)
+    assert exact_vectors(pa.array([], pa.list_(pa.float32())), 5).shape == (0, 5)
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.int64()])
 def test_lists_of_integers_are_vectors_of_the_same_numbers(kind: pa.DataType) -> None:
-    vectors = vectors_from_arrow(pa.array([[1, 0], [127, 2]], pa.list_(kind)))
+    vectors = exact_vectors(pa.array([[1, 0], [127, 2]], pa.list_(kind)))
     assert (vectors.dtype, vectors.tolist()) == (np.float32, [[1.0, 0.0], [127.0, 2.0]])
 
 
 @pytest.mark.parametrize("number", [(1 << 24) + 1, -(1 << 24) - 1, -(1 << 63)])
 def test_an_integer_that_no_float_may_hold_is_named_with_its_row(number: int) -> None:
     edges = [[1 << 24, -(1 << 24)], [0, number]]
-    assert vectors_from_arrow(pa.array(edges[:1], pa.list_(pa.int64()))).tolist() == edges[:1]
+    assert exact_vectors(pa.array(edges[:1], pa.list_(pa.int64()))).tolist() == edges[:1]
     with pytest.raises(VectorColumnError, match=f"row 1 holds {number} in its vector, and floats are exact up to"):
-        vectors_from_arrow(pa.array(edges, pa.list_(pa.int64())))
+        exact_vectors(pa.array(edges, pa.list_(pa.int64())))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.bool_()), pa.float32()])
 def test_a_column_of_another_type_is_no_vector_column(kind: pa.DataType) -> None:
     with pytest.raises(VectorColumnError, match="a vector column is a list of numbers"):
-        vectors_from_arrow(pa.array([], kind))
+        exact_vectors(pa.array([], kind))

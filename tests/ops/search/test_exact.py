@@ -15,10 +15,13 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
+from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
 from icepuffin.ops.search.arguments import RangeThresholds
@@ -29,6 +32,7 @@ from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.file_balls import ball_around
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.vectors import content_hashes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances
@@ -206,6 +210,46 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
         assert balls.reachable(query, RangeThresholds.of(float(far), 1, metric, inclusive=True), rounded=True)[0]
+
+
+@pytest.mark.parametrize("method", ["centroid", "diskann"])
+@pytest.mark.parametrize("scale", [3e-44, 1e-60])
+def test_directions_of_tiny_doubles_are_exact(
+    sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, scale: float, method: str
+) -> None:
+    """As floats they are some dozen directions, or zero. Then all rows move, in another order."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    rng = np.random.default_rng(1)
+    vectors = scale * (np.repeat(rng.standard_normal((3, 4)), 20, axis=0) + 0.01 * rng.standard_normal((60, 4)))
+    table = sql_catalog.create_table("db.t", rows(vectors, pa.float64()).schema, properties={"format-version": "2"})
+    for first in range(0, 60, 20):
+        table.append(rows(vectors[first : first + 20], pa.float64(), first))
+    definition = replace(DEFINITION, metric="cosine", method=method, shards=1)
+    exact = open_exact(table, "embedding", "cosine", storage=STORAGE)
+    expected = exact.search(vectors[::7], 3, columns=["id"])
+    for backwards in (False, True):
+        if backwards:
+            table.overwrite(rows(vectors, pa.float64()).take(np.arange(60)[::-1]))
+        index_head(table, definition)
+        version = tagged_version(table, definition.name)
+        assert version is not None
+        assert check_integrity(table, version, STORAGE).faults == ()
+        reader = open_index(table, definition, storage=STORAGE)
+        assert reader.search(vectors[::7], 3, certified=True, columns=["id"]).rows.equals(expected.rows)
+        limit = expected.rows["distance"].to_pylist()[2]
+        within = reader.within(vectors[:1], limit, inclusive=True, columns=["id"])
+        assert within.rows["id"].to_pylist() == expected.rows["id"].to_pylist()[:3]
+
+
+def test_hashes_of_tiny_doubles_tell_their_directions_apart() -> None:
+    ordinary = np.array([[1.0, 1e-300], [3e-38, 0.0], [0.0, -0.0]])
+    assert content_hashes(ordinary).tolist() == content_hash(ordinary.astype(np.float32)).tolist()
+    tiny = np.array([[3e-60, 1e-60], [6e-60, 2e-60], [1e-60, 3e-60], [-1e-60, -3e-60]])
+    hashes = content_hashes(tiny).tolist()
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
+    scaled = np.array([[0.75, 0.25]]) * 3e-60 / (0.75 * 2.0 ** (1 + np.floor(np.log2(3e-60))))
+    assert hashes[0] == content_hash(scaled.astype(np.float32))[0]
 
 
 def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
