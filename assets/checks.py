@@ -54,10 +54,7 @@ def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefin
 def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[SnapshotId]:
     """The snapshots whose last run found nothing to index."""
     empty: set[SnapshotId] = set()
-    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
-        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(partitions)
-    )
-    for partition in latest:
+    for partition in partitions:
         records = instance.fetch_materializations(
             dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition]), limit=1
         ).records

@@ -133,7 +133,8 @@ def process_of(run: dg.DagsterRun) -> Process | None:
 
 def lost_runs(instance: dg.DagsterInstance) -> Iterator[tuple[dg.DagsterRun, Process]]:
     """The runs that Dagster counts as in progress and whose process is gone, each with its process."""
-    for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
+    for record in instance.get_run_records(RunsFilter(statuses=_IN_PROGRESS)):
+        run = record.dagster_run
         process = process_of(run)
         if process is None or not process.has_ended:
             continue

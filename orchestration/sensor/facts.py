@@ -86,7 +86,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.theta_sketches and head else None
     tags = {TABLE_TAG: "/".join(spec.path)}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
-    oldest = instance.get_runs(unfinished, limit=1, ascending=True)
+    oldest = [record.dagster_run for record in instance.get_run_records(unfinished, limit=1, ascending=True)]
     facts = TableFacts(
         watched=watched,
         head=head,
@@ -135,7 +135,7 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:
     """Whether Dagster has a run with the head's run key."""
     tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
-    return bool(instance.get_runs_count(RunsFilter(tags=tags)))
+    return bool(instance.get_run_records(RunsFilter(tags=tags), limit=1))
 
 
 def _highest_return(instance: dg.DagsterInstance, table_uuid: str) -> int:
