@@ -23,6 +23,7 @@ from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, SearchShare
 from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, read, search, select, split, staged
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.spark.types import spark_schema
 
 BLOCK_ROWS = 2_048
@@ -144,7 +145,7 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
         context: Any = TaskContext.get()
         yield from split(join, context.partitionId(), batches)
 
-    blocks = left.mapInArrow(split_rows, ROW).repartitionById(join.lanes * len(join.shares), "part")
+    blocks = spread_by(left.mapInArrow(split_rows, ROW), "part", join.lanes * len(join.shares))
     # sorted by share, so that a task loads one shard after the other
     blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
@@ -156,7 +157,7 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
 
 
 def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
-    return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
+    return spread_by(rows, "part", join.parts).sortWithinPartitions(*keys)
 
 
 def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[SearchShare, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
 from icepuffin.ops.threads import thread_count
@@ -85,8 +86,7 @@ class SparkRunner:
                 "task": pa.array([pickle.dumps(task) for task in tasks.values()], pa.binary()),
             }
         )
-        # by number, not by range: Spark would sample a range first, in a job of its own
-        spread = self._session.createDataFrame(calls).repartitionById(len(tasks), "number")
+        spread = spread_by(self._session.createDataFrame(calls), "number", len(tasks))
         returned = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
         results: dict[int, Any] = {
             number: pickle.loads(result)  # noqa: S301

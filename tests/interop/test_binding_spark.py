@@ -123,7 +123,7 @@ def test_sql_cannot_write_to_a_version(lake: Lake) -> None:
     table = lake.create("tagged")
     table.append(make_rows(0, 20))
     version = bindings.publish(table, binding(table))
-    with pytest.raises(Exception, match="Cannot modify table"):
+    with pytest.raises(Exception, match=r"Cannot (modify|delete from) table"):  # the latter on Spark 4.0
         lake.sql(f"DELETE FROM {lake.sql_name('tagged')}.tag_ann_e WHERE id = 3")
     assert_intact(lake, "tagged", version, 20)
 

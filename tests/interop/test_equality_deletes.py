@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from tests.interop.upserts import UpsertedTable
+from tests.services.jars import SPARK
 
 pytestmark = pytest.mark.jvm
 
@@ -22,7 +23,8 @@ def test_a_random_history_answers_as_iceberg_and_spark_read_it(
 ) -> None:
     seed = int(os.environ.get("ICEPUFFIN_SEED", random.SystemRandom().randrange(2**31)))
     LOG.info("ICEPUFFIN_SEED=%d", seed)
-    table = UpsertedTable(spark, changes_catalog, "changes", f"upserts{version}", random.Random(seed), spark_share=0.5)
+    share = 0 if SPARK == "4.0" else 0.5  # Iceberg 1.11 for Spark 4.0 cannot read deletes by a dropped column
+    table = UpsertedTable(spark, changes_catalog, "changes", f"upserts{version}", random.Random(seed), share)
     table.create(version)
     for _ in range(STEPS):
         table.step()

@@ -23,7 +23,8 @@ SPARK_JARS = Path(pyspark.__path__[0]) / "jars"
 LOCK = Path(__file__).with_name("artifacts.lock")
 ICEBERG = os.environ.get("ICEPUFFIN_ICEBERG", "1.11.0")
 """The Iceberg of the tests' Spark: `make ranges` names others."""
-ICEBERG_SPARK = f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}"
+SPARK = ".".join(pyspark.__version__.split(".")[:2])
+ICEBERG_SPARK = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_2.13:{ICEBERG}"
 ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.49.1.0"
 POSTGRES_JDBC = "org.postgresql:postgresql:42.7.8"

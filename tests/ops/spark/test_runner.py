@@ -54,6 +54,17 @@ def test_results_come_in_the_order_of_the_tasks(runner: TaskRunner) -> None:
     assert runner.run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
 
 
+@pytest.mark.jvm
+def test_without_a_partition_by_number_results_are_the_same(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Spark 4.0."""
+    for kind in type(spark.range(1)).__mro__:
+        monkeypatch.delattr(kind, "repartitionById", raising=False)
+    tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
+    assert SparkRunner(spark).run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
+
+
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
     assert runner.run(square, [], label="nothing") == []
 
