@@ -74,14 +74,19 @@ def deleted_in_turn(
 ) -> Iterator[tuple[LiveFile, npt.NDArray[np.int64]]]:
     """(file, deleted row positions) in order, for who may need the first files alone. Raises as `deleted_by_file`.
 
-    Each time twice as many files are resolved, so a delete file that is about all is read a few times.
+    A delete file that is about all is read once per group (`growing_groups`).
     """
-    start, count = 0, _FIRST_FILES
-    while start < len(files):
-        group = files[start : start + count]
-        deleted = deleted_by_file(open_store, group)
-        yield from ((file, deleted[file.path]) for file in group)
-        start, count = start + count, 2 * count
+    for group in growing_groups(len(files)):
+        deleted = deleted_by_file(open_store, files[group])
+        yield from ((file, deleted[file.path]) for file in files[group])
+
+
+def growing_groups(count: int) -> Iterator[slice]:
+    """Parts of `count` files in order, each twice as long as the one before, for who may need the first files alone."""
+    start, size = 0, _FIRST_FILES
+    while start < count:
+        yield slice(start, start + size)
+        start, size = start + size, 2 * size
 
 
 def deleted_by_keys(

@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, round
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
+from icepuffin.ops.catalog.row_deletes import growing_groups
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import RangeThresholds
@@ -155,15 +156,18 @@ class RangeSearch:
         top = ExactTopK(queries, k, self._vectors.metric)
         pruned = np.isin(np.arange(len(self._live.files)), numbers)
         compared = 0
-        while len(order := order[(bounds[:, order] <= top.farthest[:, None]).any(axis=0)]):
-            number, order = FileNumber(int(order[0])), order[1:]
-            bounds[:, number] = self._pruner.refined(queries, number)
-            if (bounds[:, number] > top.farthest).all():
-                continue
-            pruned[number] = False
-            for rows in self._vectors.rows([number], queries.shape[1], matches, skipped):
-                top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
-                compared += len(rows.positions)
+        for part in growing_groups(len(order)):
+            in_reach = (bounds[:, order[part]] <= top.farthest[:, None]).any(axis=0)
+            group = [FileNumber(number) for number in order[part][in_reach].tolist()]
+            deleted = self._vectors.deleted_by_keys(group if matches is None else ())
+            for number in group:
+                bounds[:, number] = self._pruner.refined(queries, number)
+                if (bounds[:, number] > top.farthest).all():
+                    continue
+                pruned[number] = False
+                for rows in self._vectors.rows([number], queries.shape[1], matches, skipped, deleted):
+                    top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
+                    compared += len(rows.positions)
         addresses, distances = top.result()
         pruned_from = bounds[:, pruned].min(axis=1, initial=np.inf)
         return NearestRows(

@@ -1,6 +1,6 @@
 """Exact search by reading rows, of a whole snapshot or of its freshness tail. Streams; never holds the table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,18 +73,28 @@ class VectorSource:
     dims: int | None = None
     """Dimensions of the vectors, where an index knows them"""
 
+    def deleted_by_keys(self, files: Iterable[FileNumber]) -> dict[str, I64]:
+        """Row positions that equality deletes remove, by path, of those files that have such deletes."""
+        return deleted_by_keys(lambda path: open_storage(path, self.storage), (self.live.files[at] for at in files))
+
     def rows(
-        self, files: Sequence[FileNumber], dims: int | None, matches: Matches | None, skipped: SkippedRows | None = None
+        self,
+        files: Sequence[FileNumber],
+        dims: int | None,
+        matches: Matches | None,
+        skipped: SkippedRows | None = None,
+        deleted: Mapping[str, I64] | None = None,
     ) -> Iterator[RowVectors]:
         """The live rows of some files (that match), in batches. Rows whose vector is null are left out.
 
         Vectors without a distance (NaN, infinity, another length, zero under cosine) are counted in `skipped`; without
         it they raise VectorColumnError, naming file and row. Where no index knows the dimensions, the first batch is
-        compared with the query: raises QueryError if none of its vectors has the query's dimensions.
+        compared with the query: raises QueryError if none of its vectors has the query's dimensions. `deleted`: what
+        `deleted_by_keys` gives of these files and others; who reads files one by one resolves it once for many.
         """
         to_compare = dims if self.dims is None else None
-        scanned = (self.live.files[number] for number in files) if matches is None else ()
-        deleted = deleted_by_keys(lambda path: open_storage(path, self.storage), scanned)
+        if deleted is None:
+            deleted = self.deleted_by_keys(files if matches is None else ())
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number, dims, deleted.get(file.path)):

@@ -1,5 +1,6 @@
 """An index without graphs: balls around the vectors of each data file, made and refreshed file by file."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog import equality_deletes, row_deletes
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof
@@ -17,9 +20,10 @@ from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.sizes import BALL_BYTES, balls_per_file
 from icepuffin.ops.index.version_reader import open_version, read_centroids
-from icepuffin.ops.model import Action
+from icepuffin.ops.model import Action, DeleteFile
 from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -27,6 +31,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
+from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import index_head
 from tests.ops.search.clusters import CENTERS, clustered
 
@@ -97,6 +102,30 @@ def test_a_table_that_is_written_anew_is_built_anew(table: Table, dims: int) -> 
     query = np.asarray(rows["embedding"][7].as_py(), np.float32)
     result = open_index(table.refresh(), BALLS, storage=STORAGE).search(query, 1, columns=["id"])
     assert (result.coverage, result.rows["id"].to_pylist()) == (Coverage.EXACT_VERSION, [7])
+
+
+def test_a_pruned_scan_reads_equality_deletes_once_for_many_files(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine files, of which the first three are read in one group, the others in a second."""
+    table = table_factory()
+    for number in range(9):
+        table.append(clustered(10 * number, 10, CENTERS[number % 4].tolist()))
+    delete_where_id_is(table, *range(0, 90, 10))
+    delete_where_id_is(table, 5)
+    index_head(table, BALLS)
+    monkeypatch.setattr(row_deletes, "_FIRST_FILES", 3)
+    reads: Counter[str] = Counter()
+    read_keys = equality_deletes._read_keys
+
+    def counted(store: Storage, delete: DeleteFile, schema: Schema) -> list[pa.Table]:
+        reads[delete.path] += 1
+        return read_keys(store, delete, schema)
+
+    monkeypatch.setattr(equality_deletes, "_resolved", equality_deletes._Resolutions())
+    monkeypatch.setattr(equality_deletes, "_read_keys", counted)
+    found = open_index(table.refresh(), BALLS, storage=STORAGE).search(CENTERS[0], 90, columns=["id"])
+    assert (len(found.rows), list(reads.values())) == (80, [2, 2])
 
 
 def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:
