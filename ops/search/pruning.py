@@ -104,9 +104,15 @@ class FileBalls:
     def refined(self, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q]: the same for one file, by the centres of its balls."""
         first, last = np.searchsorted(self.numbers, (number, number + 1))
-        balls, reaches = np.arange(first, last), self._reaches(metric, rounded=rounded)
-        nearest = [self._gaps(query, balls, reaches).min(initial=np.inf) for query in queries]
-        return _reported(np.array(nearest) if len(balls) else np.zeros(len(queries)), metric)
+        nearest = np.zeros(len(queries))
+        centers = self.centers[first:last].astype(np.float64)
+        step = max(1, _BYTES_AT_ONCE // max(1, centers.nbytes))
+        for start in range(0, len(queries) if len(centers) else 0, step):
+            difference = centers - queries[start : start + step, None]
+            distances = np.sqrt(np.einsum("qbd,qbd->qb", difference, difference))
+            gaps = distances - self._reaches(metric, rounded=rounded)[first:last]
+            nearest[start : start + step] = gaps.min(axis=1)
+        return _reported(nearest, metric)
 
     def nearest(self, queries: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q]: a distance, as `metric` reports it, that no row of `files` is under; inf where there are none.

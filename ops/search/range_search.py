@@ -161,8 +161,9 @@ class RangeSearch:
             group = [FileNumber(number) for number in order[part][in_reach].tolist()]
             deleted = self._vectors.deleted_by_keys(group if matches is None else ())
             for number in group:
-                bounds[:, number] = self._pruner.refined(queries, number)
-                if (bounds[:, number] > top.farthest).all():
+                undecided = np.flatnonzero(bounds[:, number] <= top.farthest)
+                bounds[undecided, number] = self._pruner.refined(queries[undecided], number)
+                if (bounds[undecided, number] > top.farthest[undecided]).all():
                     continue
                 pruned[number] = False
                 for rows in self._vectors.rows([number], queries.shape[1], matches, skipped, deleted):

@@ -11,6 +11,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import equality_deletes, row_deletes
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
@@ -20,9 +22,10 @@ from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.sizes import BALL_BYTES, balls_per_file
 from icepuffin.ops.index.version_reader import open_version, read_centroids
-from icepuffin.ops.model import Action, DeleteFile
+from icepuffin.ops.model import Action, DeleteFile, FileNumber
 from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
@@ -126,6 +129,24 @@ def test_a_pruned_scan_reads_equality_deletes_once_for_many_files(
     monkeypatch.setattr(equality_deletes, "_read_keys", counted)
     found = open_index(table.refresh(), BALLS, storage=STORAGE).search(CENTERS[0], 90, columns=["id"])
     assert (len(found.rows), list(reads.values())) == (80, [2, 2])
+
+
+def test_a_query_that_a_file_is_out_of_reach_of_is_not_compared_with_its_balls_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many queries most are far from most files: each file costs as many comparisons as it has queries near it."""
+    index_head(table, BALLS)
+    compared: list[int] = []
+    refined = FileBalls.refined
+
+    def counted(self: FileBalls, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool) -> F64:
+        compared.append(len(queries))
+        return refined(self, queries, number, metric, rounded=rounded)
+
+    monkeypatch.setattr(FileBalls, "refined", counted)
+    found = open_index(table.refresh(), BALLS, storage=STORAGE).search(CENTERS[:4], 1, columns=["id"])
+    assert [row["id"] // 100 for row in found.rows.to_pylist()] == [0, 1, 2, 3]
+    assert compared == [4, 3, 2, 1]
 
 
 def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:
