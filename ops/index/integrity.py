@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
-from icepuffin.ops.index.ball_proof import ball_faults, tally_balls
+from icepuffin.ops.index.ball_proof import ball_faults, balls_by_path, tally_balls
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
@@ -25,7 +25,7 @@ from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
-from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
+from icepuffin.ops.tasks.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing
 from icepuffin.puffin.blobs.centroid import CentroidIndex
@@ -79,8 +79,8 @@ def check_integrity(
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
     whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
     addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions with
-    the values that the version keeps. At last some rows of each shard are searched by their own vectors. Without graphs
-    all rows are compared with the balls of their files instead. `runner` reads the rows and searches; by default this
+    the values that the version keeps. All rows are compared with the balls of their files. At last some rows of each
+    shard are searched by their own vectors. `runner` reads the rows and searches; by default this
     process does.
     """
     faults: list[str] = []
@@ -112,9 +112,9 @@ def check_integrity(
         if not faults:
             covered = _covered_rows(table, version, expected, definition)
             if definition.has_graphs:
-                tally = _rows_of(covered, expected, storage, runner, progress)
-                rows = int(tally.counts.sum())
-                faults += _disagreements(nodes, tally, covered.paths, expected)
+                result = _rows_of(covered, balls, expected, storage, runner, progress)
+                rows = int(result.tally.counts.sum())
+                faults += _disagreements(nodes, result, covered.paths, expected)
             else:
                 of_column = covered.schema, covered.field_id
                 checked = tally_balls(covered.files, balls[0], expected, *of_column, storage, runner, progress)
@@ -123,8 +123,8 @@ def check_integrity(
             schemas = (covered.schema, table.schema())
             faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
         if not faults and definition.has_graphs:
-            result = _self_search(covered, expected, stored, drawn, storage, runner, progress)
-            searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)
+            search = _self_search(covered, expected, stored, drawn, storage, runner, progress)
+            searched, fault = SelfSearch.of(search, shards=shards), fault_of(search, definition.target_recall)
             faults += [fault] if fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
@@ -213,21 +213,35 @@ def _covered_rows(
 
 
 def _rows_of(
-    covered: _CoveredRows, expected: Routing, storage: StorageConfig, runner: TaskRunner, progress: StageProgress | None
-) -> Tally:
-    """Tally of all live rows of the version's snapshot."""
+    covered: _CoveredRows,
+    balls: Sequence[CentroidIndex],
+    expected: Routing,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: StageProgress | None,
+) -> RowsResult:
+    """Tally of all live rows of the version's snapshot. `balls`: its centroid blob, where it has one."""
+    by_path = balls_by_path(balls[0]) if balls else {}
+    of_slot = {slot: by_path.get(expected.files[slot].path, []) for slot, _ in covered.files}
     runner = small_work_runner(runner, 4 * expected.dims * covered.record_count)
     groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
         RowsTask(
-            covered.files[at::groups], covered.schema, covered.field_id, expected.dims, len(expected.files), storage
+            files=group,
+            schema=covered.schema,
+            field_id=covered.field_id,
+            dims=expected.dims,
+            slots=len(expected.files),
+            balls={slot: of_slot[slot] for slot, _ in group},
+            metric=covered.metric,
+            storage=storage,
         )
-        for at in range(groups)
+        for group in (covered.files[first::groups] for first in range(groups))
     ]
     parts = runner.run(
         tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
     )
-    return Tally.joined(parts, len(expected.files))
+    return RowsResult.joined(parts, len(expected.files))
 
 
 def _self_search(
@@ -258,8 +272,9 @@ def search_shards(
     return SelfSearchResult.joined(runner.run(self_search, tasks, label=label, progress=progress))
 
 
-def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: Routing) -> Iterator[str]:
-    """One line on each file whose rows are not those of its nodes."""
+def _disagreements(nodes: Tally, read: RowsResult, paths: frozenset[str], expected: Routing) -> Iterator[str]:
+    """One line on each file whose rows are not those of its nodes, or lie outside of its balls."""
+    rows = read.tally
     slots = {file.path: slot for slot, file in enumerate(expected.files) if file.present}
     for path in sorted(slots.keys() ^ paths):
         yield f"{path} is live in only one of snapshot and index"
@@ -271,6 +286,8 @@ def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: R
             )
         elif nodes.sums[slot] != rows.sums[slot]:
             yield f"{file.path}: a row's node has the vector of another row, or of an earlier value of the row"
+        elif read.outside[slot]:
+            yield f"{file.path}: {read.outside[slot]:,} of {rows.counts[slot]:,} rows lie in none of its balls"
 
 
 def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:

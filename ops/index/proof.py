@@ -1,7 +1,7 @@
 """Proof before each publication that the nodes of a version are the rows of its snapshot.
 
-All nodes are compared by address, and a sample by its vectors, which must find their rows.
-Without graphs a sample must lie in the balls. `icepuffin.ops.index.integrity` compares all vectors.
+All nodes are compared by address, and a sample by its vectors, which must find their rows and lie in the balls.
+`icepuffin.ops.index.integrity` compares all vectors.
 """
 
 from collections import Counter
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.assembly import VersionFile
-from icepuffin.ops.index.ball_proof import balls_by_path
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
@@ -43,7 +42,7 @@ def require_rows(
     runner: TaskRunner,
 ) -> SelfSearch:
     """Check that every live row has exactly one node, by its address; and for a sample of rows that the node has the
-    hash of the row's vector, and that a search by that vector returns the row.
+    hash of the row's vector, that the vector lies in a ball of its file, and that a search by it returns the row.
 
     Reads location maps and hashes of the file as written, sampled rows of a few data files (`draw_rows`), and the
     shards that are searched (`_searched_shards`). Raises CoverageError naming a file, StorageError, PuffinError.
@@ -70,6 +69,7 @@ def require_rows(
         for address, row_hash in zip(part.addresses.tolist(), part.hashes.tolist(), strict=True):
             if nodes.hash_of.get(address) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
+    _require_inside(plan, file, rows, where, storage)
     result, shards = _self_search(plan, shard_set, file, rows, nodes, storage, runner)
     if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
@@ -85,15 +85,23 @@ def require_enclosed(plan: VersionPlan, file: VersionFile, storage: StorageConfi
     slots = {covered.path: FileSlot(slot) for slot, covered in enumerate(file.routing.files) if covered.present}
     if unmatched := slots.keys() ^ {relative_to(live.path, plan.live.location) for live in plan.live.files}:
         raise _coverage_error(where, f"{min(unmatched)} is live in only one of snapshot and index")
+    _require_inside(plan, file, draw_rows(plan, slots, storage), where, storage)
+
+
+def _require_inside(
+    plan: VersionPlan, file: VersionFile, rows: Sequence[ProofRows], where: str, storage: StorageConfig
+) -> None:
+    """Check that sampled rows lie in the balls of their files, as written, where these have any."""
     reader = PuffinReader(open_storage(file.path, storage).source(file.path))
     blob = next(blob for blob in reader.footer.blobs if canonical_type(blob.type) == BlobType.CENTROID)
     index = centroid_blob.decode(reader.read_blob(blob))
-    balls = balls_by_path(index)
-    for rows in draw_rows(plan, slots, storage):
-        own = balls[relative_to(rows.path, plan.live.location)]
-        if outside := own and rows_outside(rows.vectors, own):
-            fault = f"{outside} of {len(rows.vectors)} rows lie outside of its balls"
-            raise _coverage_error(where, f"{rows.path}: {fault}")
+    numbers = {path: number for number, path in enumerate(index.files)}
+    for part in rows:
+        own = np.flatnonzero(index.file_ordinals == numbers[relative_to(part.path, plan.live.location)])
+        balls = list(zip(index.centroids[own], index.max_distances[own].tolist(), strict=True))
+        if outside := balls and rows_outside(part.vectors, balls):
+            fault = f"{outside} of {len(part.vectors)} rows lie outside of its balls"
+            raise _coverage_error(where, f"{part.path}: {fault}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,11 +73,11 @@ def rows_outside(vectors: npt.NDArray[np.float32], balls: list[Ball]) -> int:
     outside = 0
     for start in range(0, len(vectors), _ROWS_AT_ONCE):
         rows = vectors[start : start + _ROWS_AT_ONCE].astype(np.float64)
-        inside = np.zeros(len(rows), np.bool_)
         for center, radius in balls:
             gaps = rows - center
-            inside |= np.sqrt(np.einsum("ij,ij->i", gaps, gaps)) <= radius * (1 + vectors.shape[1] * 2.0**-22)
-        outside += len(rows) - int(inside.sum())
+            is_inside = np.sqrt(np.einsum("ij,ij->i", gaps, gaps)) <= radius * (1 + vectors.shape[1] * 2.0**-22)
+            rows = rows[~is_inside]
+        outside += len(rows)
     return outside
 
 

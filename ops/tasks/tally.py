@@ -3,7 +3,7 @@
 Both tallies are equal if and only if each live row has one node, with its own address and the hash of its own vector.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.tasks.file_balls import Ball, rows_outside
 from icepuffin.ops.tasks.rows import live_nodes
-from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes
+from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, prepared
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.errors import BadBlobError
 
@@ -90,7 +92,25 @@ class RowsTask:
     field_id: int
     dims: int
     slots: int
+    balls: Mapping[FileSlot, list[Ball]]
+    """Balls that the rows of a file are to lie in; none for a file about which the version says nothing"""
+    metric: Metric
     storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsResult:
+    """Tally of the live rows of a task's files that have a vector."""
+
+    tally: Tally
+    outside: npt.NDArray[np.int64]
+    """int64[slots], rows in none of their file's balls"""
+
+    @classmethod
+    def joined(cls, parts: "Sequence[RowsResult]", slots: int) -> "RowsResult":
+        """The sum of several tasks' results."""
+        outside = sum((part.outside for part in parts), np.zeros(slots, np.int64))
+        return cls(Tally.joined((part.tally for part in parts), slots), outside)
 
 
 def tally_nodes(task: NodesTask) -> NodesResult:
@@ -132,14 +152,17 @@ def tally_of(
     return tally, alive
 
 
-def tally_rows(task: RowsTask) -> Tally:
-    """Read the vectors of all live rows. Memory: a batch of rows.
+def tally_rows(task: RowsTask) -> RowsResult:
+    """Read the vectors of all live rows, and compare them with the balls of their files. Memory: a batch of rows.
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
-    out = Tally.empty(task.slots)
+    out, outside = Tally.empty(task.slots), np.zeros(task.slots, np.int64)
     vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
     for slot, file in task.files:
+        balls = task.balls.get(slot, [])
         for positions, vectors in vectors_of.read(file):
             out.add(np.full(len(positions), slot, np.uint32), positions, content_hashes(vectors))
-    return out
+            if balls:
+                outside[slot] += rows_outside(prepared(vectors, positions, file, task.metric), balls)
+    return RowsResult(out, outside)

@@ -190,6 +190,25 @@ def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
         assert check_integrity(table, version, STORAGE).faults == ()
 
 
+def test_a_row_outside_of_its_balls_is_not_published_with_graphs_either(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certified answers and range searches leave out files by their balls."""
+    with monkeypatch.context() as patched:
+        partition_balls = scatter.partition_balls
+        patched.setattr(
+            scatter, "partition_balls", lambda *of: [(center, radius / 4) for center, radius in partition_balls(*of)]
+        )
+        with pytest.raises(CoverageError, match="rows lie outside of its balls"):
+            index_head(table)
+        patched.setattr(proof, "_require_inside", lambda *_: None)
+        index_head(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    (fault,) = check_integrity(table, version, STORAGE).faults
+    assert "of 40 rows lie in none of its balls" in fault
+
+
 def test_rows_are_searched_in_the_shards_that_were_written(table: Table) -> None:
     head_version = tagged_version(table, "e")
     assert head_version is not None
