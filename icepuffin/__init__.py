@@ -16,7 +16,6 @@ The names below are the interface that is kept; what lies deeper may change betw
 is first used.
 """
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -104,8 +103,7 @@ def __getattr__(name: str) -> Any:
         remedy = import_module("icepuffin.ops.extras").remedy(error)
         if not remedy:
             raise
-        # `hasattr`, and what reads a module's names, expect an AttributeError
-        raise AttributeError(f"icepuffin.{name} needs {error.name}: {remedy}") from error
+        raise ModuleNotFoundError(f"icepuffin.{name} needs {error.name}: {remedy}", name=error.name) from error
     globals()[name] = value  # found at once from now on
     return value
 
@@ -114,22 +112,3 @@ def __dir__() -> list[str]:
     """The names that can be imported here: tools such as Dagster's `dg` get each."""
     absent = {name for name, package in _NEEDS.items() if find_spec(package) is None}
     return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))} - absent)
-
-
-class _NamesOfExtras:
-    """Finder of modules, after all others. `from icepuffin import knn_join` looks for a module `icepuffin.knn_join`
-    where there is no such attribute, and would then say that there is no such name: the extra is named in place of it.
-    """
-
-    @staticmethod
-    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
-        del path, target
-        package, _, name = fullname.partition(".")
-        if package == __name__ and name in _NEEDS:
-            try:
-                __getattr__(name)
-            except AttributeError as error:
-                raise ModuleNotFoundError(str(error), name=_NEEDS[name]) from error
-
-
-sys.meta_path.append(_NamesOfExtras)

@@ -179,8 +179,7 @@ def test_names_of_extras_that_are_not_installed_are_left_out(tmp_path: Path) -> 
     program = (
         "import icepuffin\n"
         "for name in dir(icepuffin): getattr(icepuffin, name)\n"
-        "print(*(name for name in icepuffin.__all__ if not hasattr(icepuffin, name)))\n"
-        f"assert not set(dir(icepuffin)) & {absent}\n"
+        "print(*set(icepuffin.__all__) - set(dir(icepuffin)))\n"
     )
     environment = {**os.environ, **without_extras(tmp_path, *EXTRAS)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
@@ -193,15 +192,13 @@ def test_a_name_whose_extra_is_not_installed_says_which(tmp_path: Path) -> None:
         "for name in ('SqlSession', 'knn_join'):\n"
         "    for line in ('icepuffin.' + name, 'from icepuffin import ' + name):\n"
         "        try: exec(line)\n"
-        "        except (AttributeError, ModuleNotFoundError) as error: print(type(error).__name__, error)\n"
+        "        except ModuleNotFoundError as error: print(error)\n"
     )
     environment = {**os.environ, **without_extras(tmp_path, "spark", "sql")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "AttributeError icepuffin.SqlSession needs sqlglot: pip install 'icepuffin[sql]'",
-        "ModuleNotFoundError icepuffin.SqlSession needs sqlglot: pip install 'icepuffin[sql]'",
-        "AttributeError icepuffin.knn_join needs pyspark: pip install 'icepuffin[spark]'",
-        "ModuleNotFoundError icepuffin.knn_join needs pyspark: pip install 'icepuffin[spark]'",
+        *2 * ["icepuffin.SqlSession needs sqlglot: pip install 'icepuffin[sql]'"],
+        *2 * ["icepuffin.knn_join needs pyspark: pip install 'icepuffin[spark]'"],
     ]
 
 
