@@ -19,6 +19,7 @@ from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.bound_versions import BoundPack
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
+from icepuffin.ops.index.ball_limits import limited, merged
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share
@@ -36,7 +37,6 @@ from icepuffin.ops.index.version_reader import (
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
-from icepuffin.ops.tasks.file_balls import merge_balls
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob, PuffinLayout, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import attributes as attribute_blob
@@ -340,7 +340,7 @@ def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -
         radii.append(old.max_distances[kept_balls])
     ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
     order = np.argsort(ordinals, kind="stable")  # by file, so that the grouping of files into tasks does not show
-    return CentroidIndex(
+    index = CentroidIndex(
         metric=plan.definition.metric.code,
         dims=dims,
         centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
@@ -348,28 +348,19 @@ def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
         files=tuple(file.path for file in shard_set.files),
     )
+    is_kept = np.isin(np.arange(len(index.files)), list(kept.values()))
+    return index if plan.definition.has_graphs else limited(index, is_kept)
 
 
 def _fitting(index: CentroidIndex) -> CentroidIndex:
     """The index with one ball per file, or with none, where its blob would be too large: that prunes fewer files."""
     if centroid_blob.encoded_bytes(index) <= MAX_CENTROID_BYTES:
         return index
-    starts = np.flatnonzero(np.diff(index.file_ordinals, prepend=-1))
-    ends = np.append(starts[1:], len(index.file_ordinals))
-    balls = [
-        merge_balls(list(zip(index.centroids[start:end], index.max_distances[start:end].tolist(), strict=True)), 1)[0]
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    one = replace(
-        index,
-        centroids=np.array([center for center, _ in balls], np.float32).reshape(-1, index.dims),
-        file_ordinals=index.file_ordinals[starts],
-        max_distances=np.array([radius for _, radius in balls], np.float32),
-    )
+    one = merged(index, np.ones(len(index.files), np.bool_))
     kept = one if centroid_blob.encoded_bytes(one) <= MAX_CENTROID_BYTES else _without_balls(index)
     _log.warning(
         "%s balls around %s files are more than a blob may hold (2 GiB); %s are kept, and fewer files are pruned",
-        f"{len(index.centroids):,}", f"{len(starts):,}", f"{len(kept.centroids):,}",
+        f"{len(index.centroids):,}", f"{len(one.centroids):,}", f"{len(kept.centroids):,}",
     )  # fmt: skip
     return kept
 

@@ -16,9 +16,14 @@ BALL_BYTES = 48 * 1024**2
 """Balls of all files of an index without graphs, up to which a file has more than one"""
 
 
+def most_balls(files: int, dims: int) -> int:
+    """Most balls of so many files in an index without graphs."""
+    return max(files, BALL_BYTES // (4 * dims + 8))
+
+
 def balls_per_file(files: int, dims: int) -> int:
-    """Most balls of a file in an index without graphs."""
-    return max(1, min(MAX_BALLS, BALL_BYTES // (max(1, files) * (4 * dims + 8))))
+    """Most balls of a file that is read in an index without graphs."""
+    return max(1, min(MAX_BALLS, most_balls(files, dims) // max(1, files)))
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:

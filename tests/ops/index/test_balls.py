@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import equality_deletes, row_deletes
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof
+from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof, sizes
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
@@ -147,6 +147,25 @@ def test_a_query_that_a_file_is_out_of_reach_of_is_not_compared_with_its_balls_a
     found = open_index(table.refresh(), BALLS, storage=STORAGE).search(CENTERS[:4], 1, columns=["id"])
     assert [row["id"] // 100 for row in found.rows.to_pylist()] == [0, 1, 2, 3]
     assert compared == [4, 3, 2, 1]
+
+
+def test_balls_keep_to_their_limit_over_refreshes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older files, which had all the room, get one ball each: the first of them, as many as it takes."""
+
+    def balls_by_file(limit: int) -> list[int]:
+        monkeypatch.setattr(sizes, "BALL_BYTES", limit * (4 * DIMS + 8))
+        index_head(table, BALLS)
+        require_exact(table)
+        version = tagged_version(table, "b")
+        assert version is not None
+        index = read_centroids(open_version(version, STORAGE), STORAGE)
+        return np.bincount(index.file_ordinals, minlength=len(index.files)).tolist()
+
+    assert balls_by_file(13) == [3, 3, 3, 3]
+    table.append(clustered(400, 100, CENTERS[4].tolist()))
+    assert balls_by_file(13) == [1, 3, 3, 3, 2]
+    table.append(clustered(500, 100, CENTERS[5].tolist()))
+    assert balls_by_file(5) == [1, 1, 1, 1, 1, 1]
 
 
 def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:
