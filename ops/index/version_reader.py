@@ -94,6 +94,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
+        if missing := [kind for kind in (BlobType.ROUTING, BlobType.CENTROID) if kind not in by_type]:
+            raise NotAnIndexError(f"{path} is not a readable index version: it has no blob {missing[0]}")
         routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version.packs)
         blobs = by_type.get(BlobType.SHARD, [])
         shards = stored_shards(path, reader.footer.blobs, routing, version.packs)

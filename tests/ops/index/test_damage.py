@@ -164,6 +164,14 @@ def test_a_file_with_the_communitys_names_of_blob_types_is_read_and_verified(tab
     assert report.rows == 600
 
 
+def test_a_file_without_a_blob_that_versions_have_is_reported_with_its_type(table: Table) -> None:
+    newest = tagged_version(table, "e") or pytest.fail("gone")
+    file = Path(newest.puffin_path.removeprefix("file://"))
+    file.write_bytes(file.read_bytes().replace(b'"flockdb-ann-centroid-v1"', b'"flockdb-ann-centroid-v9"'))
+    with pytest.raises(NotAnIndexError, match=r"it has no blob flockdb-ann-centroid-v1$"):
+        open_version(newest, STORAGE)
+
+
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:
     create_index(table, DEFINITION)
     with table.transaction() as transaction:
