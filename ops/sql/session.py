@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
@@ -367,15 +368,21 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
 
 
 def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[IndexDefinition | None, str]:
-    """The index on the column with the metric. Columns are compared by field id: a rename does not lose an index."""
+    """The index on the column with the metric: of several the first by name that has a version, if one has.
+
+    Columns are compared by field id: a rename does not lose an index.
+    """
     field = next((field for field in schema.fields if field.name == statement.vector_column), None)
     definitions = list_definitions(table)
-    for definition in definitions:
-        on_column = (
-            definition.column == statement.vector_column if field is None else definition.field_id == field.field_id
-        )
-        if on_column and definition.metric is statement.metric:
-            return definition, f"index {definition.name}"
+    fitting = [
+        definition
+        for definition in definitions
+        if definition.metric is statement.metric
+        and (definition.column == statement.vector_column if field is None else definition.field_id == field.field_id)
+    ]
+    if fitting:
+        chosen = next((one for one in fitting if index_versions(table, one.name)), fitting[0])
+        return chosen, f"index {chosen.name}"
     others = (
         ", ".join(f"{definition.name} ({definition.column}, {definition.metric})" for definition in definitions)
         or "none"

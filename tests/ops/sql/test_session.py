@@ -124,6 +124,14 @@ def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
         session.sql("CREATE INDEX c ON db.t USING centroid (embedding) WITH (metric = 'ip')")
 
 
+def test_an_index_with_a_version_answers_before_one_without(session: SqlSession) -> None:
+    session.sql("CREATE INDEX a ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    text = f"{NEAREST} ORDER BY d LIMIT 5"
+    assert session.sql(text).how.startswith("index e; exact-version")
+    session.sql("REFRESH INDEX a ON db.t")
+    assert session.sql(text).how.startswith("index a; exact-version")
+
+
 def test_scripts_may_run_twice(session: SqlSession) -> None:
     text = "CREATE INDEX IF NOT EXISTS e ON db.t USING diskann (embedding) WITH (metric = 'l2')"
     assert session.sql(text).how == "db.t has an index e already"
