@@ -23,6 +23,7 @@ from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.overview import overview
 
+_WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 _LABELS = {
     "recall": "recall",
     "action": "action",
@@ -59,6 +60,8 @@ def version_metadata(
 ) -> dict[str, dg.MetadataValue[Any]]:
     """The version in numbers, words and pictures, recall first."""
     numbers = report_metadata(report, _LABELS)
+    if not definition.has_graphs:
+        numbers.pop("recall", None)
     if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
         numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
     drawings = version_drawings(table, storage, definition, report)
@@ -82,7 +85,7 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
     return {
         "recall@10": f"{report.recall:.4f}, target {definition.target_recall:g}"
         if definition.has_graphs
-        else "answers are exact: every row that may be near enough is compared",
+        else _WITHOUT_GRAPHS,
         **done,
         "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
@@ -95,7 +98,9 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
     }
 
 
-def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
+def _measured_recall(definition: IndexDefinition, report: IndexReport) -> dict[str, float | int | str]:
+    if not definition.has_graphs:
+        return {"not measured": _WITHOUT_GRAPHS}
     low, high = confidence_interval(report.recall, report.recall_queries)
     return {
         "recall": report.recall,
@@ -204,7 +209,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     metadata={
                         "action": str(report.action),
                         "target": definition.target_recall,
-                        **({} if report.action is Action.EMPTY else _measured_recall(report)),
+                        **({} if report.action is Action.EMPTY else _measured_recall(definition, report)),
                     },
                 ),
                 dg.AssetCheckResult(

@@ -25,6 +25,7 @@ class Measurement:
     action: Action | None = None
     """Action on an index; None for theta sketches, and for one that this release does not know"""
     recall: float | None = None
+    """recall@10; None where nothing was measured, as without graphs, and of theta sketches"""
 
     def text(self) -> str:
         """JSON, for the summary."""

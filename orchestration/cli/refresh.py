@@ -109,7 +109,7 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
         + (f"; {report.merged:,} merged from deltas" if report.merged else "")
         + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
         "shards": _shard_counts(report),
-        "recall@10": f"{report.recall:.4f}",
+        "recall@10": f"{report.recall:.4f}" if report.shards else "",
         "self-search": report.self_search.summary if report.self_search else "",
         "MiB": f"{report.bytes_total / MIB:,.1f}, {report.bytes_written / MIB:,.1f} of it newly written"
         + (f", {report.bytes_shared / MIB:,.1f} shared with other versions" if report.bytes_shared else ""),

@@ -349,7 +349,12 @@ def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run, l
         answer = run("search", "demo.packages", "--index", "balls", "--like-id", "3", "--explain")
         assert "pruned scan" in answer
         assert f"0 shards, {report['rows']:,} rows compared" in run("index", "verify", "demo.packages", "balls")
-        assert json.loads(run("refresh", "demo.packages", "--index", "balls", "--json"))["balls"]["action"] == "reused"
+        again = run("refresh", "demo.packages", "--index", "balls")
+        assert "action  reused" in again
+        assert "recall" not in again
+        (line,) = [line for line in run("index", "list", "demo.packages").splitlines() if "balls" in line]
+        assert "centroid" in line
+        assert "f32" not in line
     finally:
         run("index", "drop", "demo.packages", "balls", "--yes")
 
