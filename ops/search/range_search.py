@@ -139,7 +139,7 @@ class RangeSearch:
             pruning=answer.pruning,
             compared=answer.compared * len(queries),
             read=answer.read,
-            bytes_read=meter.bytes + 4 * answer.read * queries.shape[1],
+            bytes_read=meter.bytes + self._vectors.value_bytes * answer.read * queries.shape[1],
             warnings=answer.warnings,
         )
 

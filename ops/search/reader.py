@@ -300,7 +300,7 @@ class IndexReader:
             tier_why=self._choice.tier_why,
             bytes_read={
                 "index": rerank_meter.bytes,
-                "scan": 4 * scanned * vectors.shape[1],
+                "scan": self._vectors.value_bytes * scanned * vectors.shape[1],
                 "rows": row_meter.bytes,
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
@@ -385,7 +385,7 @@ class IndexReader:
             queries=len(vectors),
             tier_why=self._range_search.where,
             bytes_read={
-                "compare": 4 * answer.compared * vectors.shape[1] + settle_meter.bytes,
+                "compare": self._vectors.value_bytes * answer.compared * vectors.shape[1] + settle_meter.bytes,
                 "rows": row_meter.bytes,
             },
         )

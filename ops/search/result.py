@@ -78,7 +78,7 @@ class Certificate:
     """
 
     last: tuple[float, ...]
-    """Distance of each query's last row; inf where there are fewer than k rows"""
+    """Distance of each query's last row; inf where it has fewer rows than k, and than the snapshot's data files"""
     pruned_from: tuple[float, ...]
     """Distance that no row of the pruned files is under, per query; inf where no file was pruned"""
 
@@ -237,7 +237,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
         yield "pruning", f"{share}; {pruning.why}"
     if (certificate := profile.certificate) is not None:
-        yield "certified", _proof(certificate)
+        yield "certified", _proof(certificate, "row" if profile.matching_rows is None else "matching row")
     if (parameters := profile.parameters) is not None and profile.nodes_expanded:
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
         yield "knobs", f"{widths}; {parameters.why}"  # a JSON key of `icepuffin search --explain`
@@ -246,7 +246,10 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
         work = f"{visited}{shard.distances:,} distances"
         yield f"shard {shard.shard_id}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
-    yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
+    if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
+        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows of data files among them"
+    else:
+        yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)
         yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
@@ -284,14 +287,14 @@ def _number(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
-def _proof(certificate: Certificate) -> str:
-    """The query for which the proof is closest, in words."""
+def _proof(certificate: Certificate, row: str) -> str:
+    """The query for which the proof is closest, in words. `row`: what was searched for."""
     bounds = zip(certificate.pruned_from, certificate.last, strict=True)
     pruned_from, last = min(
         bounds, key=lambda bound: bound[0] - bound[1] if bound[1] < math.inf else math.inf, default=(math.inf, math.inf)
     )
     if math.isinf(pruned_from):
-        return "every row was compared"
+        return f"every {row} was compared"
     return f"the last row is at {last:.6g}, and no row of the pruned files is under {pruned_from:.6g}"
 
 

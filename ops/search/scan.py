@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.catalog.row_deletes import deleted_by_keys
-from icepuffin.ops.datafile import VectorColumnError, batch_rows, take_rows
+from icepuffin.ops.datafile import VectorColumnError, batch_rows, holds_doubles, take_rows
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates
@@ -72,6 +72,11 @@ class VectorSource:
     storage: StorageConfig
     dims: int | None = None
     """Dimensions of the vectors, where an index knows them"""
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one value of a vector, as it is compared."""
+        return 8 if holds_doubles(self.schema, self.field_id) else 4
 
     def deleted_by_keys(self, files: Iterable[FileNumber]) -> dict[str, I64]:
         """Row positions that equality deletes remove, by path, of those files that have such deletes."""

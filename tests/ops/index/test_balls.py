@@ -22,10 +22,12 @@ from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.sizes import BALL_BYTES, balls_per_file
 from icepuffin.ops.index.version_reader import open_version, read_centroids
+from icepuffin.ops.metrics import index_samples
 from icepuffin.ops.model import Action, DeleteFile, FileNumber
 from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.search.pruning import FileBalls
+from icepuffin.ops.search.result import explain
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
@@ -166,6 +168,20 @@ def test_balls_keep_to_their_limit_over_refreshes(table: Table, monkeypatch: pyt
     assert balls_by_file(13) == [1, 3, 3, 3, 2]
     table.append(clustered(500, 100, CENTERS[5].tolist()))
     assert balls_by_file(5) == [1, 1, 1, 1, 1, 1]
+
+
+def test_an_explanation_claims_no_more_than_was_compared_and_measured(table: Table) -> None:
+    index_head(table, BALLS)
+    reader = open_index(table.refresh(), BALLS, storage=STORAGE)
+    some = dict(explain(reader.search(CENTERS[0], 5, where="id in (3, 4)")))
+    assert some["certified"] == "every matching row was compared"
+    every = dict(explain(reader.search(CENTERS[0], 400)))
+    assert every["certified"] == "every row was compared"
+    within = dict(explain(reader.within(CENTERS[0], 9.0)))
+    assert within["distances"] == "400, those of 400 rows of data files among them"
+    samples = {sample.metric for sample in index_samples(table, BALLS, "main", {})}
+    assert "icepuffin_index_run_seconds" in samples
+    assert "icepuffin_index_recall" not in samples
 
 
 def test_after_a_rollback_the_tag_moves_alone(table: Table) -> None:

@@ -265,7 +265,9 @@ def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeyp
         near = reader.within(vectors[1], 1.0, columns=["id"])
         assert (near.rows["id"].to_pylist(), near.rows["distance"].to_pylist()) == ([1], [0.0])
         assert near.warnings == ()
-    assert exact.search(vectors[1], 3, columns=["id"]).rows["distance"].to_pylist() == [0.0, 20.0, 80.0]
+    scanned = exact.search(vectors[1], 3, columns=["id"])
+    assert scanned.rows["distance"].to_pylist() == [0.0, 20.0, 80.0]
+    assert scanned.profile.bytes_read["scan"] == vectors.nbytes
     ranked = index.search(vectors[1], 3, columns=["id"], rerank=True)
     assert ranked.rows["distance"].to_pylist() == [0.0, 20.0, 80.0]
     assert ranked.warnings == ()
