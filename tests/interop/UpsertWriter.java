@@ -333,7 +333,7 @@ public class UpsertWriter {
       super(task.file().location(), task.deletes(), new Function() {
         public Object apply(Object id) {
           Types.NestedField field = table.schema().findField(((Integer) id).intValue());
-          for (Object schema : table.schemas().values()) {
+          for (Object schema : new TreeMap(table.schemas()).descendingMap().values()) { // the newest has the widest type
             field = field == null ? ((Schema) schema).findField(((Integer) id).intValue()) : field;
           }
           return field;
