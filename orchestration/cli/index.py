@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from icepuffin.ops.index.definition import IndexDefinition, IndexParameter
     from icepuffin.ops.search.overview import Overview
 
-_LISTED = ("name", "column", "metric", "method", "vectors", "target_recall", "versions", "snapshot_id")
-_OF_GRAPHS = ("vectors", "target_recall")
-"""Parameters that say nothing of an index without graphs"""
+_LISTED = ("name", "column", "metric", "method", "versions", "snapshot_id")
+"""What 80 columns of a terminal have room for"""
 _DEFINITION_WIDTH = 16
 
 
@@ -141,10 +140,7 @@ def list_command(context: TableContext) -> None:
     if context.as_json:
         print_json(documents)
         return
-    rows = (
-        ["" if name in _OF_GRAPHS and document["method"] == "centroid" else document[name] for name in _LISTED]
-        for document in documents
-    )
+    rows = ([document[name] for name in _LISTED] for document in documents)
     print_table(context.console, _LISTED, rows, title=f"indexes of {context.name}")
 
 
