@@ -6,6 +6,7 @@ Executors import this: no dagster, no pyspark.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -133,7 +134,7 @@ class DataFile:
         try:
             if self._as_stored is not None:
                 return batch.select(self._as_stored).rename_columns(self.schema.names).cast(self.schema)
-            filled = dict(self._file.constants)
+            filled = {key: _for_arrow(value) for key, value in self._file.constants}
             return _to_requested_schema(
                 self._projected,
                 self._present,
@@ -368,6 +369,11 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error
+
+
+def _for_arrow(constant: Any) -> Any:
+    """A value as Arrow 22 takes it for its type: a UUID by its bytes."""
+    return constant.bytes if isinstance(constant, UUID) else constant
 
 
 def _in_supported_types(batch: pa.RecordBatch) -> pa.RecordBatch:
