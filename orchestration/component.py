@@ -109,9 +109,8 @@ class CatalogAttributes(BaseModel):
 class IndexAttributes(IndexSettings):
     """A vector index: its column, and parameters of docs/settings.md."""
 
-    model_config = ConfigDict(
-        extra="allow"
-    )  # the settings name an unknown key, as Dagster's check of a schema does not
+    # the settings name an unknown key, as Dagster's check of a schema does not
+    model_config = ConfigDict(extra="allow")
 
 
 def _written_values(value: Any) -> Any:

@@ -307,8 +307,9 @@ def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: 
     Where no row stays, it is a build: the vectors may have other dimensions now.
     """
     changes = changed_files(table, base, plan.live, storage)
-    kept = (file for slot, file in enumerate(base.routing.files) if slot not in {*changes.emptied_slots})
-    if not any(file.present and file.live_rows for file in kept):
+    gone = frozenset(changes.emptied_slots)
+    files = enumerate(base.routing.files)
+    if not any(file.present and file.live_rows and slot not in gone for slot, file in files):
         return replace(plan, reason="the nearest version shares none of the rows")
     return replace(
         plan,
