@@ -1,7 +1,8 @@
 """Tasks run by Spark, through the DataFrame API alone."""
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
+_DESCRIPTION = "spark.job.description"
 
 
 class SparkRunner:
@@ -87,7 +89,8 @@ class SparkRunner:
             }
         )
         spread = spread_by(self._session.createDataFrame(calls), "number", len(tasks))
-        returned = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
+        with self._described(label):
+            returned = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
         results: dict[int, Any] = {
             number: pickle.loads(result)  # noqa: S301
             for number, result in zip(returned["number"].to_pylist(), returned["result"].to_pylist(), strict=True)
@@ -97,3 +100,17 @@ class SparkRunner:
                 f"{label}: {len(tasks) - len(results)} of {len(tasks)} tasks gave no result; run it again"
             )
         return results
+
+    @contextmanager
+    def _described(self, label: str) -> Iterator[None]:
+        """Jobs are listed by the label in Spark's UI and its event log. Spark Connect has no such description."""
+        if not hasattr(self._session, "_jsc"):
+            yield
+            return
+        context = self._session.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, f"icepuffin: {label}")
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it

@@ -1,4 +1,4 @@
-"""The driver of a build on a cluster, in a process of its own: a session of the suite's process would be taken instead.
+"""The driver of a build, in a process of its own: a session of the suite's process would be taken instead.
 
 `python -m tests.deploy.driver SNAPSHOT`: settings as everywhere; prints JSON.
 """
@@ -26,9 +26,9 @@ def main() -> None:
     table = catalogs.table(spec.catalog, spec.identifier)
     report = refresh_index(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
     runner = engine.runner(report.rows)
-    assert isinstance(runner, SparkRunner)
     # Pickled by name, so that an executor looks them up in what it imports itself
-    sources = runner.run(inspect.getfile, [make_shard, scatter, Graph, Shard], label="sources")
+    looked_up = [make_shard, scatter, Graph, Shard] if isinstance(runner, SparkRunner) else []
+    sources = runner.run(inspect.getfile, looked_up, label="sources")
     document = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": sources}
     sys.stdout.write(json.dumps(document) + "\n")
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,8 @@ from pyiceberg.table import Table
 
 import icepuffin
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import drop_index
-from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.storage.local import to_path
-from icepuffin.orchestration.discovery import table_spec
-from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.settings import load
 from tests.conftest import make_rows, queries
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
 from tests.deploy.wheel import build_wheel, install_alone
@@ -65,39 +60,62 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
+@dataclass(frozen=True)
+class Build:
+    """What the driver printed, the published bytes, the workers' folders, and Spark's log of events."""
+
+    report: dict[str, Any]
+    published: bytes
+    work: tuple[Path, ...]
+    events: list[dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def built(
-    lake: Lake, archive: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], bytes, tuple[Path, ...]]:
-    """What the driver printed, the published bytes, and the workers' folders."""
+def built(lake: Lake, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
     folder = tmp_path_factory.mktemp("cluster")
     python = environment_without_the_project(folder / "environment")
+    events = folder / "events"
+    events.mkdir()
     with standalone_cluster(folder) as cluster:
-        report = on_the_cluster(cluster, lake, archive, python)
-    return report, to_path(report["path"]).read_bytes(), cluster.work
+        report = drive(lake, "0", on_the_cluster(cluster, archive, python, events))
+    (log,) = (file for file in events.rglob("events_*"))
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return Build(report, to_path(report["path"]).read_bytes(), cluster.work, [json.loads(line) for line in lines])
 
 
-def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) -> dict[str, Any]:
+def on_the_cluster(cluster: Cluster, archive: Path, python: Path, events: Path) -> dict[str, str]:
     conf = {
         "spark.archives": f"{archive}#icepuffin",
         "spark.executorEnv.PYTHONPATH": "icepuffin",
-        # each executor compiles the kernels: in less time, to the same results (test_modes.py)
-        "spark.executorEnv.NUMBA_OPT": "1",
+        "spark.executorEnv.NUMBA_DISABLE_JIT": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
     }
-    environment = {
-        **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "NUMBA_CACHE_DIR"}},
-        "ICEPUFFIN_SETTINGS": str(lake.settings_file),
+    return {
         "ICEPUFFIN__SPARK__MASTER": cluster.master,
         "ICEPUFFIN__SPARK__CONF": json.dumps(conf),
-        "ICEPUFFIN__SPARK__DRIVER_ONLY_ROWS": "0",
         "PYSPARK_PYTHON": str(python),
         "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def drive(lake: Lake, driver_only_rows: str, more: dict[str, str]) -> dict[str, Any]:
+    """Build the head's version by a driver in a process of its own. The kernels run as Python, here and on executors,
+    since each of these would compile them first.
+    """
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "NUMBA_CACHE_DIR"}},
+        "NUMBA_DISABLE_JIT": "1",
+        "ICEPUFFIN_SETTINGS": str(lake.settings_file),
+        "ICEPUFFIN__SPARK__DRIVER_ONLY_ROWS": driver_only_rows,
+        **more,
     }
     command = [sys.executable, "-m", "tests.deploy.driver", str(lake.head())]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
@@ -139,40 +157,34 @@ def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
     assert "No module named 'icepuffin'" in done.stderr
 
 
-def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
-    report, _, work = built
-    assert (report["action"], report["shards"]) == ("built", SHARDS)
-    unpacked = [path for worker in work for path in worker.glob("app-*/*/icepuffin")]
+def test_the_version_was_built_by_code_from_the_wheel(built: Build) -> None:
+    assert (built.report["action"], built.report["shards"]) == ("built", SHARDS)
+    unpacked = [path for worker in built.work for path in worker.glob("app-*/*/icepuffin")]
     packages = []
-    for source in map(Path, report["sources"]):
+    for source in map(Path, built.report["sources"]):
         (root,) = (path for path in unpacked if path in source.parents)
         packages.append(source.relative_to(root).parts[:2])
     assert packages == [("icepuffin", package) for package in ("ops", "ops", "ann_kernels", "puffin")]
 
 
-def test_both_workers_built_shards(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
-    """An executor compiles a kernel when it first calls it, beside the module that was unpacked for it."""
-    _, _, work = built
-    assert len(work) == 2
-    for worker in work:
-        assert list(worker.glob("app-*/*/icepuffin/icepuffin/ann_kernels/__pycache__/*/*.nbc")), worker
+def test_both_workers_built_shards(built: Build) -> None:
+    jobs = [event for event in built.events if event["Event"] == "SparkListenerJobStart"]
+    written = [job for job in jobs if job["Properties"]["spark.job.description"] == "icepuffin: write shards"]
+    last = max(stage for job in written for stage in job["Stage IDs"])  # those before it only spread the tasks
+    ended = [event for event in built.events if event["Event"] == "SparkListenerTaskEnd"]
+    executors = [event["Task Info"]["Executor ID"] for event in ended if event["Stage ID"] == last]
+    assert len(built.work) == len(set(executors)) == 2
+    assert len(executors) == SHARDS
 
 
-def test_the_bytes_are_those_of_a_build_in_one_process(
-    lake: Lake, built: tuple[dict[str, Any], bytes, tuple[Path, ...]]
-) -> None:
-    _, published, _ = built
+def test_the_bytes_are_those_of_a_build_in_one_process(lake: Lake, built: Build) -> None:
     left = [path for path in (lake.directory / "warehouse").rglob("_icepuffin/**/*") if path.is_file()]
     assert left == [], "the second build would take the first one's shards"
-    settings = load(lake.settings_file)
-    catalogs = catalogs_of(settings)
-    spec = table_spec(settings.tables["packages"], catalogs)
     table = lake.table.refresh()
     drop_index(table, "embedding")
     derived = [version.index_snapshot_id for version in index_versions(table, "embedding")]
     table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
-    engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)
-    report = refresh_index(table, spec.indexes[0], lake.head(), engine=engine, storage=storage_of(table))
-    assert report.action == "built"
-    assert report.puffin_path is not None
-    assert to_path(report.puffin_path).read_bytes() == published
+    report = drive(lake, str(10**9), {})
+    assert report["action"] == "built"
+    assert report["sources"] == []
+    assert to_path(report["path"]).read_bytes() == built.published
