@@ -78,7 +78,7 @@ class IndexSettings(_IndexParameters):
     keep: KeepSettings | None = None
 
 
-RUN_NUMBERS = ("rows", "bytes", "shards", "memory_mb")
+RUN_NUMBERS = ("rows", "bytes", "new_rows", "shards", "tasks", "memory_mb")
 """Numbers of a run that tags of the settings may name in braces."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _OWN_TAGS = ("icepuffin/", "dagster/max_runtime")

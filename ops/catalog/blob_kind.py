@@ -24,6 +24,8 @@ PACKS_KEYS = tuple(f"{kind}.packs" for kind in BlobKind)
 from 1, are the numbers of packs in a routing blob."""
 FIELDS_KEY = f"{BlobKind.SKETCHES}.fields"
 """Summary key of a snapshot with file sketches: field ids of their columns, by commas."""
+SIZES_KEY = f"{BlobKind.INDEX}.sizes"
+"""Summary key of an index snapshot: JSON of the sizes of its version."""
 SKETCHES_TAG = "theta_sketches"
 """The tag on the newest version of the file sketches."""
 SCRATCH_TABLES = "icepuffin_trial_"

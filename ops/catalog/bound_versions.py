@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog.blob_kind import (
     FIELDS_KEY,
     PACKS_KEYS,
+    SIZES_KEY,
     BlobKind,
     index_tag,
     owner_tag,
@@ -67,6 +68,8 @@ class DerivedVersion:
     """Tags that point at it; none where it only waits to expire"""
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
+    sizes: str = ""
+    """Text of its sizes; empty for file sketches, and where its summary has none, as that of an older release"""
     packs: tuple[BoundPack, ...] = ()
     """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
     fields: frozenset[int] | None = None
@@ -125,6 +128,7 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
                 tags=tuple(sorted(tags.get(SnapshotId(snapshot.snapshot_id), ()))),
                 measurement=properties.get(f"{kind}.took", ""),
+                sizes=properties.get(SIZES_KEY, ""),
                 packs=tuple(map(pack, holder_ids(snapshot))),
                 fields=_fields(properties),
             )

@@ -308,6 +308,17 @@ def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
         head = snapshot.parent_snapshot_id
 
 
+def snapshot_count(snapshot: Snapshot, key: str) -> int:
+    """A number of a snapshot's summary, such as `added-records`; 0 where it has none."""
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    return int(properties.get(key, 0))
+
+
+def has_count(snapshot: Snapshot, key: str) -> bool:
+    """Whether a snapshot's summary has a number."""
+    return snapshot.summary is not None and key in snapshot.summary.additional_properties
+
+
 def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:
     """Number of live rows by the snapshot's summary; 0 where there is no such snapshot or its summary has no number."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)

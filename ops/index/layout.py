@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index import sizes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import choose_shard_count, sample_size
+from icepuffin.ops.index.sizes import IMBALANCE, choose_shard_count, sample_size
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
@@ -24,8 +24,6 @@ from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
-_IMBALANCE = 1.5
-"""Rows of the largest shard, as a multiple of the mean"""
 _FIXED_BYTES = 4096
 """Bytes of header, section table and gaps"""
 _BYTES_PER_NODE = 8 + 20 + 5
@@ -61,7 +59,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         return None
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
-    least = -(-int(_IMBALANCE * rows) // max_shard_rows(definition, sample.shape[1]))
+    least = -(-int(IMBALANCE * rows) // max_shard_rows(definition, sample.shape[1]))
     if shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",

@@ -29,6 +29,7 @@ from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import IndexReport, mean_recall
 from icepuffin.ops.index.stages import ShardSet
+from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
@@ -104,7 +105,8 @@ def make_version(
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
-        version = publish(table, plan, file, storage=storage, measurement=measurement)
+        sizes = VersionSizes.of(plan, shard_set).text() if plan.definition.has_graphs else ""
+        version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes)
         expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
 
@@ -133,7 +135,13 @@ def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:
 
 
 def publish(
-    table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, measurement: str = ""
+    table: Table,
+    plan: VersionPlan,
+    file: VersionFile,
+    *,
+    storage: StorageConfig,
+    measurement: str = "",
+    sizes: str = "",
 ) -> DerivedVersion:
     """Bind the file. If another run has published an equal version first, return that and delete this file.
 
@@ -152,6 +160,7 @@ def publish(
         expected_ref=plan.expected_ref,
         max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
         measurement=measurement,
+        sizes=sizes,
         packs=tuple(pack.holder_id for pack in file.packs),
         new_pack=file.new_pack,
     )

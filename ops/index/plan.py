@@ -47,7 +47,7 @@ from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 FORMAT_VERSION = 1
 _MOST_BASES = 16
 """Versions that are considered as base, at most"""
-_SHARED_ENOUGH = 0.5
+SHARED_ENOUGH = 0.5
 """Share of rows under which a build is better than a refresh"""
 
 
@@ -140,7 +140,7 @@ def plan_version(
     # without any tag the index was dropped, which is what users do about a broken version
     must_verify = verify or not any(version.tags for version in versions)
     ancestors = ancestor_ids(table, snapshot_id)
-    nearest = _nearest_first(versions, live)
+    nearest = nearest_first(versions, snapshot_id, live.sequence_number)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
         if not must_verify:
@@ -212,12 +212,14 @@ def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool
     return field_id in named.values() and field_id not in field_ids
 
 
-def _nearest_first(versions: Sequence[DerivedVersion], live: LiveFiles) -> list[DerivedVersion]:
-    """Versions of this snapshot first, then by the distance between the snapshots' sequence numbers."""
+def nearest_first(versions: Sequence[DerivedVersion], snapshot_id: int, sequence_number: int) -> list[DerivedVersion]:
+    """The versions that are considered as base: first those of the snapshot itself, then by the distance between the
+    snapshots' sequence numbers.
+    """
 
     def distance(item: DerivedVersion) -> tuple[bool, int, int, int]:
-        apart = abs(item.base_sequence_number - live.sequence_number)
-        return item.base_snapshot_id != live.snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
+        apart = abs(item.base_sequence_number - sequence_number)
+        return item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
     return sorted(versions, key=distance)[:_MOST_BASES]
 
@@ -284,11 +286,11 @@ def _refresh_or_build(
     """`lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors."""
     share = shared_rows(base, plan.live) / plan.live.record_count
     how, sampled = "files", None
-    if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
+    if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
         sampled = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage)
         share += (1 - share) * sampled
         how = "vectors, by a sample,"
-    if share < _SHARED_ENOUGH:
+    if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
     changes = find_changes(table, base, plan.live, storage, runner)
     return replace(

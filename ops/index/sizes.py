@@ -7,6 +7,8 @@ from icepuffin.ops.tasks.file_balls import MAX_BALLS
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
 LARGEST_SAMPLE = 200_000
+IMBALANCE = 1.5
+"""Rows of the largest shard of a build, as a multiple of the mean"""
 SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
 MAX_BLOB_BYTES = 2**31 - 1

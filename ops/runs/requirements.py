@@ -1,68 +1,185 @@
 """What a run for one snapshot needs, from the table's metadata alone: no file is read and nothing is planned."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import ListType
 
+from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
-from icepuffin.ops.catalog.snapshots import snapshot_rows
+from icepuffin.ops.catalog.snapshots import has_count, snapshot_count, snapshot_rows
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.sizes import SHARD_BYTES
+from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, sample_size
+from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.storage import normalize
+from icepuffin.ops.tasks.runner import SMALL_WORK
 
 _PROCESS_MB = 512
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 _WORKER_MB = 256
 """Memory of a Spark task's Python process without rows"""
 _SHARD_FACTOR = 2
-"""Peak memory of a build, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
+"""Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
+_SAMPLE_FACTOR = 2
+"""Peak memory of making a layout, in bytes of the sample's vectors"""
+_SEARCH_FACTOR = 1.5
+"""Peak memory of searching a shard, in bytes of its vectors and neighbours"""
+_NODE_BYTES = 128
+"""Memory per node while its address is compared with the live rows"""
+_ROW_BYTES = 64
+"""Memory per row that is matched with a node, by its lineage or the hash of its vector"""
+_MATCHED_MB = 2048
+"""Most memory of that: longer lists are matched in parts"""
+_VALUE_BYTES, _LIST_BYTES = 64, 512
+"""Memory per row and column for conditions: of plain values, and of lists; four times what versions keep at most"""
 _FILE_FACTOR = 2
 """Bytes of vectors per byte of a data file, at most, where the dimensions are not known yet"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequirements:
-    """What the refresh of one snapshot takes, at most: a refresh that keeps shards takes less than a build."""
+    """What the run for one snapshot takes, at most."""
 
     rows: int
     """Live rows of the snapshot."""
     bytes: int
     """Bytes of its data files."""
+    new_rows: int
+    """Rows of the data files that are read."""
     shards: int
-    """Shards of all indexes together."""
+    """Shards of all indexes that are written."""
+    tasks: int
+    """Tasks that can run at a time: files to read, or shards to write."""
     memory_mb: int
     """Memory in MiB of the run's process, its JVM and the Spark tasks on the same machine."""
 
 
-def run_requirements(
-    table: Table, definitions: Sequence[IndexDefinition], snapshot_id: SnapshotId, *, engine: Engine
-) -> RunRequirements:
-    """The requirements of a run for a snapshot, from its summary; where that lacks the numbers, shards count as full.
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The most that a run has to do for one index, or for the sketches."""
 
-    The dimensions are those of the newest version. Before there is one, the vectors are taken to be twice as large as
-    all data files, which compress them.
+    rows: int = 0
+    """Rows that are read"""
+    files: int = 0
+    """Data files that are read"""
+    shards: int = 0
+    """Shards that are written"""
+    task: float = 0.0
+    """Bytes of memory of its largest task"""
+    driver: float = 0.0
+    """Bytes of memory of what always happens in the run's own process"""
+    in_driver: float = 0.0
+    """Bytes of memory of tasks that are small enough for the run's own process"""
+
+
+def run_requirements(
+    table: Table,
+    definitions: Sequence[IndexDefinition],
+    snapshot_id: SnapshotId,
+    *,
+    engine: Engine,
+    sketched_columns: int = 0,
+) -> RunRequirements:
+    """The requirements of a run for a snapshot, from summaries of snapshots and of versions; nothing is read.
+
+    A refresh counts what the commits since its base version have changed. Where the summaries do not show that shards
+    can be kept, it counts as a build. The dimensions are those of the newest version. Before there is one, the vectors
+    are taken to be twice as large as all data files, which compress them. `sketched_columns`: columns that the run
+    makes theta sketches of.
     """
     rows = snapshot_rows(table, snapshot_id)
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    summary = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
-    file_bytes = int(summary.get("total-files-size", 0))
-    shards, largest = 0, 0
-    for definition in (definition for definition in definitions if definition.has_graphs):
-        dims = _dimensions(table, definition.name)
-        vectors = 4 * dims * rows if dims else _FILE_FACTOR * file_bytes
-        has_totals = "total-records" in summary and (dims or file_bytes or not rows)
-        size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
-        count = min(definition.shards or -(-size // SHARD_BYTES), max(1, rows))
-        shards += count
-        largest = max(largest, -(-size // max(1, count)))
-    task_mb = -(-_SHARD_FACTOR * largest // MIB)
-    if not engine.uses_spark(rows):
-        return RunRequirements(rows, file_bytes, shards, _PROCESS_MB + task_mb)
-    workers = min(engine.local_tasks, max(1, shards)) * (_WORKER_MB + task_mb)
-    return RunRequirements(rows, file_bytes, shards, _PROCESS_MB + engine.jvm_mb + workers)
+    if snapshot is None:
+        return RunRequirements(rows, 0, 0, 0, 0, _PROCESS_MB)
+    file_bytes = snapshot_count(snapshot, "total-files-size")
+    parts = [_index_work(table, definition, snapshot, rows, engine) for definition in definitions]
+    parts += [_sketch_work(snapshot, rows, sketched_columns)] if sketched_columns else []
+    shards = sum(work.shards for work in parts)
+    tasks = max((max(work.files, work.shards) for work in parts), default=0)
+    task = max((work.task for work in parts), default=0.0)
+    driver = max((work.driver for work in parts), default=0.0)
+    in_driver = max((work.in_driver for work in parts), default=0.0)
+    if engine.uses_spark(rows):
+        workers = min(engine.local_tasks, max(1, tasks)) * (_WORKER_MB + _mib(task))
+        memory_mb = _PROCESS_MB + engine.jvm_mb + _mib(max(driver, in_driver)) + workers
+    else:
+        memory_mb = _PROCESS_MB + _mib(max(driver, task))
+    return RunRequirements(rows, file_bytes, max((work.rows for work in parts), default=0), shards, tasks, memory_mb)
+
+
+def _mib(size: float) -> int:
+    return -int(-size // MIB)
+
+
+def _index_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, rows: int, engine: Engine) -> _Work:
+    if not definition.has_graphs:
+        return _Work(rows, snapshot_count(snapshot, "total-data-files"), driver=2 * BALL_BYTES)
+    bounds = refresh_bounds(table, definition, snapshot)
+    if bounds is None:
+        work = _build_work(definition, snapshot, rows, _dimensions(table, definition.name), engine)
+    else:
+        is_local = normalize(table.metadata.location).startswith("file:")
+        work = _refresh_work(definition, bounds, engine, is_local=is_local)
+    return replace(work, driver=work.driver + rows * _attribute_bytes(table, definition))
+
+
+def _attribute_bytes(table: Table, definition: IndexDefinition) -> int:
+    """Memory per row of the columns for conditions. A column that is renamed, or gone, counts as one of lists."""
+    types = {field.name: field.field_type for field in table.schema().fields}
+    is_plain = (name in types and not isinstance(types[name], ListType) for name in definition.filters)
+    return sum(_VALUE_BYTES if plain else _LIST_BYTES for plain in is_plain)
+
+
+def _build_work(definition: IndexDefinition, snapshot: Snapshot, rows: int, dims: int, engine: Engine) -> _Work:
+    """Where the summary lacks the numbers, shards count as full."""
+    file_bytes = snapshot_count(snapshot, "total-files-size")
+    vectors = 4 * dims * rows if dims else _FILE_FACTOR * file_bytes
+    has_totals = has_count(snapshot, "total-records") and (dims or file_bytes or not rows)
+    size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
+    count = min(definition.shards or -(-size // SHARD_BYTES), max(1, rows))
+    largest = size if count <= 1 else min(size, IMBALANCE * size / count)
+    sample = vectors * sample_size(rows) / rows if rows else 0
+    return _Work(
+        rows=rows,
+        files=snapshot_count(snapshot, "total-data-files"),
+        shards=count,
+        task=_SHARD_FACTOR * largest,
+        driver=max(_SAMPLE_FACTOR * sample, _proof_bytes(largest * rows / size if size else 0, count, engine)),
+    )
+
+
+def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
+    """The work of a refresh. In local files, one shard that stays is read whole now and then, too."""
+    base = bounds.base
+    node = 4 * (base.dims + definition.max_degree)
+    task = _SHARD_FACTOR * node * bounds.largest
+    matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
+    nodes = max(base.largest, *base.deltas, 0)
+    proof = _proof_bytes(nodes, base.shards + len(base.deltas), engine)
+    return _Work(
+        rows=bounds.arriving,
+        files=bounds.files,
+        shards=bounds.written,
+        task=task,
+        driver=max(proof, matched, _SEARCH_FACTOR * node * nodes if is_local and bounds.written else 0),
+        in_driver=min(task, _SHARD_FACTOR * SMALL_WORK * node / (4 * base.dims)),
+    )
+
+
+def _proof_bytes(nodes: float, shards: int, engine: Engine) -> float:
+    """Memory of comparing the addresses of all nodes with the live rows, a shard per thread."""
+    return _NODE_BYTES * nodes * min(engine.threads, shards)
+
+
+def _sketch_work(snapshot: Snapshot, rows: int, columns: int) -> _Work:
+    """A sketch per data file and column, as bytes and as hashes. The files that are new are not known here."""
+    hashes = min(rows, DEFAULT_K * snapshot_count(snapshot, "total-data-files"))
+    return _Work(driver=2 * 8 * hashes * columns)
 
 
 def _dimensions(table: Table, index: str) -> int:

@@ -139,6 +139,7 @@ def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResul
             task.staging, task.shard_id, shard.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
+        del shard  # the build needs the room
     return _write(task, storage, _build(task, incoming), incoming.count)
 
 
@@ -149,7 +150,9 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     rows = rows.reordered(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
     shard = _build_over(task, rows, coded=True)
     if shard.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
-        by_codes, shard = shard.recall, _build_over(task, rows, coded=False)
+        by_codes = shard.recall
+        del shard  # its graph: the second one needs the room
+        shard = _build_over(task, rows, coded=False)
         _log.warning(
             "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
             task.staging, task.shard_id, by_codes, task.target_recall, shard.recall,

@@ -2,6 +2,8 @@
 
 import json
 import re
+from copy import copy
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,13 +11,19 @@ from typing import Any, TypeAlias
 import dagster as dg
 import numpy as np
 import pytest
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, Summary
 
+from icepuffin.assets.table_settings import RUN_NUMBERS
+from icepuffin.ops.catalog.blob_kind import SIZES_KEY
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.sizes import SHARD_BYTES
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import RunRequirements, run_requirements
+from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.local import LocalRun, tick
@@ -26,7 +34,7 @@ from tests.repository import REPOSITORY
 Totals: TypeAlias = dict[str, int]
 """Totals of a snapshot's summary, by their names without `total-`."""
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes" / "icepuffin.toml"
-NUMBERS = ("icepuffin/rows", "icepuffin/bytes", "icepuffin/shards", "icepuffin/memory_mb")
+NUMBERS = tuple(f"icepuffin/{name}" for name in RUN_NUMBERS)
 K8S_CONFIG = {
     "container_config": {"args", "command", "env", "env_from", "image_pull_policy", "resources", "volume_mounts"},
     "pod_template_spec_metadata": {"annotations", "labels"},
@@ -39,6 +47,7 @@ K8S_CONFIG = {
 """Keys that dagster-k8s 0.29 takes in the tag, and of those below them the ones that are of use here."""
 QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 LOCAL = Engine(spark_conf={}, threads=2, driver_only_rows=0)
+DEFINITION = IndexDefinition(name="embedding", column="embedding", pq_m=4)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +72,8 @@ def test_requests_of_the_sensor_say_what_their_runs_need(lake: Lake, instance: d
     assert snapshot is not None
     assert snapshot.summary is not None
     assert first.tags["icepuffin/bytes"] == snapshot.summary.additional_properties["total-files-size"]
-    assert (first.tags["icepuffin/shards"], first.tags["icepuffin/memory_mb"]) == ("1", "513")
+    others = [first.tags[f"icepuffin/{name}"] for name in ("new_rows", "shards", "tasks", "memory_mb")]
+    assert others == ["60", "1", "1", "513"]
 
 
 def test_tags_of_the_settings_have_the_numbers_of_each_run(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -121,12 +131,13 @@ def test_memory_is_that_of_one_shard_at_a_time(lake: Lake) -> None:
     totals = {"records": rows, "files-size": file_bytes}
     vectors, neighbours = 2 * file_bytes, 4 * 64 * rows
     whole = requirements(lake, totals=totals, shards=1)
-    assert whole == RunRequirements(rows, file_bytes, 1, 512 + int(np.ceil(2 * (vectors + neighbours) / MIB)))
+    memory_mb = 512 + int(np.ceil(2 * (vectors + neighbours) / MIB))
+    assert whole == RunRequirements(rows, file_bytes, rows, 1, 1, memory_mb)
     parts = requirements(lake, totals=totals, shards=10)
-    assert parts.memory_mb - 512 == pytest.approx((whole.memory_mb - 512) / 10, abs=1)
+    assert parts.memory_mb - 512 == pytest.approx(1.5 * (memory_mb - 512) / 10, abs=1), "shards differ in size"
     chosen = requirements(lake, totals=totals)
-    assert chosen.shards == -(-(vectors + neighbours) // SHARD_BYTES)
-    assert 512 + 512 < chosen.memory_mb <= 512 + 2 * SHARD_BYTES // MIB
+    assert chosen.shards == chosen.tasks == -(-(vectors + neighbours) // SHARD_BYTES)
+    assert 512 + 512 < chosen.memory_mb <= 512 + 1.5 * 2 * SHARD_BYTES // MIB
 
 
 def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -141,13 +152,94 @@ def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance
     assert requirements(lake, totals=totals, shards=1).memory_mb == 512 + int(np.ceil(2 * size / MIB))
 
 
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table with an index, as if both had a million rows, and an append of 1 %, in a bucket."""
+    lake = make_lake(tmp_path_factory.mktemp("indexed") / "lake", snapshots=1)
+    refresh(lake.table, DEFINITION, sketches=False)
+    lake.append()
+    table = with_counts(lake.table.refresh(), {"total-records": "1000000", "added-records": "1000000"})
+    table = with_counts(table, {"total-records": "1010000", "added-records": "10000"}, of=lake.head())
+    table.metadata = table.metadata.model_copy(update={"location": "s3://lake/packages"})
+    return with_sizes(table, rows=1_000_000, largest=1_000_000)
+
+
+def with_counts(table: Table, counts: dict[str, str], of: int | None = None) -> Table:
+    """A copy with other counts in the summary of one snapshot, or of all."""
+    snapshots = []
+    for snapshot in table.metadata.snapshots:
+        assert snapshot.summary is not None
+        changed = Summary(snapshot.summary.operation, **{**snapshot.summary.additional_properties, **counts})
+        chosen = of in (None, snapshot.snapshot_id)
+        snapshots.append(snapshot.model_copy(update={"summary": changed}) if chosen else snapshot)
+    changed_table = copy(table)
+    changed_table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    return changed_table
+
+
+def with_sizes(table: Table, **counts: float) -> Table:
+    """A copy whose index has other sizes."""
+    (version,) = index_versions(table, DEFINITION.name)
+    text = json.dumps({**json.loads(version.sizes), **counts})
+    return with_counts(table, {SIZES_KEY: text}, of=version.index_snapshot_id)
+
+
+def needs(table: Table, definition: IndexDefinition = DEFINITION, engine: Engine = LOCAL) -> RunRequirements:
+    return run_requirements(table, [definition], head_of(table, "main") or SnapshotId(0), engine=engine)
+
+
+def test_an_append_of_1_percent_needs_less_than_a_build(indexed: Table) -> None:
+    append = needs(indexed)
+    build = needs(indexed, replace(DEFINITION, max_degree=63))
+    assert (append.new_rows, append.shards, append.tasks) == (10_000, 1, 1)
+    assert (build.new_rows, build.shards, build.tasks) == (1_010_000, 1, 2)
+    nodes = 4 * (DIMS + 64)
+    assert append.memory_mb == 512 + int(np.ceil(128 * 1_000_000 / MIB)), "each row's address is compared"
+    assert build.memory_mb == 512 + int(np.ceil(2 * (nodes - 4) * 1_010_000 / MIB))
+    assert 512 + 2 * nodes * 10_000 / MIB < append.memory_mb < build.memory_mb
+
+
+def test_a_refresh_that_may_rebuild_a_shard_needs_the_memory_of_it(indexed: Table) -> None:
+    table = with_sizes(indexed, tombstones=0.21)
+    needed = needs(table)
+    assert needed.memory_mb == 512 + int(np.ceil(2 * 4 * (DIMS + 64) * 1_010_000 / MIB))
+    assert needed.new_rows == 10_000
+
+
+def test_in_local_files_a_shard_that_stays_is_read_now_and_then(indexed: Table) -> None:
+    table = copy(indexed)
+    table.metadata = table.metadata.model_copy(update={"location": "file:///lake/packages"})
+    assert needs(table).memory_mb == 512 + int(np.ceil(1.5 * 4 * (DIMS + 64) * 1_000_000 / MIB))
+
+
+def test_on_a_cluster_small_work_of_a_refresh_is_in_the_runs_own_process(indexed: Table) -> None:
+    cluster = Engine(spark_conf={"spark.master": "spark://spark:7077"}, threads=1, driver_only_rows=0)
+    fewer = needs(indexed, engine=cluster).memory_mb
+    assert fewer == 512 + 1024 + 384 + int(np.ceil(128 * 1_000_000 / MIB))
+    three = Engine(spark_conf={"spark.master": "local[3]"}, threads=1, driver_only_rows=0)
+    assert needs(indexed, engine=three).memory_mb == fewer + 256 + int(np.ceil(2 * 4 * (DIMS + 64) * 10_000 / MIB))
+
+
+def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -> None:
+    table, snapshot_id = lake.catalog.load_table("demo.packages"), SnapshotId(lake.head())
+    sketched = run_requirements(table, [], snapshot_id, engine=LOCAL, sketched_columns=2_000_000)
+    assert sketched.memory_mb == 512 + int(np.ceil(16 * 120 * 2_000_000 / MIB))
+    filtered = needs(indexed, replace(DEFINITION, filters=("id", "embedding")))
+    assert filtered.memory_mb == 512 + int(np.ceil((128 * 1_000_000 + (64 + 512) * 1_010_000) / MIB))
+
+
+def test_an_index_without_graphs_needs_room_for_its_balls(lake: Lake) -> None:
+    needed = requirements(lake, method="centroid")
+    assert (needed.new_rows, needed.shards, needed.tasks, needed.memory_mb) == (120, 0, 2, 512 + 96)
+
+
 @pytest.mark.parametrize("totals", [{}, {"files-size": 10}, {"records": 10}], ids=" ".join)
 def test_a_snapshot_without_its_totals_counts_as_full_shards(lake: Lake, totals: Totals) -> None:
     assert requirements(lake, totals=totals).memory_mb == 512 + 2 * SHARD_BYTES // MIB
 
 
 def test_an_empty_table_needs_the_process_alone(lake: Lake) -> None:
-    assert requirements(lake, totals={"records": 0, "files-size": 0}) == RunRequirements(0, 0, 0, 512)
+    assert requirements(lake, totals={"records": 0, "files-size": 0}) == RunRequirements(0, 0, 0, 0, 0, 512)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +259,7 @@ def test_an_empty_table_needs_the_process_alone(lake: Lake) -> None:
 def test_memory_counts_what_runs_beside_the_run(lake: Lake, conf: dict[str, str], memory: int) -> None:
     engine = Engine(spark_conf=conf, threads=2, driver_only_rows=0)
     tasks = 0 if memory == 512 else engine.local_tasks
-    assert requirements(lake, engine, shards=10).memory_mb == memory + (min(10, tasks) if conf else 1)
+    assert requirements(lake, engine, shards=10).memory_mb == memory + 1 + min(10, tasks), "a sample is in the process"
 
 
 def kubernetes_tag(lake: Lake, instance: dg.DagsterInstance) -> str:

@@ -44,6 +44,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import (
     IndexDefinition,
+    IndexReport,
     collect_garbage,
     dead_nodes,
     drop_index,
@@ -52,6 +53,7 @@ from icepuffin.ops.index import (
     refresh,
 )
 from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -398,7 +400,12 @@ class TableHistory(RuleBasedStateMachine):
 
     def _index(self, snapshot_id: int | None) -> None:
         assert snapshot_id is not None
+        snapshot = self.table.refresh().snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        bounds = refresh_bounds(self.table, self.definition, snapshot)
         report = materialize_index(self.table, self.definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+        if bounds is not None:
+            self._require_within(bounds, report)
         COUNTS[f"index: {report.action}"] += 1
         COUNTS[f"method: {self.definition.method}"] += 1
         COUNTS["rows inserted"] += report.inserted
@@ -413,6 +420,15 @@ class TableHistory(RuleBasedStateMachine):
             self._require_attributes(snapshot_id)
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
+
+    def _require_within(self, bounds: RefreshBounds, report: IndexReport) -> None:
+        """The run did no more than its tags had room for."""
+        COUNTS["bounded by the metadata"] += 1
+        assert report.action is not Action.BUILT
+        written = [shard for shard in report.shard_reports if shard.how.rewrites_nodes or shard.how.makes_graph]
+        assert len(written) <= bounds.written
+        assert max((shard.nodes for shard in written), default=0) <= bounds.largest
+        assert report.inserted <= bounds.arriving
 
     def _require_attributes(self, snapshot_id: int) -> None:
         """A condition on the columns that the definition names reads no data file."""
@@ -498,6 +514,7 @@ def test_random_histories_give_no_wrong_answer(
     assert np.mean(MISSES) < 0.02
     if HISTORIES >= 10 * DEFAULT_HISTORIES:  # a few may have none of them
         assert COUNTS["versions with deltas"] > HISTORIES / 8
+        assert COUNTS["bounded by the metadata"] > HISTORIES
         assert COUNTS["rows distributed from deltas"]
         assert COUNTS["driver lost"]
         assert COUNTS["drop, gc"]

@@ -1,0 +1,144 @@
+"""Bounds on the work of a run on an index, from the table's metadata alone: summaries of snapshots and of versions.
+
+`icepuffin.ops.index.plan` decides by manifests, delete files and routing blobs, which are not read here. Where the
+metadata does not show that little is to be done, the bound is that of a build.
+"""
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
+
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.catalog.snapshots import ancestors_from, snapshot_count
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.deltas import place
+from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
+from icepuffin.ops.index.sizes import rows_per_shard
+from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
+from icepuffin.ops.model import ShardId
+
+_CHANGES_OF_DELETES = ("added-equality-deletes", "removed-equality-deletes", "removed-position-deletes")
+"""Summary keys of changes that may concern any number of rows"""
+_ADDED = ("added-records", "added-position-deletes", "added-data-files")
+_REMOVED = "deleted-records"
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshBounds:
+    """The most that a refresh may have to do."""
+
+    base: VersionSizes
+    """Sizes of the version that it starts from"""
+    arriving: int
+    """Rows of new files"""
+    removed: int
+    """Rows that are deleted, or whose data files are removed"""
+    files: int
+    """New files"""
+    largest: int
+    """Nodes of the largest shard that is written"""
+    written: int
+    """Shards that are written"""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowChanges:
+    """What commits have added and removed, as `RefreshBounds` counts it."""
+
+    arriving: int
+    removed: int
+    files: int
+
+
+def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot) -> RefreshBounds | None:
+    """What a run for the snapshot may have to do, at most; None where it may have to build all shards.
+
+    The base version is known where the nearest one has the definition of today and is of an ancestor.
+    """
+    field = next((field for field in table.schema().fields if field.name == definition.column), None)
+    field_id = definition.field_id if field is None or definition.field_id is not None else field.field_id
+    versions = index_versions(table, definition.name)
+    if field_id is None or not snapshot.sequence_number or not any(version.tags for version in versions):
+        return None
+    if TableProperties.DEFAULT_NAME_MAPPING in table.properties:  # by another one old files may have other vectors
+        return None
+    nearest = nearest_first(versions, snapshot.snapshot_id, snapshot.sequence_number)
+    sizes = [VersionSizes.parse(version.sizes) for version in nearest]
+    identity = graph_id(definition, field_id)
+    possible = [(version, its) for version, its in zip(nearest, sizes, strict=True) if not _differs(its, identity)]
+    base, base_sizes = next(iter(possible), (None, None))
+    if base is None or base_sizes is None:
+        return None
+    changes = _changes_since(
+        table,
+        base,
+        snapshot,
+        is_newest=all(version.base_sequence_number <= snapshot.sequence_number for version, _ in possible),
+    )
+    total = snapshot_count(snapshot, "total-records")
+    if changes is None or total - changes.arriving < SHARED_ENOUGH * total:
+        return None
+    return _bounds(definition, base_sizes, changes)
+
+
+def _differs(sizes: VersionSizes | None, identity: str) -> bool:
+    """Whether a version is known to have another definition."""
+    return sizes is not None and sizes.definition != identity
+
+
+def _changes_since(table: Table, base: DerivedVersion, snapshot: Snapshot, *, is_newest: bool) -> _RowChanges | None:
+    """What the commits since a version's snapshot have changed; None where the summaries do not tell.
+
+    is_newest: whether no version is of a later snapshot, which may share more rows where some have removed.
+    """
+    lineage = list(ancestors_from(table, snapshot.snapshot_id))
+    since = list(takewhile(lambda ancestor: ancestor.snapshot_id != base.base_snapshot_id, lineage))
+    if len(since) == len(lineage) or any(snapshot_count(it, key) for it in since for key in _CHANGES_OF_DELETES):
+        return None
+    before = lineage[len(since)]
+    counts = {key: sum(snapshot_count(commit, key) for commit in since) for key in (*_ADDED, _REMOVED)}
+    rows_add_up = _growth(before, snapshot, "total-records") == counts["added-records"] - counts[_REMOVED]
+    deletes_add_up = _growth(before, snapshot, "total-position-deletes") == counts["added-position-deletes"]
+    changes = _RowChanges(
+        counts["added-records"], counts[_REMOVED] + counts["added-position-deletes"], counts["added-data-files"]
+    )
+    return changes if rows_add_up and deletes_add_up and (is_newest or not changes.removed) else None
+
+
+def _growth(before: Snapshot, now: Snapshot, key: str) -> int:
+    return snapshot_count(now, key) - snapshot_count(before, key)
+
+
+def _bounds(definition: IndexDefinition, base: VersionSizes, changes: _RowChanges) -> RefreshBounds:
+    arriving, removed = changes.arriving, changes.removed
+    limit = rows_per_shard(base.dims, definition.max_degree)
+    largest_delta = max(base.deltas, default=0)
+    placement = place(
+        definition,
+        routed_rows=max(0, base.rows - removed),
+        deltas={ShardId(number): nodes for number, nodes in enumerate(base.deltas, base.shards)},
+        arriving=arriving,
+        largest=limit,
+    )
+    largest = written = 0
+    if arriving and placement.target is not None and largest_delta + arriving <= limit:
+        largest, written = largest_delta + arriving, 1
+    elif arriving:
+        largest, written = base.largest + sum(base.deltas) + arriving, base.shards
+    rebuilt = _largest_rebuilt(definition.rebuild_ratio, base, removed)
+    if rebuilt:
+        largest, written = max(largest, rebuilt + arriving), base.shards + len(base.deltas) + 1
+    return RefreshBounds(base, arriving, removed, changes.files, largest, written)
+
+
+def _largest_rebuilt(ratio: float, base: VersionSizes, removed: int) -> int:
+    """Nodes of the largest shard that may be rebuilt, if all rows that are removed lie in one.
+
+    A shard of n nodes with t tombstones is rebuilt where t + removed > ratio n, and t is at most `tombstones` n.
+    """
+    nodes, slack = max(base.largest, *base.deltas, 0), ratio - base.tombstones
+    if slack <= 0:
+        return nodes if removed or slack < 0 else 0
+    return min(nodes, int(removed / slack))
