@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
@@ -130,8 +131,8 @@ def attempt_commit(
         if not _is_passing(error):
             raise _refused_by_aws(table, error) from None
         outcome, reason = CommitOutcome.UNKNOWN, _aws_code(error)
-    except ValueError as error:
-        # a number that was taken, or a snapshot to remove that is gone
+    except (ValueError, BadRequestError) as error:
+        # a number that was taken, or a snapshot to remove that is gone; SeaweedFS answers a bad request
         if not any(words in str(error) for words in ("sequence number", "Snapshot with snapshot id")):
             raise
         outcome, reason = CommitOutcome.REFUSED, "somebody committed before"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from pyiceberg.exceptions import ServerError, ValidationError
+from pyiceberg.exceptions import BadRequestError, ServerError, ValidationError
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import commit
@@ -111,6 +111,7 @@ def test_metadata_that_cannot_be_read_are_no_table_of_another(
         reload_table(table)
 
 
+@pytest.mark.parametrize("kind", [ValueError, BadRequestError])
 @pytest.mark.parametrize(
     ("message", "is_refusal"),
     [
@@ -120,16 +121,16 @@ def test_metadata_that_cannot_be_read_are_no_table_of_another(
     ],
 )
 def test_only_an_overtaken_commit_is_one_that_somebody_refused(
-    table: Table, monkeypatch: pytest.MonkeyPatch, message: str, is_refusal: bool
+    table: Table, monkeypatch: pytest.MonkeyPatch, message: str, is_refusal: bool, kind: type[Exception]
 ) -> None:
     def commit_table(*_: object) -> None:
-        raise ValueError(message)
+        raise kind(message)
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     if is_refusal:
         assert attempt_commit(table, (), ()) is CommitOutcome.REFUSED
     else:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(kind, match=message):
             attempt_commit(table, (), ())
 
 
