@@ -1,4 +1,5 @@
-"""Whether a catalog keeps what binds a version to a table: tried on a scratch table, before any work.
+"""Whether a catalog keeps what binds a version to a table, and where its store takes the files: tried on a scratch
+table, before any work.
 
 PyIceberg writes the metadata of tables of SQL, Glue and Hive catalogs, and these only store where it lies. A REST
 catalog writes it itself, from the updates of a commit. Some leave out tags, or change the parents of snapshots.
@@ -22,59 +23,94 @@ from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES, BlobKind, index_tag
 from icepuffin.ops.catalog.bound_versions import own_names
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
+from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, base_snapshot_id, table_name
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.storage import RefusedError, open_storage
 
 _log = logging.getLogger(__name__)
 _SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 _NAME = "trial"
-_TRIED: set[tuple[str, str]] = set()
-"""(uri, warehouse) of the catalogs that kept everything, in this process"""
+_TRIED: dict[tuple[str, str], FilesFolder] = {}
+"""Folder of files, by (uri, warehouse), of the catalogs that kept everything, in this process"""
 _TRIALS = 2
 """Scratch tables on which a commit has to be refused before that counts: one refusal may be of that moment"""
 
 
-def require_bindable(table: Table) -> None:
-    """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work.
+def require_bindable(table: Table) -> FilesFolder:
+    """The folder in which icepuffin's files are to lie. `remember_folder` writes it into the table's properties.
 
     A table that has a version shows what its catalog keeps. For other tables of a REST catalog a scratch table is made
-    in the same namespace, bound, read again and dropped, once per process. Where that cannot be done, for whatever
-    reason, a warning is logged.
+    in the same namespace, bound, read again and dropped, with objects of names such as ours, once per process. Where
+    that cannot be done, for whatever reason, a warning is logged.
+
+    Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work, and
+    RefusedError where the store takes objects in none of the folders.
     """
     require_committable(table)
-    catalog = table.catalog
+    catalog, folder = table.catalog, folder_of(table)
     place = str(catalog.properties.get("uri", "")), str(catalog.properties.get("warehouse", ""))
-    if isinstance(catalog, MetastoreCatalog) or place in _TRIED or _has_version(table):
-        return
+    if isinstance(catalog, MetastoreCatalog) or _has_version(table):
+        return folder
     try:
-        _try_catalog(table)
+        if place not in _TRIED:
+            _TRIED[place] = _try_catalog(table)
     except UnsupportedCatalogError as error:
         raise unsupported_catalog(
             table, error.change, f". This was seen on a scratch table; {table_name(table)} was not changed"
         ) from None
+    except RefusedError as error:
+        raise RefusedError(f"{table_name(table)} was not changed: {error}") from None
     except Exception as error:  # PyIceberg's errors have no base of their own, and no work depends on the trial
         _log.warning(
             "%s: whether catalog %r keeps tags and snapshots as they are sent was not tried out before the work, as a "
             "scratch table could not be written (%s). The first commit will show it",
             table_name(table), catalog.name, without_values(error, catalog.properties),
         )  # fmt: skip
-    else:
-        _TRIED.add(place)
+        return folder
+    return folder if folder is FilesFolder.OWN else _TRIED[place]
 
 
-def _try_catalog(table: Table) -> None:
-    """Raises UnsupportedCatalogError, and what kept the trial from its end."""
-    for trial in range(1, _TRIALS + 1):
+def _try_catalog(table: Table) -> FilesFolder:
+    """The folder that the store takes. Raises UnsupportedCatalogError, RefusedError, and what kept the trial from its
+    end.
+    """
+    for _ in range(_TRIALS):
         with _scratch_table(table) as scratch:
             try:
-                return _try_out(scratch)
+                _try_out(scratch)
             except BadRequestError as error:
-                if trial == _TRIALS:
-                    reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
-                    raise unsupported_catalog(scratch, f"refuses the commit of a version ({reason})") from None
-    return None
+                reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
+                refusal = unsupported_catalog(scratch, f"refuses the commit of a version ({reason})")
+            else:
+                return _try_store(scratch)
+    raise refusal
+
+
+def _try_store(scratch: Table) -> FilesFolder:
+    """The first folder in which the store takes objects of names such as ours. They are deleted again.
+
+    Raises RefusedError where it takes them in none, and what the store raises.
+    """
+    location = scratch.location().rstrip("/")
+    store = open_storage(location, storage_of(scratch))
+    refusals: list[str] = []
+    for folder in FilesFolder:
+        try:
+            for path in (f"{location}/{folder}/ann-{_NAME}.puffin", f"{location}/{folder.staging}/{_NAME}/{_NAME}.bin"):
+                store.create(path, b"")
+                store.delete(path)
+        except RefusedError as error:
+            refusals.append(str(error))
+        else:
+            return folder
+    raise RefusedError(
+        f"the store takes no file of icepuffin beside a table: {'; '.join(refusals)}. Give its user the right to write "
+        "there, or use another store"
+    )
 
 
 def _has_version(table: Table) -> bool:

@@ -91,7 +91,7 @@ class Assembly:
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)
-        stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}"
+        stem = plan.files_prefix
         # the paper's name for the file, with a suffix so that no name is ever used twice
         self._file = BackgroundFile(self._store, f"{stem}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin")
         self._pack = BackgroundFile(self._store, f"{stem}-pack-{uuid.uuid4().hex}.puffin")

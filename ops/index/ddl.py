@@ -10,6 +10,7 @@ from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import index_versions, own_tag_target, own_tags
 from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.files_folder import FOLDER_PROPERTY, folder_of
 from icepuffin.ops.catalog.snapshots import require_table, table_name
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definition import (
@@ -78,6 +79,8 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         The column cannot be indexed, the name is taken, or the index is there and its graphs would have to be others.
     UnsupportedCatalogError, UnsupportedFormatError, TagTakenError
         No version could ever be published: the catalog, the table's format, or a tag of the user's stands against it.
+    StorageError
+        The store takes no file of icepuffin beside the table.
 
     Examples
     --------
@@ -93,7 +96,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         'write IndexDefinition(name="i", column="embedding")',
     )
     reload_table(table)
-    require_bindable(table)
+    folder = require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     filter_ids = resolve_filters(definition, table.schema(), table_name(table))
@@ -109,11 +112,12 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
         )
-    if current != resolved:
+    places = {} if folder is folder_of(table) else {FOLDER_PROPERTY: folder.value}
+    if current != resolved or places:
         with table.transaction() as transaction:
             if current is not None and (dropped := current.to_properties().keys() - resolved.to_properties().keys()):
                 transaction.remove_properties(*dropped)
-            transaction.set_properties(resolved.to_properties())
+            transaction.set_properties(resolved.to_properties() | places)
     return resolved
 
 

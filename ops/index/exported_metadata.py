@@ -13,6 +13,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.catalog.files_folder import folder_of
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
@@ -67,7 +68,7 @@ def index_metadata(table: Table, definition: IndexDefinition, version: DerivedVe
         "format-version": _DRAFT_VERSION,
         "uuid": str(uuid.uuid5(table.metadata.table_uuid, definition.name)),
         "table-uuid": str(table.metadata.table_uuid),
-        "location": f"{location}/metadata",
+        "location": f"{location}/{folder_of(table)}",
         "type": "VECTOR",
         "index-values": _struct(field.field_id, _FILE, _POSITION)
         | {"result-type": {"type": "struct", "fields": [vector, *_SOURCE_FIELDS]}},

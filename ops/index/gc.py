@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import STATISTICS_FILE_KEY
+from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.index.exported_metadata import SUFFIX
@@ -31,16 +32,22 @@ def collect_garbage(
     """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
     Considers only names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
-    derived snapshots under metadata/. A file that a snapshot or statistics slot of the table names is never deleted. A
-    dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
+    derived snapshots under metadata/, and all that lies in a folder of its own. A file that a snapshot or statistics
+    slot of the table names is never deleted. A dry run may count snapshots in `expiring` as gone. Ages are by the
+    store's own clock.
 
     Raises PartialMetadataError, and what the catalog and the store raise.
     """
     reload_table(table)
-    root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
-    store = open_storage(root, storage)
-    cut_off_ms = store.now_ms(root) - int(grace.total_seconds() * 1000)
-    ours = [file for file in store.list(root) if _is_ours(normalize(file.path).removeprefix(f"{root}/"))]
+    location = normalize(table.metadata.location).rstrip("/")
+    store, own = open_storage(location, storage), folder_of(table)
+    cut_off_ms = store.now_ms(f"{location}/{own}") - int(grace.total_seconds() * 1000)
+    ours = [
+        file
+        for folder in {FilesFolder.METADATA, own}
+        for file in store.list(f"{location}/{folder}")
+        if folder is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
+    ]
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
     staying = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring]

@@ -12,6 +12,7 @@ from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKin
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.derived_snapshots import Binding
+from icepuffin.ops.catalog.files_folder import remember_folder
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.attributes import attribute_blobs
@@ -61,7 +62,8 @@ def make_version(
     CoverageError, PuffinError where the base version is damaged, ObjectMissingError where another run swept what this
     one had staged, and what the catalog, the storage and the runner raise. Nothing is published then.
     """
-    require_bindable(table)
+    plan = replace(plan, folder=require_bindable(table))
+    remember_folder(table, plan.folder)
     reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     if base:

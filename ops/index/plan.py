@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, own_tag_target
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
@@ -67,6 +68,8 @@ class VersionPlan:
     """Snapshot that the tag points at now; None where there is no tag"""
     is_head: bool
     build_id: str
+    folder: FilesFolder
+    """Folder that the version's files are to lie in"""
     filter_schema: Schema
     """Schema by which columns for conditions are read: at the head the table's own, as readers do"""
     base: OpenVersion | None = None
@@ -79,12 +82,17 @@ class VersionPlan:
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
 
     @property
+    def files_prefix(self) -> str:
+        """Prefix of the version's files and of its packs."""
+        return f"{self.live.location}/{self.folder}/ann-{self.definition.name}"
+
+    @property
     def staging_prefix(self) -> str:
         """Prefix of all objects that are staged for the version. Java's cleaners skip it; `icepuffin gc` does not.
 
         Indexes that differ in name alone have one build id: each sweeps its own objects only.
         """
-        return f"{self.live.location}/metadata/_icepuffin/{self.definition.name}/{self.build_id}"
+        return f"{self.live.location}/{self.folder.staging}/{self.definition.name}/{self.build_id}"
 
     @property
     def filter_ids(self) -> tuple[int, ...]:
@@ -199,6 +207,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
         expected_ref=own_tag_target(table, tag),
         is_head=is_head,
         build_id="",
+        folder=folder_of(table),
         filter_schema=table.schema() if is_head else schema,
         changes=Changes(added=live.files),
     )

@@ -12,6 +12,7 @@ from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.catalog.bound_versions import TagTakenError
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.catalog.files_folder import folder_of
 from icepuffin.ops.catalog.snapshots import require_all_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
@@ -44,7 +45,7 @@ def collect_table_garbage(
     reload_table(table)
     require_all_snapshots(table)
     grace = timedelta(hours=grace_hours)
-    folder = f"{table.metadata.location.rstrip('/')}/metadata"
+    folder = f"{table.metadata.location.rstrip('/')}/{folder_of(table)}"
     now_ms = open_storage(folder, storage).now_ms(folder)
     defined = defined_names(table)
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))

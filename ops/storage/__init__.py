@@ -4,7 +4,14 @@ import os
 from functools import cache
 
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
+from icepuffin.ops.storage.base import (
+    ObjectExistsError,
+    ObjectMissingError,
+    PartSource,
+    RefusedError,
+    Storage,
+    StorageError,
+)
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, relative_to
@@ -16,6 +23,7 @@ __all__ = [
     "ObjectExistsError",
     "ObjectMissingError",
     "PartSource",
+    "RefusedError",
     "Storage",
     "StorageConfig",
     "StorageError",

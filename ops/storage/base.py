@@ -14,6 +14,10 @@ class StorageError(IcepuffinError):
     """Raised when a store cannot carry out a request; the message names the object."""
 
 
+class RefusedError(StorageError):
+    """Raised when a store refuses access to an object, for its name, or for rights that the user lacks."""
+
+
 class ObjectExistsError(StorageError):
     """Raised when an object would be created under a name that is taken."""
 

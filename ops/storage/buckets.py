@@ -20,7 +20,14 @@ from obstore.exceptions import (
 from typing_extensions import Buffer
 
 from icepuffin.ops.model import Grant, ObjectInfo, ObjectRange
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
+from icepuffin.ops.storage.base import (
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    Storage,
+    StorageError,
+    short_object,
+)
 from icepuffin.ops.storage.bucket_clients import bucket_client, split_location
 from icepuffin.ops.storage.credentials import Lease, combined
 
@@ -164,8 +171,8 @@ class BucketStorage(Storage):
             self._lease.record_refusal()
             raise self._refusal(path, error) from None
 
-    def _refusal(self, path: str, error: Exception) -> StorageError:
-        return StorageError(f"{path}: the store refuses access with {self._lease} ({_first_line(error)})")
+    def _refusal(self, path: str, error: Exception) -> RefusedError:
+        return RefusedError(f"{path}: the store refuses access with {self._lease} ({_first_line(error)})")
 
     def _client(self, path: str) -> tuple["ObjectStore", str, Grant | None]:
         root, key = split_location(path)
@@ -283,7 +290,7 @@ def _reading(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ObjectMissingError(f"{path} does not exist") from error
     except _REFUSED as error:
-        raise StorageError(f"{path}: the store refuses access ({_first_line(error)})") from error
+        raise RefusedError(f"{path}: the store refuses access ({_first_line(error)})") from error
     except (BaseError, OSError, ValueError) as error:
         raise StorageError(f"{path}: the store does not answer as it should ({_first_line(error)})") from error
 
@@ -299,7 +306,7 @@ def _publishing(path: str) -> Iterator[None]:
             f"{path} could not be written: its bucket, or what it is made of, is missing"
         ) from error
     except _REFUSED as error:
-        raise StorageError(f"{path}: the store refuses access ({_first_line(error)})") from error
+        raise RefusedError(f"{path}: the store refuses access ({_first_line(error)})") from error
     except (BaseError, OSError, ValueError) as error:
         raise StorageError(f"{path} could not be written: {_first_line(error)}") from error
 

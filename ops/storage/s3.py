@@ -14,7 +14,14 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from typing_extensions import Buffer
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
-from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError, short_object
+from icepuffin.ops.storage.base import (
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    Storage,
+    StorageError,
+    short_object,
+)
 from icepuffin.ops.storage.credentials import AccessError, Lease
 from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 from icepuffin.ops.storage.locations import normalize
@@ -264,7 +271,7 @@ def _reading(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ObjectMissingError(f"{path} does not exist") from error
     except PermissionError as error:
-        raise StorageError(f"{path}: the store refuses access ({error})") from error
+        raise RefusedError(f"{path}: the store refuses access ({error})") from error
     except NoCredentialsError as error:
         raise _no_credentials(path) from error
     except (BotoCoreError, OSError) as error:
@@ -282,6 +289,8 @@ def _publishing(path: str) -> Iterator[None]:
         raise ObjectMissingError(
             f"{path} could not be written: its bucket, or what it is made of, is missing"
         ) from error
+    except PermissionError as error:
+        raise RefusedError(f"{path}: the store refuses access ({error})") from error
     except NoCredentialsError as error:
         raise _no_credentials(path) from error
     except (BotoCoreError, OSError) as error:

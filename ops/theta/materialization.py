@@ -19,7 +19,7 @@ from icepuffin.ops.theta.estimate import measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import ndv_at
 from icepuffin.ops.theta.plan import data_snapshot, is_current, plan_sketches
-from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics
+from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics, settle_folder
 from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
 
@@ -80,11 +80,14 @@ def materialize_theta_sketches(
     sketched = sketch_snapshot(plan, store, storage, runner, progress)
     reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
-    written, carried, note = publish_statistics(table, store, snapshot, new)
+    folder, unbindable = settle_folder(table)
+    written, carried, note = publish_statistics(table, store, snapshot, new, folder)
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
     published = (
-        publish_file_sketches(plan, store, sketched, budget_bytes, measurement) if sketched.missing.columns else None
+        publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder)
+        if sketched.missing.columns
+        else None
     )
     reload_table(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)

@@ -16,6 +16,7 @@ from icepuffin.ops.catalog.bound_versions import BoundPack, sketch_versions
 from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
+from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of, remember_folder
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
@@ -44,8 +45,22 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
 
 
+def settle_folder(table: Table) -> tuple[FilesFolder, IcepuffinError | None]:
+    """(folder of the sketches, why no file sketches can be bound to the table; None where they can).
+
+    Statistics need no more than the slot of their snapshot. Raises what the catalog raises.
+    """
+    folder = folder_of(table)
+    try:
+        folder = require_bindable(table)
+        remember_folder(table, folder)
+    except IcepuffinError as error:
+        return folder, error
+    return folder, None
+
+
 def publish_statistics(
-    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
 ) -> tuple[int, tuple[CarriedBlob, ...], str]:
     """(bytes written, blobs carried over, note). Merges the blobs that are in the slot at this moment.
 
@@ -57,7 +72,7 @@ def publish_statistics(
     file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
     """
     for _ in range(_ATTEMPTS):
-        published = _publish_over(table, store, snapshot, sketches)
+        published = _publish_over(table, store, snapshot, sketches, folder)
         if published is not None:
             return published
     raise StatisticsError(
@@ -66,7 +81,7 @@ def publish_statistics(
 
 
 def _publish_over(
-    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
 ) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
     """The same as `publish_statistics`, once. None, with our file removed, where another writer came after our read."""
     name, snapshot_id = table_name(table), SnapshotId(snapshot.snapshot_id)
@@ -82,7 +97,7 @@ def _publish_over(
         except (IcepuffinError, PuffinError) as error:
             note = f"the old statistics file could not be read and was replaced, not merged: {error}"
             _log.warning("%s, snapshot %d: %s", name, snapshot_id, note)
-    path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
+    path = f"{table.location().rstrip('/')}/{folder}/{snapshot_id}-{uuid.uuid4()}.stats"
     data, info, listed = statistics_file(snapshot, new, carried)
     store.create(path, data)
     reached(RunStep.STATISTICS_WRITTEN)
@@ -104,12 +119,18 @@ class FileSketchesResult:
 
 
 def publish_file_sketches(
-    plan: SketchPlan, store: Storage, sketched: "SnapshotSketches", budget_bytes: int, measurement: str
+    plan: SketchPlan,
+    store: Storage,
+    sketched: "SnapshotSketches",
+    budget_bytes: int,
+    measurement: str,
+    folder: FilesFolder | IcepuffinError,
 ) -> FileSketchesResult:
     """Write the file sketches that no earlier pack has, and bind them to the table. As they are a cache, a failure is a
     note, not an error.
 
-    `measurement`: text of the measurement of the run, for the summary of the snapshot.
+    `measurement`: text of the measurement of the run, for the summary of the snapshot. `folder`: folder of the files,
+    or why none can be bound.
     """
     table, snapshot, location = plan.table, plan.snapshot, plan.live.location.rstrip("/")
     sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(plan, sketched, key))}
@@ -118,13 +139,11 @@ def publish_file_sketches(
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)
-    try:
-        require_bindable(table)
-    except IcepuffinError as error:
-        return _unpublished(table, error)
+    if isinstance(folder, IcepuffinError):
+        return _unpublished(table, folder)
     shared, new_files, is_pack = _arranged(plan, sketched, [plan.keys[file.path] for file in chosen])
     unique = f"{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
-    path, pack_path = f"{location}/metadata/theta-files-{unique}", f"{location}/metadata/theta-pack-{unique}"
+    path, pack_path = f"{location}/{folder}/theta-files-{unique}", f"{location}/{folder}/theta-pack-{unique}"
 
     def write(to: str, files: Sequence[FileSketches]) -> FileInfo:
         with store.open_output(to) as sink:

@@ -81,7 +81,7 @@ def test_a_catalog_is_tried_once_and_not_for_a_table_with_a_version(
             table.append(make_rows(60, 90))
             assert index_head(table).action is Action.BUILT
         assert [name.startswith("icepuffin_trial_") for name in line.created] == [True, False]
-        monkeypatch.setattr(catalog_trial, "_TRIED", set())
+        monkeypatch.setattr(catalog_trial, "_TRIED", {})
         line.created.clear()
         table.append(make_rows(90, 100))
         assert index_head(table).action is Action.REFRESHED

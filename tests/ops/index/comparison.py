@@ -6,6 +6,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import SearchResult, exact_search, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -38,14 +39,18 @@ def ids_by_query(rows: pa.Table) -> dict[int, list[int]]:
 
 
 def answer_with_recall(
-    table: Table, snapshot: int | None = None, definition: IndexDefinition = DEFINITION, k: int = 10
+    table: Table,
+    snapshot: int | None = None,
+    definition: IndexDefinition = DEFINITION,
+    k: int = 10,
+    storage: StorageConfig = STORAGE,
 ) -> tuple[SearchResult, float]:
     """(the index's answer, its recall@k against exact search); also asserts that no row is wrong."""
     metric = Metric.parse(definition.metric)
     query_vectors = queries()
-    result = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(query_vectors, k, columns=["id"])
+    result = open_index(table, definition, snapshot=snapshot, storage=storage).search(query_vectors, k, columns=["id"])
     true = exact_search(
-        table, definition.column, metric, query_vectors, k, snapshot=snapshot, storage=STORAGE, columns=["id"]
+        table, definition.column, metric, query_vectors, k, snapshot=snapshot, storage=storage, columns=["id"]
     )
     live = set(table.scan(snapshot_id=result.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
     assert set(result.rows["id"].to_pylist()) <= live, "a row that is not live was returned"

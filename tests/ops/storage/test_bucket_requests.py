@@ -9,7 +9,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, Unauthenticated
 from obstore.store import MemoryStore
 
 from icepuffin.ops.model import Grant, VendedGrants
-from icepuffin.ops.storage import ObjectExistsError, StorageError, buckets
+from icepuffin.ops.storage import ObjectExistsError, RefusedError, StorageError, buckets
 from icepuffin.ops.storage.buckets import BucketStorage
 from icepuffin.ops.storage.credentials import Lease
 
@@ -131,6 +131,6 @@ def test_keys_that_are_refused_are_replaced_once(others: int, monkeypatch: pytes
         assert store.size("gs://lake/a/x") == 1
         assert calls == ["token-0", "token-1"]
     else:
-        with pytest.raises(StorageError, match=r"refuses access with credentials that catalog 'lake' vended for ns\.t"):
+        with pytest.raises(RefusedError, match=r"refuses access with credentials that catalog 'lake' vended for ns\.t"):
             store.size("gs://lake/a/x")
         assert calls == ["token-0"]

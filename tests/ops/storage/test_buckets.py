@@ -12,7 +12,14 @@ import pyarrow as pa
 import pytest
 
 from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
+from icepuffin.ops.storage import (
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    Storage,
+    StorageError,
+    open_storage,
+)
 from tests.interop.buckets import STORES, BucketServer, bucket_server
 from tests.services.faulty import Fault, faulty_line
 from tests.services.gcs import Gcs
@@ -205,10 +212,10 @@ def test_a_token_that_is_refused_does_not_show(server: BucketServer, folder: str
     try:
         keys = {"gcs.oauth2.token": secret, "adls.sas-token": f"sig={secret}"}
         store = open_storage(folder, StorageConfig({**server.storage.properties, **keys}))
-        with pytest.raises(StorageError, match="refuses access") as caught:
+        with pytest.raises(RefusedError, match="refuses access") as caught:
             store.create(f"{folder}/x", b"")
         assert secret not in "".join(traceback.format_exception(caught.value))
-        with pytest.raises(StorageError, match="refuses access") as caught:
+        with pytest.raises(RefusedError, match="refuses access") as caught:
             store.read_range(f"{folder}/x", 0, 1)
         assert secret not in "".join(traceback.format_exception(caught.value))
     finally:

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
+from icepuffin.ops.storage import (
+    ObjectExistsError,
+    ObjectMissingError,
+    RefusedError,
+    Storage,
+    StorageError,
+    open_storage,
+)
 from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.storage.s3_options import s3_options
@@ -164,7 +171,7 @@ def test_a_store_that_does_not_answer_is_reported_soon_and_without_secrets() -> 
     store = open_storage("s3://lake", config)
     begun = time.monotonic()
     for call in (lambda: store.size("s3://lake/x"), lambda: store.create("s3://lake/x", b"")):
-        with pytest.raises(StorageError, match="lake/x") as caught:
+        with pytest.raises(RefusedError, match="lake/x") as caught:
             call()
         assert secret not in "".join(traceback.format_exception(caught.value))
     assert time.monotonic() - begun < 60
@@ -174,7 +181,7 @@ def test_a_store_that_does_not_answer_is_reported_soon_and_without_secrets() -> 
 def test_a_wrong_key_is_refused_without_showing_it(s3: StorageConfig) -> None:
     secret = "hunter2hunter2"
     store = open_storage("s3://lake", StorageConfig({**s3.properties, "s3.secret-access-key": secret}))
-    with pytest.raises(StorageError, match="lake/x") as caught:
+    with pytest.raises(RefusedError, match="lake/x") as caught:
         store.create("s3://lake/x", b"")
     assert secret not in "".join(traceback.format_exception(caught.value))
 

@@ -1,0 +1,160 @@
+"""Where a store takes no names but Iceberg's own under metadata/, icepuffin's files have a folder of their own."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.expiration import expire_derived
+from icepuffin.ops.catalog.files_folder import FOLDER_PROPERTY, FilesFolder, FilesFolderError, remember_folder
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.index import collect_garbage, create_index
+from icepuffin.ops.index.exported_metadata import export_metadata
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.storage import RefusedError
+from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import open_lake
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+from tests.services.altering import altered_line
+
+ICEBERG_NAMES = re.compile(r"/(metadata/[^/]+\.(avro|stats|metadata\.json)|data/.+\.parquet)$")
+"""Names that a table bucket of SeaweedFS takes in the two folders, by weed/s3api/s3tables/iceberg_layout.go at
+commit cc8364a03ebf5cf9f8eab3315ded2000cd07fff6; in a folder at the root with a hidden name, it takes any"""
+
+
+class PickyStore:
+    """What every local store refuses: all names but Iceberg's own, and those in `folders` at a table's root."""
+
+    def __init__(self) -> None:
+        self.folders = [FilesFolder.OWN.value]
+        self._open_output = LocalStorage.open_output
+
+    def open_output(self, path: str, *, durable: bool = True) -> AbstractContextManager[Any]:
+        in_folder = any(f"/{folder}/" in path and f"/metadata/{folder}/" not in path for folder in self.folders)
+        if not in_folder and not ICEBERG_NAMES.search(path):
+            raise RefusedError(f"{path}: the store refuses access (Forbidden)")
+        return self._open_output(LocalStorage(), path, durable=durable)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> PickyStore:
+    picky = PickyStore()
+    monkeypatch.setattr(
+        LocalStorage, "open_output", lambda _, path, *, durable=True: picky.open_output(path, durable=durable)
+    )
+    return picky
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    table = table_factory(**{FOLDER_PROPERTY: FilesFolder.OWN.value})
+    table.append(make_rows(0, 60))
+    return table
+
+
+def files(table: Table) -> Iterator[str]:
+    """Files of the table, relative to its location."""
+    root = Path(table.location().removeprefix("file://"))
+    return (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.usefixtures("store")
+def test_every_file_of_a_table_with_its_own_folder_lies_there(table: Table) -> None:
+    first = index_head(table)
+    table.append(make_rows(60, 90))
+    second = index_head(table)
+    head = second.snapshot_id
+    sketches = materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    assert answer_with_recall(table)[1] >= 0.95
+    (version,) = (item for item in index_versions(table, "e") if item.base_snapshot_id == head)
+    exported, content = export_metadata(table, DEFINITION, version, STORAGE)
+    assert content["location"] == f"{table.location()}/_icepuffin"
+    statistics = find_statistics(table, head)
+    assert statistics is not None
+    named = {first.puffin_path, second.puffin_path, sketches.file_sketches_path, statistics.statistics_path, exported}
+    assert {f"{table.location()}/{name}" for name in files(table) if name.startswith("_icepuffin")} == named
+    assert all(name.endswith((".avro", ".json")) for name in files(table) if name.startswith("metadata/"))
+
+
+def test_garbage_in_a_folder_of_its_own_goes_and_what_is_referenced_stays(table: Table) -> None:
+    first = index_head(table)
+    table.append(make_rows(60, 90))
+    second = index_head(table)
+    root = Path(table.location().removeprefix("file://"))
+    staged = root / "_icepuffin/e/abc/shard-0.dann"
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(b"left behind")
+    assert expire_derived(table, [SnapshotId(first.index_snapshot_id or 0)], ())
+    deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+    assert {f"file://{staged}", first.puffin_path} <= set(deleted)
+    assert f"{table.location()}/{next(name for name in files(table) if '_icepuffin' in name)}" == second.puffin_path
+    assert answer_with_recall(table)[1] >= 0.95
+
+
+def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
+    rest_uri: str, tmp_path: Path, store: PickyStore
+) -> None:
+    with altered_line(rest_uri) as line, open_lake(f"picky_{tmp_path.name}", line.uri, tmp_path) as lake:
+        table = lake.create("t")
+        table.append(make_rows(0, 60))
+        before, store.folders = table.metadata_location, []
+        with pytest.raises(RefusedError, match=r"t was not changed: the store takes no file of icepuffin beside"):
+            create_index(table, DEFINITION)
+        assert table.refresh().metadata_location == before
+        assert lake.catalog.list_tables(lake.namespace) == [(lake.namespace, "t")]
+
+        store.folders = [FilesFolder.OWN.value]
+        create_index(table, DEFINITION)
+        assert table.refresh().properties[FOLDER_PROPERTY] == "_icepuffin"
+        assert [entry.metadata_file for entry in table.metadata.metadata_log][-1] == before, "one commit"
+        other = lake.create("u")
+        other.append(make_rows(0, 60))
+        assert (index_head(other).puffin_path or "").startswith(f"{other.location()}/_icepuffin/ann-e-snap-")
+        assert other.properties[FOLDER_PROPERTY] == "_icepuffin"
+        third = lake.create("v")
+        third.append(make_rows(0, 10))
+        head = data_snapshots(third)[-1].snapshot_id
+        sketches = materialize_theta_sketches(third, head, runner=LocalRunner(1), storage=STORAGE)
+        assert (sketches.statistics_path or "").startswith(f"{third.location()}/_icepuffin/{head}-")
+        assert len([name for name in line.created if name.startswith("icepuffin_trial_")]) == 2
+
+
+def test_a_folder_that_is_not_known_is_named(table_factory: Callable[..., Table]) -> None:
+    table = table_factory(**{FOLDER_PROPERTY: "../elsewhere"})
+    table.append(make_rows(0, 60))
+    with pytest.raises(FilesFolderError, match=r"folder is '\.\./elsewhere'; set it to metadata or _icepuffin"):
+        index_head(table)
+
+
+def test_a_folder_is_written_into_the_properties_once(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_factory(**{"commit.retry.num-retries": "1", "commit.retry.max-wait-ms": "1"})
+    stale = table.catalog.load_table("db.t")
+    refusals = [CommitFailedException("somebody was faster")]
+    through = table.catalog.commit_table
+
+    def commit_table(*arguments: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    remember_folder(table, FilesFolder.OWN)
+    assert table.properties[FOLDER_PROPERTY] == "_icepuffin"
+    remember_folder(stale, FilesFolder.OWN)
+    assert stale.metadata_location == table.metadata_location
+    refusals += [CommitFailedException("somebody was faster")] * 2
+    with pytest.raises(FilesFolderError, match="could not be set to metadata in 2 attempts"):
+        remember_folder(table, FilesFolder.METADATA)
