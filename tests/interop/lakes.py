@@ -117,7 +117,10 @@ class Lake:
 def open_lake(
     name: str, uri: str, folder: Path, *, s3: StorageConfig | None = None, spark: Any = None, **properties: str
 ) -> Iterator[Lake]:
-    """A catalog at `uri` (SQLAlchemy's, http, glue+http or thrift) over a folder, or over the bucket of `s3`."""
+    """A catalog at `uri` (SQLAlchemy's, http, glue+http or thrift) over a folder, or over the bucket of `s3`.
+
+    `properties` are the catalog's; Spark has them, too.
+    """
     root = f"s3://lake/{name}" if s3 else f"file://{folder}/warehouse"
     files = {**s3.properties, "client.region": "us-east-1"} if s3 else {}
     address = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri}
@@ -129,7 +132,8 @@ def open_lake(
     lake = Lake(name, catalog, root, StorageConfig(files), spark)
     catalog.create_namespace_if_not_exists(lake.namespace)
     if spark is not None:
-        for key, value in _spark_catalog(uri, root, files).items():
+        conf = _spark_catalog(uri, root, files) | {f".{key}": value for key, value in properties.items()}
+        for key, value in conf.items():
             spark.conf.set(f"spark.sql.catalog.{name}{key}", value)
     yield lake
     catalog.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings, commit, time_limits
@@ -54,12 +54,12 @@ def index_head(lake: Lake, name: str = "e") -> IndexReport:
     table = lake.load("t")
     definition = replace(DEFINITION, name=name)
     head = data_snapshots(table)[-1].snapshot_id
-    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=lake.storage)
 
 
 def index_files(lake: Lake) -> list[str]:
     location = lake.load("t").location()
-    store = open_storage(location, STORAGE)
+    store = open_storage(location, lake.storage)
     return [item.path for item in store.list(location) if item.path.endswith(".puffin")]
 
 
@@ -79,7 +79,7 @@ def test_two_runs_for_one_snapshot_end_with_one_version(lakes: OpenLake) -> None
     (version,) = index_versions(lake.load("t"), "e")
     assert version.tags == ("ann_e",)
     assert index_files(lake) == [version.puffin_path]
-    assert answer_with_recall(lake.load("t"))[1] >= 0.95
+    assert answer_with_recall(lake.load("t"), storage=lake.storage)[1] >= 0.95
 
 
 def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: OpenLake) -> None:
@@ -129,7 +129,7 @@ def at_last(lake: Lake, change: Callable[[Table], None]) -> None:
     while True:
         try:
             change(lake.load("t"))
-        except (CommitFailedException, ValidationException, ValueError):
+        except (CommitFailedException, BadRequestError, ValidationException, ValueError):
             time.sleep(0.02)
         else:
             return
@@ -176,8 +176,9 @@ def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_
     assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == list(range(120))
     for name in names:
         assert index_head(lake, name).rows == 120
-        assert answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
-    collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
+        definition = replace(DEFINITION, name=name)
+        assert answer_with_recall(lake.load("t"), definition=definition, storage=lake.storage)[1] >= 0.95
+    collect_garbage(lake.load("t"), storage=lake.storage, grace=timedelta(0))
     known = {version.puffin_path for name in names for version in index_versions(lake.load("t"), name)}
     assert known == {path for path in index_files(lake) if "/ann-" in path}
 
