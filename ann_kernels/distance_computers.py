@@ -71,9 +71,9 @@ class PqQueries(NamedTuple):
     """Queries over PQ codes; see `PqComputer`."""
 
     codes: U8
-    """u8[N, m]"""
+    """u8[N, B]"""
     tables: F32
-    """f32[Q, m, 256]"""
+    """f32[Q, B, 256]"""
 
 
 class L2Computer(NamedTuple):
@@ -112,9 +112,9 @@ class PqComputer(NamedTuple):
     """Sum of one query's table entries at a node's codes."""
 
     codes: U8
-    """u8[N, m]"""
+    """u8[N, B]"""
     table: F32
-    """f32[m, 256]"""
+    """f32[B, 256]"""
 
 
 Space: TypeAlias = FloatSpace | CodeSpace

@@ -144,7 +144,7 @@ class Searcher:
     metric : Metric
     is_live : bool[N], optional
         The nodes that may be returned; default all.
-    pq : (f32[m, 256, D / m], u8[N, m]), optional
+    pq : (f32[m, 2^bits, D / m], u8[N, B]), optional
         Codebook and codes, by which a graph without vectors is searched: distances are approximate, and the caller
         ranks the candidates again.
     threads : int

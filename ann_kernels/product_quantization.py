@@ -1,4 +1,8 @@
-"""Product quantization: a vector as m bytes. Source: Jégou et al., Product Quantization for Nearest Neighbor Search."""
+"""Product quantization: a vector as m codes of 8 or of 4 bits, B bytes in all.
+
+Codes of 4 bits lie two in a byte: that of part 2 i in the low half of byte i, that of part 2 i + 1 in the high half.
+Source: Jégou et al., Product Quantization for Nearest Neighbor Search.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,33 +13,55 @@ from icepuffin.ann_kernels.arrays import F32, U8, read_only
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 
-CODEWORDS = 256
+BITS = 4, 8
+"""Bits that a code may have"""
 _TRAINING_ROWS = 65_536
 _ROWS_PER_TASK = 512
 
 
-def choose_m(dims: int, largest: int = 48) -> int:
-    """The largest number of sub-quantizers that divides `dims` and is at most `largest`. Raises KernelError."""
-    if dims < 1 or largest < 1:
-        raise KernelError(f"{dims} dimensions cannot be cut into {largest} parts")
-    return max(m for m in range(1, min(dims, largest) + 1) if dims % m == 0)
+def choose_m(dims: int, most_bytes: int = 48, bits: int = 8) -> int:
+    """The largest number of sub-quantizers that divides `dims`, and whose codes fill whole bytes, at most so many.
+
+    Raises KernelError where there is none: codes of 4 bits need an even number of dimensions.
+    """
+    step = 8 // bits
+    if dims < 1 or most_bytes < 1 or dims % step:
+        raise KernelError(
+            f"{dims} dimensions cannot be cut into codes of {bits} bits that fill up to {most_bytes} bytes"
+        )
+    return max(m for m in range(step, min(dims, most_bytes * step) + 1, step) if dims % m == 0)
 
 
-def train_pq(sample: F32, m: int, *, seed: int, threads: int = 1, iterations: int = 10) -> F32:
-    """Codebook f32[m, 256, D / m] of sample f32[N, D]. Raises DimensionError where m does not divide D."""
+def code_bytes(m: int, bits: int) -> int:
+    """B: bytes of the codes of one vector."""
+    return m * bits // 8
+
+
+def code_bits(codebook: F32) -> int:
+    """Bits of the codes that a codebook f32[m, 2^bits, D / m] gives."""
+    return int(codebook.shape[1]).bit_length() - 1
+
+
+def train_pq(sample: F32, m: int, *, bits: int = 8, seed: int, threads: int = 1, iterations: int = 10) -> F32:
+    """Codebook f32[m, 2^bits, D / m] of sample f32[N, D].
+
+    Raises DimensionError where m does not divide D, KernelError where codes would not fill whole bytes.
+    """
     dims = sample.shape[1]
     if dims % m:
         raise DimensionError(f"{m} sub-quantizers do not divide {dims} dimensions")
+    if bits not in BITS or m * bits % 8:
+        raise KernelError(f"{m} codes of {bits} bits do not fill whole bytes")
     width = dims // m
     rng = np.random.default_rng(seed)
     if len(sample) > _TRAINING_ROWS:
         sample = sample[np.sort(rng.choice(len(sample), _TRAINING_ROWS, replace=False))]
-    codebook = np.empty((m, CODEWORDS, width), np.float32)
+    codebook = np.empty((m, 1 << bits, width), np.float32)
 
     def train(part: int) -> None:
         values = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
         center = values.mean(axis=0, dtype=np.float64).astype(np.float32)  # far from zero, products would round away
-        codebook[part] = center + kmeans.train(values - center, CODEWORDS, seed=seed + part, iterations=iterations)
+        codebook[part] = center + kmeans.train(values - center, 1 << bits, seed=seed + part, iterations=iterations)
 
     with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as executor:
         list(executor.map(train, range(m)))
@@ -43,19 +69,24 @@ def train_pq(sample: F32, m: int, *, seed: int, threads: int = 1, iterations: in
 
 
 def encode_pq(vectors: F32, codebook: F32, *, threads: int = 1) -> U8:
-    """Codes u8[N, m] of vectors f32[N, D]: for each part, the nearest codeword. Raises DimensionError, KernelError."""
-    m, _, width = codebook.shape
+    """Codes u8[N, B] of vectors f32[N, D]: for each part, the nearest codeword. Raises DimensionError, KernelError."""
+    m, words, width = codebook.shape
+    bits = code_bits(codebook)
     if vectors.shape[1] != m * width:
         raise DimensionError(f"vectors have {vectors.shape[1]} dimensions, the codebook {m * width}")
-    if codebook.shape[1] != CODEWORDS:
-        raise KernelError(f"the codebook has {codebook.shape[1]} codewords a part, not {CODEWORDS}")
-    codes = np.empty((len(vectors), m), np.uint8)
+    if bits not in BITS or words != 1 << bits:
+        raise KernelError(f"the codebook has {words} codewords a part, not 16 or 256")
+    codes = np.empty((len(vectors), code_bytes(m, bits)), np.uint8)
     books = [kmeans.centered(part) for part in codebook]
 
     def encode(start: int) -> None:
         rows = read_only(vectors[start : start + _ROWS_PER_TASK])
+        out = codes[start : start + len(rows)]
+        parts = out if bits == 8 else np.empty((len(rows), m), np.uint8)
         for part, book in enumerate(books):
-            kmeans.nearest_narrow(rows, part * width, book, codes[start : start + len(rows), part])
+            kmeans.nearest_narrow(rows, part * width, book, parts[:, part])
+        if bits == 4:
+            out[...] = parts[:, 0::2] | parts[:, 1::2] << 4
 
     with ThreadPoolExecutor(max(1, threads)) as executor:
         list(executor.map(encode, range(0, len(vectors), _ROWS_PER_TASK)))
@@ -63,14 +94,16 @@ def encode_pq(vectors: F32, codebook: F32, *, threads: int = 1) -> U8:
 
 
 def decode_pq(codes: U8, codebook: F32) -> F32:
-    """The vectors f32[N, D] that codes u8[N, m] stand for."""
+    """The vectors f32[N, D] that codes u8[N, B] stand for."""
     parts = np.arange(codebook.shape[0])
+    if code_bits(codebook) == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), len(parts))
     dims = codebook.shape[0] * codebook.shape[2]  # -1 would not do for no codes
     return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), dims))
 
 
 class PqCodebook:
-    """A codebook f32[m, 256, D / m], prepared for the distances of many queries. Immutable."""
+    """A codebook f32[m, 2^bits, D / m], prepared for the distances of many queries. Immutable."""
 
     def __init__(self, codebook: F32) -> None:
         centers = np.asarray(codebook.mean(axis=1, dtype=np.float64), np.float32)
@@ -82,12 +115,25 @@ class PqCodebook:
         self._doubled = np.ascontiguousarray(-2 * words.transpose(0, 2, 1))
 
     def tables(self, queries: F32, *, inner_product: bool) -> F32:
-        """f32[Q, m, 256]: what each codeword adds to the squared distance (or to minus dot) of each query f32[D]."""
+        """f32[Q, B, 256]: what each byte of a code adds to the squared distance (or to minus dot) of each query f32[D].
+
+        A byte of two codes adds what both add.
+        """
+        tables = self._by_part(queries, inner_product=inner_product)
+        if tables.shape[2] == 16:
+            pairs = tables[:, 1::2, :, None] + tables[:, 0::2, None, :]
+            tables = pairs.reshape(len(queries), -1, 256)
+        return np.ascontiguousarray(tables)
+
+    def _by_part(self, queries: F32, *, inner_product: bool) -> F32:
+        """f32[Q, m, 2^bits]"""
         parts = queries.reshape(len(queries), len(self._words), -1).transpose(1, 0, 2)
+        out: F32
         if inner_product:
-            return np.ascontiguousarray(-np.matmul(parts, self._words).transpose(1, 0, 2))
-        parts = parts - self._centers
-        out = np.matmul(parts, self._doubled)
-        out += self._norms[:, None]
-        out += np.einsum("mqw,mqw->mq", parts, parts)[:, :, None]
-        return np.ascontiguousarray(out.transpose(1, 0, 2))
+            out = -np.matmul(parts, self._words)
+        else:
+            parts = parts - self._centers
+            out = np.matmul(parts, self._doubled)
+            out += self._norms[:, None]
+            out += np.einsum("mqw,mqw->mq", parts, parts)[:, :, None]
+        return out.transpose(1, 0, 2)

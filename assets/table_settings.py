@@ -4,7 +4,7 @@ What each setting costs is written in `docs/settings.md`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
@@ -57,10 +57,21 @@ class KeepSettings(SettingsModel):
         return RetentionPolicy(RetentionScope(self.versions), self.last, self.days)
 
 
+def _one_of(parameter: IndexParameter) -> Callable[[int], int]:
+    def checked(value: int) -> int:
+        if value not in parameter.choices:
+            raise ValueError(f"takes {parameter.takes}")
+        return value
+
+    return checked
+
+
 def _field(parameter: IndexParameter) -> tuple[Any, Any]:
     """(type, field) of one index parameter, with the default and the limits that its definition has."""
-    if parameter.choices:
+    if parameter.choices and parameter.value_type is str:
         return Literal[parameter.choices], Field(default=parameter.default)
+    if parameter.choices:  # a Literal of numbers would refuse them as texts, which variables of the environment are
+        return Annotated[parameter.value_type, AfterValidator(_one_of(parameter))], Field(default=parameter.default)
     field_type = parameter.value_type if parameter.default is not None else parameter.value_type | None
     return field_type, Field(default=parameter.default, ge=parameter.low, le=parameter.high)
 

@@ -36,12 +36,13 @@ def problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"has the wrong form: {_FORMS.get(str(place[-1]), 'see docs/settings.md')}"
     if kind == "literal_error":
         return f"takes {detail['ctx']['expected']}"
+    if kind == "value_error":
+        return detail["msg"].removeprefix("Value error, ")
     _, field = _walk(place, model)
     if field is not None and (number := _number(field)):
         return f"takes {number}"
-    if (named := _KINDS.get(kind.partition("_")[0])) is not None:
-        return f"takes {named}"
-    return detail["msg"].removeprefix("Value error, ")
+    named = _KINDS.get(kind.partition("_")[0])
+    return f"takes {named}" if named else str(detail["msg"])
 
 
 def _walk(place: Sequence[str | int], model: type[BaseModel]) -> tuple[Any, FieldInfo | None]:
@@ -67,7 +68,9 @@ def _number(field: FieldInfo) -> str:
     if kind not in (int, float):
         return ""
     name = "a whole number" if kind is int else "a number"
-    limits = {type(limit): getattr(limit, type(limit).__name__.lower()) for limit in field.metadata}
+    limits = {
+        type(limit): getattr(limit, type(limit).__name__.lower()) for limit in field.metadata if type(limit) in _BOUNDS
+    }
     if limits.keys() == {Ge, Le}:
         return f"{name} from {limits[Ge]:g} to {limits[Le]:g}"
     bounds = " and ".join(f"{_BOUNDS[limit]} {value:g}" for limit, value in limits.items())

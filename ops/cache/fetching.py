@@ -88,14 +88,14 @@ def most_bytes(header: ShardHeader, size: int) -> int:
         if count >= FEWEST_CODED:
             lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims]
     elif header.pq_m:
-        lengths += [1_024 * dims, count * header.pq_m]
+        lengths += [(4 << header.pq_bits) * dims, count * header.pq_bytes]
     return room_for(lengths)
 
 
 def scratch_bytes(header: ShardHeader) -> int:
     """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
-    codes = header.dims + -header.dims % BLOCK if header.vector_format else header.pq_m
+    codes = header.dims + -header.dims % BLOCK if header.vector_format else header.pq_bytes
     return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 32)
 
 

@@ -55,8 +55,8 @@ class IndexParameter:
     """Default value; None where the number of rows decides."""
     about: str
     """One line of help."""
-    choices: tuple[str, ...] = ()
-    """All valid texts; empty for numbers."""
+    choices: tuple[str, ...] | tuple[int, ...] = ()
+    """All valid values; empty where there are limits."""
     low: float = 0
     """Smallest valid number."""
     high: float = 1
@@ -69,12 +69,12 @@ class IndexParameter:
     @property
     def takes(self) -> str:
         """The valid values, in words."""
-        return ", ".join(self.choices) if self.choices else f"{self.low} to {self.high}"
+        return ", ".join(map(str, self.choices)) if self.choices else f"{self.low} to {self.high}"
 
     def parse(self, text: str) -> int | float | str:
         """Convert a text. Raises DefinitionError where a number is expected and the text is none."""
         try:
-            return text.lower() if self.choices else self.value_type(text)
+            return text.lower() if self.value_type is str else self.value_type(text)
         except ValueError:
             raise DefinitionError(f"{self.name} is {text!r}; it takes {self.takes}") from None
 
@@ -82,7 +82,7 @@ class IndexParameter:
         """Raises DefinitionError for a value that is not valid."""
         if value is None and self.default is None:
             return
-        if not self.choices and (isinstance(value, bool) or not isinstance(value, Real)):
+        if self.value_type is not str and (isinstance(value, bool) or not isinstance(value, Real)):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
         if not (value in self.choices if self.choices else self.low <= value <= self.high):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
@@ -125,6 +125,8 @@ class IndexDefinition:
         Pruning keeps longer edges where it is higher: fewer hops, more edges. Default: 1.2.
     pq_m : int
         Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions. Default: 48.
+    pq_nbits : 4, 8
+        Bits of each part of a code; with 4 a codebook has a sixteenth of the size, and twice the parts. Default: 8.
     vectors : "none", "f32", "f16"
         What shards hold for exact ranking; none: lean, ranked from Parquet. Default: f32.
     shards : int
@@ -179,6 +181,11 @@ class IndexDefinition:
     )
     pq_m: int = _parameter(
         48, "Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions.", low=1, high=1024
+    )
+    pq_nbits: int = _parameter(
+        8,
+        "Bits of each part of a code; with 4 a codebook has a sixteenth of the size, and twice the parts.",
+        choices=(4, 8),
     )
     vectors: str = _parameter(
         "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
@@ -267,7 +274,8 @@ class IndexDefinition:
         if not self.has_graphs:
             return {"method": self.method, "field_id": self.field_id, "metric": self.metric, "seed": self.seed}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
-        skipped = ("name", "column", "filters", "filter_ids", *upkeep)
+        later = ("pq_nbits",) if "pq_nbits" in self._unset else ()  # graphs of before it was there are the same
+        skipped = ("name", "column", "filters", "filter_ids", *upkeep, *later)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
@@ -286,7 +294,7 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
-_LATER_PARAMETERS = ("method", "blob_names")
+_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits")
 """Parameters that the first files of this project did not have"""
 FILTER_PROPERTIES = ("filters", "filter_ids")
 """Parameters that are lists"""

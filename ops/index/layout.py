@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
+from icepuffin.ann_kernels.product_quantization import choose_m, code_bytes, train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index import sizes
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import IMBALANCE, choose_shard_count, sample_size
 from icepuffin.ops.live_rows import read_live
@@ -72,8 +72,13 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     labels, _ = kmeans.assign(sample, codebook, threads=threads)
     pq_codebook = None
     if definition.vectors == "none":
-        m = choose_m(sample.shape[1], definition.pq_m)
-        pq_codebook = train_pq(sample, m, seed=definition.seed, threads=threads)
+        if sample.shape[1] * definition.pq_nbits % 8:
+            raise DefinitionError(
+                f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
+                f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
+            )
+        m = choose_m(sample.shape[1], definition.pq_m, definition.pq_nbits)
+        pq_codebook = train_pq(sample, m, bits=definition.pq_nbits, seed=definition.seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
     curve = measure_routing(sample, labels, codebook, to_shard, definition.metric, seed=definition.seed)
     return Layout(codebook, to_shard, shards, pq_codebook, curve)
@@ -119,10 +124,11 @@ def measure_routing(
 
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than readers take."""
-    m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
-    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
+    bits = definition.pq_nbits
+    m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
+    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": code_bytes(m, bits)}[definition.vectors]
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
-    codebook = 256 * 4 * dims if m else 0
+    codebook = (4 << bits) * dims if m else 0
     return max(1, (sizes.MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 

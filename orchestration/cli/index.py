@@ -66,7 +66,7 @@ def _parameter_options() -> tuple[click.Option, ...]:
     )
 
 
-def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str]":
+def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str | int]":
     if parameter.choices:
         return click.Choice(parameter.choices)
     if parameter.value_type is int:

@@ -36,7 +36,6 @@ from icepuffin.puffin.varint import (
     padded_width,
 )
 
-_CODEWORDS = 256
 _READ_AT_ONCE = 8 << 20
 _HASHED_AT_ONCE = 256 << 10
 _CHECKED_ROWS = 1_024
@@ -67,9 +66,9 @@ class Shard:
     vectors: npt.NDArray[np.float32] | npt.NDArray[np.float16] | None = None
     """f32 or f16 [N, D], or None in a lean shard"""
     pq_codebook: npt.NDArray[np.float32] | None = None
-    """f32[m, 256, D / m]"""
+    """f32[m, 256, D / m], or f32[m, 16, D / m] for codes of 4 bits"""
     pq_codes: npt.NDArray[np.uint8] | None = None
-    """u8[N, m]"""
+    """u8[N, m], or u8[N, m / 2] where two codes share a byte"""
 
     @property
     def count(self) -> int:
@@ -126,7 +125,8 @@ def _header(shard: Shard, sections: list[SectionEntry]) -> ShardHeader:
         metric=shard.metric,
         medoid=shard.medoid,
         alpha=shard.alpha,
-        pq_m=0 if shard.pq_codes is None else shard.pq_codes.shape[1],
+        pq_m=0 if shard.pq_codebook is None else shard.pq_codebook.shape[0],
+        pq_bits=0 if shard.pq_codebook is None else shard.pq_codebook.shape[1].bit_length() - 1,
         vector_format=0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1,
         sections=tuple(sections),
     )
@@ -282,14 +282,14 @@ class ShardReader:
         return self._array(Section.CONTENT_HASHES, "<u8", (self.header.count,))
 
     def read_pq(self) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.uint8] | None]:
-        """(codebook f32[m, 256, D / m], codes u8[N, m]), or None twice where the shard has none."""
+        """(codebook f32[m, 2^bits, D / m], codes u8[N, m bits / 8]), or None twice where the shard has none."""
         head = self.header
         if not head.pq_m:
             return None, None
-        codebook = self._array(Section.PQ_CODEBOOK, "<f4", (head.pq_m, _CODEWORDS, head.dims // head.pq_m))
+        codebook = self._array(Section.PQ_CODEBOOK, "<f4", (head.pq_m, 1 << head.pq_bits, head.dims // head.pq_m))
         if not np.isfinite(codebook).all():
             raise BadBlobError("shard blob: the PQ codebook is not finite")
-        return codebook, self._array(Section.PQ_CODES, "u1", (head.count, head.pq_m))
+        return codebook, self._array(Section.PQ_CODES, "u1", (head.count, head.pq_bytes))
 
     def read_vectors(self) -> npt.NDArray[Any] | None:
         """f32 or f16 [N, D]; None in a lean shard. Raises BadBlobError where rounding to f16 has made one infinite."""

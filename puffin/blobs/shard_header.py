@@ -19,6 +19,7 @@ ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
 _MAX_DEGREE = 4_096
+_PQ_BITS = 4, 8
 _ALWAYS_ALLOWED = 60 << 20
 _DECODED_PER_BYTE = 7
 
@@ -50,8 +51,14 @@ class ShardHeader:
     medoid: int
     alpha: float
     pq_m: int
+    pq_bits: int
     vector_format: int
     sections: tuple[SectionEntry, ...]
+
+    @property
+    def pq_bytes(self) -> int:
+        """Bytes of the PQ codes of one vector."""
+        return self.pq_m * self.pq_bits // 8
 
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
@@ -62,9 +69,8 @@ class ShardHeader:
         return self._fields(zlib.crc32(self._fields(0) + table)) + table
 
     def _fields(self, checksum: int) -> bytes:
-        bits = 8 if self.pq_m else 0
         graph = self.dims, self.count, self.max_degree, self.search_list, self.metric, self.medoid, self.alpha
-        rest = self.pq_m, bits, self.vector_format, len(self.sections), 0
+        rest = self.pq_m, self.pq_bits, self.vector_format, len(self.sections), 0
         return _FIELDS.pack(MAGIC, VERSION, *graph, *rest, checksum)
 
 
@@ -101,11 +107,11 @@ def read_header(source: RangeSource) -> ShardHeader:
         )
     if flags or metric > MAX_METRIC:
         raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
-    if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
+    if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits not in _PQ_BITS or pq_m * nbits % 8)):
         raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
     entries = tuple(SectionEntry.from_bytes(table, number) for number in range(sections))
     _check_sections(entries, source.size())
-    header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
+    header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, entries)
     _check_lengths(header, source.size())
     return header
 

@@ -178,10 +178,12 @@ def test_all_live_nodes_are_returned_when_k_is_larger() -> None:
     assert np.isinf(distances[0][6:]).all()
 
 
-def test_pq_codes_lead_to_the_neighbourhood() -> None:
+@pytest.mark.parametrize(("m", "bits"), [(16, 8), (32, 4)])
+def test_pq_codes_lead_to_the_neighbourhood(m: int, bits: int) -> None:
     vectors, queries = clustered(3000, 32), clustered(50, 32, seed=1)
-    codebook = product_quantization.train_pq(vectors, 16, seed=0)
+    codebook = product_quantization.train_pq(vectors, m, bits=bits, seed=0)
     codes = product_quantization.encode_pq(vectors, codebook)
+    assert codes.shape == (3000, 16)
     assert (
         np.square(product_quantization.decode_pq(codes, codebook) - vectors).sum(1).mean()
         < 0.3 * vectors.var(axis=0).sum()
@@ -200,6 +202,34 @@ def test_each_code_is_the_nearest_codeword() -> None:
         gaps = np.square(piece[:, None] - codebook[part][None]).sum(axis=2)
         chosen = np.take_along_axis(gaps, codes[:20, part : part + 1].astype(int), axis=1)[:, 0]
         np.testing.assert_allclose(chosen, gaps.min(axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.INNER_PRODUCT])
+def test_two_codes_of_a_byte_add_what_their_codewords_do(metric: Metric) -> None:
+    vectors, queries = clustered(300, 12), clustered(5, 12, seed=1)
+    codebook = product_quantization.train_pq(vectors, 6, bits=4, seed=0, iterations=3)
+    codes = product_quantization.encode_pq(vectors, codebook)
+    assert codebook.shape == (6, 16, 2)
+    assert codes.shape == (300, 3)
+    for part in range(6):
+        gaps = np.square(vectors[:, None, 2 * part : 2 * part + 2] - codebook[part][None]).sum(axis=2)
+        own = codes[:, part // 2] >> 4 if part % 2 else codes[:, part // 2] & 15
+        np.testing.assert_allclose(gaps[np.arange(300), own], gaps.min(axis=1), atol=1e-4)
+    is_product = metric is Metric.INNER_PRODUCT
+    tables = product_quantization.PqCodebook(codebook).tables(queries, inner_product=is_product)
+    summed = tables[:, np.arange(3), codes].sum(axis=2)
+    decoded = product_quantization.decode_pq(codes, codebook)
+    true = -queries @ decoded.T if is_product else np.square(queries[:, None] - decoded[None]).sum(axis=2)
+    np.testing.assert_allclose(summed, true, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dims", "m", "bits"), [(384, 96, 4), (128, 64, 4), (6, 6, 4), (26, 26, 4), (194, 2, 4)])
+def test_codes_of_four_bits_fill_whole_bytes(dims: int, m: int, bits: int) -> None:
+    assert product_quantization.choose_m(dims, bits=bits) == m
+    with pytest.raises(KernelError, match=f"{dims + 1} dimensions cannot be cut into codes of 4 bits"):
+        product_quantization.choose_m(dims + 1, bits=bits)
+    with pytest.raises(KernelError, match="3 codes of 4 bits do not fill whole bytes"):
+        product_quantization.train_pq(clustered(40, 6), 3, bits=4, seed=0)
 
 
 @pytest.mark.parametrize(("dims", "m"), [(384, 48), (128, 32), (100, 25), (7, 7), (13, 13), (97, 1)])

@@ -105,7 +105,7 @@ def _sound_inputs() -> list[bytes]:
         (_file, written(b"plain", b"lz4 " * 30, b"zstd" * 30)),
         (_footer, blob_json()),
         (_shard, shard_bytes(samples.shard(_NODES))),
-        (_shard, shard_bytes(samples.shard(_NODES, vectors="f2", pq=False))),
+        (_shard, shard_bytes(samples.shard(_NODES, vectors="f2", pq_bits=0))),
         (_routing, routing.encode(samples.routing())),
         (_routing, routing.encode(samples.packed_routing())),
         (_routing, routing.encode(samples.moved_routing())),

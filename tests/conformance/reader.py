@@ -195,7 +195,7 @@ def shard(data: bytes) -> dict[str, Any]:
     alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
     need((magic, version, flags, read.take(68)) == (b"DANN", 1, 0, bytes(68)), "header")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
-    need(bits == (8 if m else 0) and vectors in (0, 1, 2), "formats")
+    need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2), "formats")
     raw, last = {}, 128 + 48 * sections
     for _ in range(sections):
         kind, codec, offset, stored, length, crc = read("IIQQQI12x")
@@ -210,8 +210,8 @@ def shard(data: bytes) -> dict[str, Any]:
     out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)
     out["slots"], out["rows"] = locations(raw[6], count)
     out["hashes"] = Bytes(raw[7]).array("<u8", count)
-    out["codebook"] = Bytes(raw[1]).array("<f4", m, 256, dims // m) if m else None
-    out["codes"] = Bytes(raw[2]).array("u1", count, m) if m else None
+    out["codebook"] = Bytes(raw[1]).array("<f4", m, 2**bits, dims // m) if m else None
+    out["codes"] = Bytes(raw[2]).array("u1", count, m * bits // 8) if m else None
     out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors else None
     return out
 

@@ -150,7 +150,12 @@ def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float
         return lambda node: compare(metric, vector, shard["vectors"][node].astype(np.float64))
     pieces = vector.reshape(len(shard["codebook"]), -1)
     words = shard["codebook"].astype(np.float64)
-    return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(shard["codes"][node]))
+
+    def codes(node: int) -> list[int]:
+        stored = shard["codes"][node].tolist()
+        return stored if words.shape[1] == 256 else [code for byte in stored for code in (byte % 16, byte // 16)]
+
+    return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(codes(node)))
 
 
 def exact(shard: dict[str, Any], node: int, query: np.ndarray, path: Path, row: int) -> float:

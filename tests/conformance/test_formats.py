@@ -52,15 +52,15 @@ def test_lists_are_read_through_the_text() -> None:
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
-@pytest.mark.parametrize("pq", [False, True])
+@pytest.mark.parametrize("pq_bits", [0, 4, 8])
 @pytest.mark.parametrize("count", [0, 1, 300])
-def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq: bool) -> None:
-    value = samples.shard(count, vectors=vectors, pq=pq)
+def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq_bits: int) -> None:
+    value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
     check_shard(reader.shard(b"".join(shard.encode(value))), value)
 
 
 def test_a_section_of_many_frames_is_read_through_the_text() -> None:
-    value = samples.shard(20_000, degree=64, vectors=None, pq=False)
+    value = samples.shard(20_000, degree=64, vectors=None, pq_bits=0)
     data = b"".join(shard.encode(value))
     assert reader.shard(data)["neighbors"][-1] == value.neighbors[-1][: value.degrees[-1]].tolist()
 

@@ -112,8 +112,8 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
 @pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("vectors", ["f32", "none"])
 def test_a_stranger_finds_rows_that_have_moved(table: Table, vectors: str) -> None:
-    """Twice to new files, and then another version copies the addresses."""
-    definition = replace(DEFINITION, vectors=vectors, target_recall=0.3)
+    """Twice to new files, and then another version copies the addresses. Lean shards have codes of 4 bits."""
+    definition = replace(DEFINITION, vectors=vectors, pq_nbits=4, target_recall=0.3)
     index_head(table, definition)
     change(table)
     for _ in range(2):

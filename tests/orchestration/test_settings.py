@@ -209,7 +209,7 @@ def test_an_index_is_set_by_the_parameters_of_its_definition(file: Path) -> None
         assert re.search(rf"^\| `{name}` \| [^|]+ \| {re.escape(parameter.takes)} \| ", text, re.MULTILINE), name
         for value in map(repr, parameter.choices or (parameter.low, parameter.high)):
             loaded(file, f"{index}{name} = {value}\n")
-        for value in map(repr, ("other",) if parameter.choices else (parameter.low - 1, parameter.high + 1)):
+        for value in map(repr, ("other", 5) if parameter.choices else (parameter.low - 1, parameter.high + 1)):
             assert f"tables.t.indexes.i.{name}" in refusal(file, f"{index}{name} = {value}\n")
 
 

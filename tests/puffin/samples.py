@@ -17,8 +17,10 @@ from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing,
 from icepuffin.puffin.blobs.shard import Shard
 
 
-def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq: bool = True) -> Shard:
+def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq_bits: int = 8) -> Shard:
+    """Without PQ codes where these have no bits, else with codes of four bytes."""
     rng = np.random.default_rng(count)
+    parts = pq_bits and 4 * 8 // pq_bits
     neighbors = np.full((count, degree), -1, np.int32)
     degrees = np.zeros(count, np.int32)
     for node in range(count):
@@ -39,8 +41,8 @@ def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | Non
         row_positions=rng.integers(0, 2**40, count),
         content_hashes=rng.integers(0, 2**63, count).astype(np.uint64) * np.uint64(2),
         vectors=None if vectors is None else rng.standard_normal((count, dims)).astype(vectors),
-        pq_codebook=rng.standard_normal((4, 256, dims // 4)).astype(np.float32) if pq else None,
-        pq_codes=rng.integers(0, 256, (count, 4)).astype(np.uint8) if pq else None,
+        pq_codebook=rng.standard_normal((parts, 1 << pq_bits, dims // parts)).astype(np.float32) if parts else None,
+        pq_codes=rng.integers(0, 256, (count, 4)).astype(np.uint8) if parts else None,
     )
 
 

@@ -48,7 +48,7 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
         addresses.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7),
         partial(addresses.decode, count=9),
     ),
-    ("shard", shard_bytes(samples.shard(12, pq=False)), shard.decode),
+    ("shard", shard_bytes(samples.shard(12, pq_bits=0)), shard.decode),
     ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
 ]
 BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED], ids=[row[0] for row in ENCODED])
@@ -56,9 +56,9 @@ BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED]
 
 @pytest.mark.parametrize("count", [0, 1, 2, 50, 3000])
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
-@pytest.mark.parametrize("pq", [False, True])
-def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq: bool) -> None:
-    value = samples.shard(count, vectors=vectors, pq=pq)
+@pytest.mark.parametrize("pq_bits", [0, 4, 8])
+def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq_bits: int) -> None:
+    value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
     data = shard_bytes(value)
     assert same(shard.decode(data), value)
     assert data == shard_bytes(value)
@@ -183,6 +183,14 @@ def resealed(data: bytearray) -> bytes:
     struct.pack_into("<I", data, 56, 0)
     struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, 7)]))
     return bytes(data)
+
+
+@pytest.mark.parametrize(("m", "bits"), [(8, 0), (8, 5), (8, 16), (3, 8), (1, 4), (0xFFFFFFF8, 4)])
+def test_codes_that_do_not_fill_bytes_are_refused(m: int, bits: int) -> None:
+    changed = bytearray(shard_bytes(samples.shard(10, pq_bits=4)))
+    struct.pack_into("<II", changed, 36, m, bits)
+    with pytest.raises(BadBlobError, match=f"PQ {m} x {bits} bits of 8 dims"):
+        shard.decode(resealed(changed))
 
 
 def test_a_hostile_shard_with_right_checksums_gives_typed_errors_and_sound_arrays() -> None:

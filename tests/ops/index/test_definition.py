@@ -20,7 +20,7 @@ def test_every_field_but_name_and_column_is_a_parameter() -> None:
 def test_a_parameter_takes_its_limits_and_nothing_beyond(parameter: IndexParameter) -> None:
     for value in parameter.choices or (parameter.low, parameter.high):
         assert getattr(replace(INDEX, **{parameter.name: value}), parameter.name) == value
-    for value in ("other",) if parameter.choices else (parameter.low - 1, parameter.high + 1, float("nan")):
+    for value in ("other", 5) if parameter.choices else (parameter.low - 1, parameter.high + 1, float("nan")):
         with pytest.raises(DefinitionError, match=f"index e: {parameter.name} is .*; it takes {parameter.takes}"):
             replace(INDEX, **{parameter.name: value})
 
@@ -58,6 +58,14 @@ def test_ids_that_are_of_other_filters_do_not_count(filters: str | None) -> None
 def test_filters_that_are_no_names_are_refused(filters: object) -> None:
     with pytest.raises(DefinitionError, match="index e: filters"):
         replace(INDEX, filters=filters)  # type: ignore[arg-type]
+
+
+def test_eight_bits_are_what_graphs_had_before_there_was_a_choice() -> None:
+    assert "nbits" not in INDEX.to_json() + repr(INDEX.to_properties()) + repr(INDEX.graph_identity())
+    four = replace(INDEX, pq_nbits=4)
+    assert from_properties(four.to_properties()) == (four,)
+    assert IndexDefinition.from_json(four.to_json()) == four
+    assert four.graph_identity() == {**INDEX.graph_identity(), "pq_nbits": 4}
 
 
 def test_graphs_do_not_depend_on_filters() -> None:
