@@ -17,8 +17,10 @@ from icepuffin.ops.catalog.bindings import UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import Action, collect_garbage, create_index, packs
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.theta import read_ndv
 from tests.conftest import ROWS, make_rows
 from tests.interop import test_concurrency, test_matrix, test_v3_rest
@@ -212,6 +214,22 @@ def test_a_v3_table_of_seaweedfs_is_indexed_and_takes_no_deletion_vectors(
         test_matrix.assert_answers(lake, table, 240)
         assert lake.count("t", "VERSION AS OF 'ann_e'") == 240
         assert len(set(test_v3_rest.row_ids(lake).values())) == 240
+
+
+def test_keys_that_seaweedfs_vends_with_a_table_are_enough(seaweed: SeaweedFS) -> None:
+    """The catalog's settings have none: data, index and sketches are written and read by keys of that one table."""
+    catalog = open_catalog("vended", {"type": "rest", "uri": seaweed.uri, **seaweed.login()})
+    catalog.create_namespace("vended")
+    table = catalog.create_table("vended.t", ROWS)
+    create_index(table, DEFINITION)
+    for start, action in ((0, Action.BUILT), (60, Action.REFRESHED)):
+        table.refresh().append(make_rows(start, start + 60 - start // 2))
+        lake = Lake("vended", catalog, table.location(), storage_of(table))
+        assert lake.storage.vended is not None
+        assert test_matrix.bring_up_to_date(lake, table).action is action
+    test_matrix.assert_answers(lake, catalog.load_table("vended.t"), 90)
+    with pytest.raises(RefusedError, match="refuses access"):
+        open_storage(table.location(), lake.storage).read_range(f"s3://{BUCKET}/other/t/x", 0, 1)
 
 
 def test_a_table_bucket_that_the_api_of_s3_tables_made_has_indexes(seaweed: SeaweedFS) -> None:

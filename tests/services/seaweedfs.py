@@ -1,6 +1,7 @@
 """SeaweedFS on loopback and free ports: S3, table buckets, an Iceberg REST catalog, and what maintains its tables."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,40 @@ from tests.services.processes import free_port, serving
 BUCKET = "lake"
 _KEYS = "test", "testsecret"
 _JOB = "iceberg_maintenance"
+_ROLE = "arn:aws:iam::role/Tables"
+_KEY_SECONDS = 900
+"""Lifetime of vended keys, the shortest that the server gives"""
+_IAM = {
+    "sts": {"tokenDuration": "1h", "maxSessionLength": "12h", "issuer": "seaweedfs", "signingKey": "YWJj" * 11},
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "policies": [
+        {
+            "name": "Tables",
+            "document": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}],
+            },
+        }
+    ],
+    "roles": [
+        {
+            "roleName": "Tables",
+            "roleArn": _ROLE,
+            "attachedPolicies": ["Tables"],
+            "trustPolicy": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Principal": {"Federated": "iceberg-catalog"},
+                        "Action": ["sts:AssumeRoleWithCredentials"],
+                    }
+                ],
+            },
+        }
+    ],
+}
+"""Whom the server takes its keys from: the catalog may hand out keys that are good for one table"""
 _SECONDS = 120
 
 
@@ -78,13 +113,18 @@ class SeaweedFS:
 
 @contextlib.contextmanager
 def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
-    """Run `weed mini`, with the admin server and a worker. Skips the test where it is not installed."""
+    """Run `weed mini`, with the admin server and a worker; its catalog vends keys to clients that want them. Skips the
+    test where it is not installed.
+    """
     weed = catalog_servers().with_name("weed")
     ports = {name: free_port() for name in ("master.port", "volume.port", "filer.port", "s3.port", "admin.port")}
     catalog, s3 = free_port(), ports["s3.port"]
     command = [str(weed), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-tableBucket={BUCKET}"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     command += [f"-s3.port.iceberg={catalog}", "-s3.port.lance=0", "-webdav=false", "-master.telemetry=false"]
+    (folder / "iam.json").write_text(json.dumps(_IAM))
+    command += [f"-s3.iam.config={folder}/iam.json", f"-s3.iceberg.credentialRole={_ROLE}"]
+    command += [f"-s3.iceberg.credentialDurationSeconds={_KEY_SECONDS}", f"-s3.externalUrl=http://127.0.0.1:{s3}"]
     keys = dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), _KEYS, strict=True))
     log = folder / "weed.log"
     with serving(command, lambda: "running and ready" in log.read_text(), log, cwd=folder, env={**os.environ, **keys}):
