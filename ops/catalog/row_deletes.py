@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from icepuffin.puffin.blobs.routing import NO_DELETES
 _COLUMNS = ["file_path", "pos"]
 _FIRST_FILES = 16
 """Files whose deleted rows are found first, where all may not be needed"""
+_ROWS_TOGETHER = 1 << 25
+"""Rows of data files whose deleted rows are found together, of 8 bytes each"""
 
 
 def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
@@ -89,16 +92,53 @@ def growing_groups(count: int) -> Iterator[slice]:
         start, size = start + size, 2 * size
 
 
-def deleted_by_keys(
+def deleted_of_scanned(
+    open_store: Callable[[str], Storage], files: Sequence[LiveFile]
+) -> Iterator[tuple[LiveFile, npt.NDArray[np.int64] | None]]:
+    """(file, what `deleted_in_group` finds of it or None) in order, for who reads all of them. Raises likewise.
+
+    Files are taken together up to as many rows as they have delete rows, and at least up to `_ROWS_TOGETHER`: so
+    reading deletes anew takes less than reading the files, and memory does not grow with the number of files.
+    """
+    deletes = {id(delete): delete for group in _by_deletes(files).values() for delete in group[0].deletes}
+    limit = max(_ROWS_TOGETHER, sum(delete.record_count for delete in deletes.values()))
+    group_of = np.cumsum([0, *(file.record_count for file in files)])[:-1] // limit
+    for _, numbers in groupby(range(len(files)), key=group_of.__getitem__):
+        group = [files[number] for number in numbers]
+        deleted = deleted_in_group(open_store, group)
+        yield from ((file, deleted.get(file.path)) for file in group)
+
+
+def deleted_in_group(
     open_store: Callable[[str], Storage], files: Iterable[LiveFile]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """`deleted_by_file` of those files that have equality deletes: who reads files one by one resolves these at once.
+    """`deleted_by_file` of those files whose deletes are about other files of `files`, or compare keys: who reads files
+    one by one would else read such a delete file for each. Memory: 8 bytes per deleted row of these files.
 
     A file that is given twice is left out: each time other deletes may apply to it.
     """
     files = tuple(files)
     times = Counter(file.path for file in files)
-    return deleted_by_file(open_store, (file for file in files if file.has_equality_deletes and times[file.path] == 1))
+    groups = _by_deletes(file for file in files if times[file.path] == 1)
+    covered: Counter[str] = Counter()  # data files by position delete file
+    for group in groups.values():
+        for delete in group[0].deletes:
+            if delete.kind is DeleteKind.POSITION:
+                covered[delete.path] += len(group)
+    together = (
+        group
+        for group in groups.values()
+        if any(delete.kind is DeleteKind.EQUALITY or covered[delete.path] > 1 for delete in group[0].deletes)
+    )
+    return deleted_by_file(open_store, chain.from_iterable(together))
+
+
+def _by_deletes(files: Iterable[LiveFile]) -> dict[int, list[LiveFile]]:
+    """Files that share one tuple of deletes, by the id of the tuple."""
+    groups: dict[int, list[LiveFile]] = {}
+    for file in files:
+        groups.setdefault(id(file.deletes), []).append(file)
+    return groups
 
 
 def _add_position_deletes(

@@ -22,7 +22,7 @@ from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.manifests import read_manifests
-from icepuffin.ops.catalog.row_deletes import deleted_by_keys
+from icepuffin.ops.catalog.row_deletes import deleted_of_scanned
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
@@ -170,15 +170,14 @@ def scan_matches(
     planned = sorted(
         number for path in paths for number in numbers[path] if files is None or FileNumber(number) in files
     )
-    deleted = deleted_by_keys(lambda path: open_storage(path, storage), (live.files[number] for number in planned))
+    planned_files = deleted_of_scanned(
+        lambda path: open_storage(path, storage), [live.files[number] for number in planned]
+    )
     matches: dict[FileNumber, I64] = {}
-    for number in planned:
-        file = live.files[number]
+    for number, (file, deleted) in zip(planned, planned_files, strict=True):
         parts = [
             predicate.satisfied(batch.columns, batch.positions)
-            for batch in read_live(
-                open_storage(file.path, storage), file, schema, field_ids, deleted=deleted.get(file.path)
-            )
+            for batch in read_live(open_storage(file.path, storage), file, schema, field_ids, deleted=deleted)
         ]
         if positions := [part for part in parts if len(part)]:
             matches[FileNumber(number)] = np.concatenate(positions)

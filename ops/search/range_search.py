@@ -159,7 +159,7 @@ class RangeSearch:
         for part in growing_groups(len(order)):
             in_reach = (bounds[:, order[part]] <= top.farthest[:, None]).any(axis=0)
             group = [FileNumber(number) for number in order[part][in_reach].tolist()]
-            deleted = self._vectors.deleted_by_keys(group if matches is None else ())
+            deleted = self._vectors.deleted_in_group(group if matches is None else ())
             for number in group:
                 undecided = np.flatnonzero(bounds[:, number] <= top.farthest)
                 bounds[undecided, number] = self._pruner.refined(queries[undecided], number)

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.arrays import F32, F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
-from icepuffin.ops.catalog.row_deletes import deleted_by_keys
+from icepuffin.ops.catalog.row_deletes import deleted_in_group, deleted_of_scanned
 from icepuffin.ops.datafile import VectorColumnError, batch_rows, holds_doubles, take_rows
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
@@ -78,9 +78,9 @@ class VectorSource:
         """Bytes of one value of a vector, as it is compared."""
         return 8 if holds_doubles(self.schema, self.field_id) else 4
 
-    def deleted_by_keys(self, files: Iterable[FileNumber]) -> dict[str, I64]:
-        """Row positions that equality deletes remove, by path, of those files that have such deletes."""
-        return deleted_by_keys(lambda path: open_storage(path, self.storage), (self.live.files[at] for at in files))
+    def deleted_in_group(self, files: Iterable[FileNumber]) -> dict[str, I64]:
+        """Deleted row positions, by path, of those files whose deletes are better read for all at once."""
+        return deleted_in_group(lambda path: open_storage(path, self.storage), (self.live.files[at] for at in files))
 
     def rows(
         self,
@@ -95,14 +95,11 @@ class VectorSource:
         Vectors without a distance (NaN, infinity, another length, zero under cosine) are counted in `skipped`; without
         it they raise VectorColumnError, naming file and row. Where no index knows the dimensions, the first batch is
         compared with the query: raises QueryError if none of its vectors has the query's dimensions. `deleted`: what
-        `deleted_by_keys` gives of these files and others; who reads files one by one resolves it once for many.
+        `deleted_in_group` gives of these files and others, for who reads files one by one.
         """
         to_compare = dims if self.dims is None else None
-        if deleted is None:
-            deleted = self.deleted_by_keys(files if matches is None else ())
-        for number in files:
-            file = self.live.files[number]
-            for batch in _batches(file, self, matches, number, dims, deleted.get(file.path)):
+        for number, (file, of_file) in zip(files, self._deleted(files, matches, deleted), strict=True):
+            for batch in _batches(file, self, matches, number, dims, of_file):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
@@ -111,6 +108,15 @@ class VectorSource:
                 to_compare = None
                 for usable, vectors, raw in self._prepared(positions, column, dims, file, skipped):
                     yield RowVectors(np.full(len(usable), number, np.int64), usable, vectors, raw)
+
+    def _deleted(
+        self, files: Sequence[FileNumber], matches: Matches | None, deleted: Mapping[str, I64] | None
+    ) -> Iterator[tuple[LiveFile, I64 | None]]:
+        """(file, deleted row positions; None where they are not read yet, or not needed)."""
+        live = [self.live.files[number] for number in files]
+        if matches is None and deleted is None:
+            return deleted_of_scanned(lambda path: open_storage(path, self.storage), live)
+        return ((file, None if deleted is None else deleted.get(file.path)) for file in live)
 
     def sample(self, count: int) -> F32:
         """f32[n, D], n <= count: vectors of the first live rows, to measure with."""
@@ -178,7 +184,7 @@ def _batches(
     dims: int | None,
     deleted: I64 | None,
 ) -> Iterator[LiveBatch]:
-    """The live rows of one file (that match). `deleted`: None where they are not resolved yet."""
+    """The live rows of one file (that match). `deleted`: None where they are not read yet."""
     store = open_storage(file.path, source.storage)
     if matches is None:
         field_ids, size = [source.field_id], batch_rows(dims)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.theta import Hashes, ThetaAccumulator, union
-from icepuffin.ops.catalog.row_deletes import deleted_by_keys
+from icepuffin.ops.catalog.row_deletes import deleted_in_group
 from icepuffin.ops.datafile import DataFileError, column_names, open_data_file
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
@@ -62,7 +62,7 @@ def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
     Memory: a batch and 128 KiB per column and thread, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
-    deleted = deleted_by_keys(
+    deleted = deleted_in_group(
         lambda path: open_storage(path, task.storage), (file_part.file for file_part in task.file_parts)
     )
     with ThreadPoolExecutor(task.threads) as pool:

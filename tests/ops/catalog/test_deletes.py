@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icepuffin.ops.catalog.live_files import RepeatedFileError
-from icepuffin.ops.catalog.row_deletes import deleted_by_file, deleted_by_keys, fingerprint
+from icepuffin.ops.catalog.row_deletes import deleted_by_file, deleted_in_group, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError, normalize
 from icepuffin.ops.storage.local import LocalStorage
@@ -67,7 +67,7 @@ def test_a_file_has_the_same_deletes_each_time_that_it_is_given(tmp_path: Path) 
     for files in ([plain, bare], [bare, plain], [plain, plain, bare]):
         with pytest.raises(RepeatedFileError, match=r"file:///a is listed twice in a snapshot, and deletes apply"):
             deleted_by_file(lambda _: STORE, files)
-        assert deleted_by_keys(lambda _: STORE, files) == {}
+        assert deleted_in_group(lambda _: STORE, files) == {}
     assert deleted_by_file(lambda _: STORE, [plain, plain])["file:///a"].tolist() == [3]
 
 
