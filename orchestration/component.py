@@ -249,8 +249,12 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
             "sensor_running": self.sensor_running,
             "theta_sketches": self.theta_sketches,
             "indexes": self.indexes,
-            **self.settings,
         }
+        if twice := sorted(table.keys() & self.settings.keys()):
+            raise SettingsError(
+                f"{self._name}: settings has {', '.join(twice)}, which the component has attributes for: set those"
+            )
+        table |= self.settings
         document = {
             "catalogs": {name: properties},
             "tables": {_ENTRY: table},

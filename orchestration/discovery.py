@@ -31,8 +31,8 @@ class PropertyIndexes:
     definitions: tuple[IndexDefinition, ...] = ()
     unknown: str = ""
     """The error that kept the properties from being read; empty where they were."""
-    lacking: tuple[str, ...] = ()
-    """Names of indexes of the settings whose column the table lacks; looked up for the tables of a pattern alone."""
+    columns: tuple[str, ...] | None = None
+    """Names of the table's columns; None but for the tables of a pattern, which need not have those of all indexes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,7 @@ def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: boo
         indexes = indexes_of(table, settings)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
-    return replace(indexes, lacking=_indexes_without_column(table, settings)) if by_pattern else indexes
-
-
-def _indexes_without_column(table: Table, settings: TableSettings) -> tuple[str, ...]:
-    columns = {field.name for field in table.schema().fields}
-    return tuple(name for name, index in settings.indexes.items() if index.column not in columns)
+    return replace(indexes, columns=tuple(field.name for field in table.schema().fields)) if by_pattern else indexes
 
 
 def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict[str, TableListing]:
@@ -103,6 +98,9 @@ def listed_tables(
     labels: dict[str, str] = {}
     nodes: dict[str, str] = {}
     for key in sorted(tables, key=lambda name: is_pattern(tables[name].name)):
+        if key not in listings:
+            _log.warning("tables.%s of the settings is not shown: it is newer than the kept state; refresh that", key)
+            continue
         for name, indexes in listings[key].tables.items():
             table = tables[key].model_copy(update={"name": name})
             label, place = slug(table.catalog, name), node(table.catalog, name)
@@ -125,7 +123,7 @@ def to_text(listings: Mapping[str, TableListing]) -> str:
                 name: {
                     "definitions": [definition.to_json() for definition in table.definitions],
                     "unknown": table.unknown,
-                    "lacking": list(table.lacking),
+                    "columns": table.columns,
                 }
                 for name, table in listing.tables.items()
             },
@@ -143,7 +141,7 @@ def from_text(text: str) -> dict[str, TableListing]:
                 name: PropertyIndexes(
                     tuple(IndexDefinition.from_json(definition) for definition in table["definitions"]),
                     table["unknown"],
-                    tuple(table["lacking"]),
+                    None if (columns := table.get("columns")) is None else tuple(columns),
                 )
                 for name, table in listing["tables"].items()
             },
@@ -179,7 +177,9 @@ def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexe
     """The spec of one table. Without `indexes` its properties are read now."""
     indexes = indexes or find_indexes(table, catalogs)
     definitions = {
-        name: index_definition(name, index) for name, index in table.indexes.items() if name not in indexes.lacking
+        name: index_definition(name, index)
+        for name, index in table.indexes.items()
+        if indexes.columns is None or index.column in indexes.columns
     }
     for definition in indexes.definitions:
         in_settings = definitions.get(definition.name)

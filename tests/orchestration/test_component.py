@@ -23,6 +23,8 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.component import SettingsComponent
+from icepuffin.orchestration.settings import Settings, SettingsError
 from tests.extras import without_extras
 from tests.orchestration.lake import make_rows
 
@@ -101,6 +103,10 @@ def dg_command(project: Path, *arguments: str, absent: Sequence[str] = ()) -> st
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def attributes(table: str = "search.docs") -> dict[str, Any]:
+    return {"catalog": {"name": "lake", "type": "sql", "uri": os.environ["LAKE_URI"]}, "table": table}
 
 
 def loaded(project: Path) -> dg.Definitions:
@@ -200,6 +206,12 @@ def test_an_unknown_parameter_of_an_index_is_named(project: Path) -> None:
     assert message in "".join(traceback.format_exception(raised.value))
 
 
+def test_a_setting_that_an_attribute_sets_is_refused(project: Path) -> None:
+    twice = {"name": "search.other", "indexes": {}}
+    with pytest.raises(SettingsError, match="settings has indexes, name, which the component has attributes for"):
+        icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes={**attributes(), "settings": twice})
+
+
 def test_dg_scaffolds_what_the_page_shows(tmp_path: Path) -> None:
     scaffolder = get_scaffolder(icepuffin.IcepuffinTableComponent)
     assert isinstance(scaffolder, dg.Scaffolder)
@@ -252,12 +264,10 @@ def test_a_process_without_state_reads_the_catalog(project: Path, table: Any) ->
 def test_state_on_disk_is_refreshed_by_dagster_and_stays_where_the_catalog_is_away(
     project: Path, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attributes = {
-        "catalog": {"name": "lake", "type": "sql", "uri": os.environ["LAKE_URI"]},
-        "table": "search.*",
-        "defs_state": {"management_type": "VERSIONED_STATE_STORAGE"},
-    }
-    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes=attributes)
+    versioned = {"defs_state": {"management_type": "VERSIONED_STATE_STORAGE"}}
+    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(
+        attributes={**attributes("search.*"), **versioned}
+    )
     state = project / "state"
     component.write_state_to_path(state)
     assert list(json.loads(state.read_text(encoding="utf-8"))["table"]["tables"]) == ["search.docs"]
@@ -267,6 +277,33 @@ def test_state_on_disk_is_refreshed_by_dagster_and_stays_where_the_catalog_is_aw
     definitions = component.build_defs_from_state(dg.ComponentTree.for_test().load_context, state)
     assert dg.AssetKey(["lake", "search", "docs"]) in definitions.resolve_asset_graph().get_all_asset_keys()
     assert "search.docs" in state.read_text(encoding="utf-8")
+
+
+def test_kept_state_gives_no_index_to_a_table_without_its_column(project: Path) -> None:
+    first = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes=attributes("search.*"))
+    first.write_state_to_path(project / "state")
+    indexes = {"embedding": {"column": "embedding"}, "other": {"column": "other"}}
+    later = icepuffin.IcepuffinTableComponent.from_attributes_dict(
+        attributes={**attributes("search.*"), "indexes": indexes}
+    )
+    definitions = later.build_defs_from_state(dg.ComponentTree.for_test().load_context, project / "state")
+    keys = definitions.resolve_asset_graph().get_all_asset_keys()
+    assert [key.path[-1] for key in keys if "ann_index" in key.path] == ["embedding"]
+
+
+def test_a_table_of_later_settings_waits_for_the_state(
+    project: Path, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalogs = {"lake": {"type": "sql", "uri": os.environ["LAKE_URI"]}}
+    docs = {"catalog": "lake", "name": "search.docs"}
+    before = SettingsComponent(Settings.model_validate({"catalogs": catalogs, "tables": {"docs": docs}}))
+    before.write_state_to_path(project / "state")
+    tables = {"docs": docs, "more": {**docs, "name": "search.more"}}
+    after = SettingsComponent(Settings.model_validate({"catalogs": catalogs, "tables": tables}))
+    definitions = after.build_defs_from_state(dg.ComponentTree.for_test().load_context, project / "state")
+    keys = definitions.resolve_asset_graph().get_all_asset_keys()
+    assert {key.path[2] for key in keys if len(key.path) > 2} == {"docs"}
+    assert "tables.more of the settings is not shown" in caplog.text
 
 
 @pytest.mark.parametrize("is_server", [True, False])
