@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 def spread_by(frame: "DataFrame", column: str, parts: int) -> "DataFrame":
     """The rows in `parts` partitions, those of one number, 0 to parts - 1, in one.
 
-    Spark 4.0 spreads them by ranges of a sample: it reads the rows once more, and two numbers may share a partition.
+    Spark 4.0 spreads them by ranges of a sample: all that made the rows is done once more for it, and two numbers may
+    share a partition.
     """
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(parts, column)
