@@ -183,7 +183,13 @@ def require_same_deletes(live: LiveFiles) -> None:
 
 
 def _partition(file: DataFile) -> tuple[int, Any]:
-    return file.spec_id or 0, tuple(file.partition._data)  # noqa: SLF001
+    """Equal for files of one partition: as in Iceberg's Java library -0.0 is not 0.0, and NaN is one value."""
+    return file.spec_id or 0, tuple(value.hex() if isinstance(value, float) else value for value in _values(file))
+
+
+def _values(file: DataFile) -> Sequence[Any]:
+    """Values of the file's partition, in the order of its spec's fields."""
+    return file.partition._data  # noqa: SLF001
 
 
 def _is_unpartitioned(spec: PartitionSpec) -> bool:
@@ -334,7 +340,7 @@ def _as_live_file(
     identities: Mapping[int, tuple[tuple[int, int], ...]],
 ) -> LiveFile:
     file = entry.data_file
-    spec_id, partition = _partition(file)
+    spec_id, partition = file.spec_id or 0, _values(file)
     return LiveFile(
         path=file.file_path,
         size=file.file_size_in_bytes,

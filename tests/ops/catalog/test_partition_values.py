@@ -136,6 +136,19 @@ def test_deletes_of_the_partition_of_nan_apply_to_its_files(
     assert deleted == {file.path: [0] if file.path in in_nan else [] for file in live.files}
 
 
+def test_deletes_of_the_partition_of_negative_zero_do_not_reach_that_of_zero(
+    partitioned: Callable[..., Table],
+) -> None:
+    table = partitioned(DoubleType(), pa.float64(), [0.0, -0.0])
+    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+    (negative,) = (file.path for file in live.files if math.copysign(1, file.constants[0][1]) < 0)
+    delete_first_rows(table, [file.path for file in live.files], Record(-0.0))
+    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+    deleted = {file.path: deleted_positions(open_storage(file.path, STORAGE), file).tolist() for file in live.files}
+    assert len(deleted) == 2
+    assert deleted == {path: [0] if path == negative else [] for path in deleted}
+
+
 def test_the_start_of_a_text_is_no_value_of_its_column(table_factory: TableFactory) -> None:
     table = table_factory()
     with table.update_spec() as spec:
