@@ -74,7 +74,7 @@ def vectors_at(
         return exact_vectors(column, dims)
     except VectorColumnError as error:
         where = "" if error.row is None else f"row {positions[error.row]} "
-        raise VectorColumnError(f"{file.path}: {where}{error.reason}") from error
+        raise type(error)(f"{file.path}: {where}{error.reason}") from error
 
 
 def prepared(
@@ -100,14 +100,19 @@ def prepared(
 def content_hashes(vectors: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """u64[n], content hashes of vectors [n, D] as the table has them; see docs/formats.md for those of doubles.
 
-    Doubles of a tiny vector would be few floats, or none but zero. So they are scaled first, which keeps the direction.
+    Doubles of a tiny vector would be few floats, or none but zero. So they are scaled first, and the scale is a value.
     """
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(vectors, np.float32)
     if vectors.dtype == np.float64 and vectors.shape[1]:
         largest = np.maximum(vectors.max(axis=1), -vectors.min(axis=1))
-        tiny = np.flatnonzero(largest < _SMALLEST_FLOAT)
-        rounded[tiny] = np.ldexp(vectors[tiny], -np.frexp(largest[tiny])[1][:, None])
+        tiny = np.flatnonzero((largest < _SMALLEST_FLOAT) & (largest > 0))
+        if len(tiny):
+            exponents = np.frexp(largest[tiny])[1][:, None]
+            scaled = np.concatenate([np.ldexp(vectors[tiny], -exponents), exponents], axis=1).astype(np.float32)
+            hashes = content_hash(rounded)
+            hashes[tiny] = content_hash(scaled)
+            return hashes
     return content_hash(rounded)
 
 

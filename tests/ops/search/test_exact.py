@@ -241,15 +241,16 @@ def test_directions_of_tiny_doubles_are_exact(
         assert within.rows["id"].to_pylist() == expected.rows["id"].to_pylist()[:3]
 
 
-def test_hashes_of_tiny_doubles_tell_their_directions_apart() -> None:
-    ordinary = np.array([[1.0, 1e-300], [3e-38, 0.0], [0.0, -0.0]])
+def test_hashes_of_tiny_doubles_tell_their_directions_and_lengths_apart() -> None:
+    ordinary = np.array([[1.0, 1e-300], [3e-38, 0.0], [0.0, -0.0], [-5.0, 1e-40]])
     assert content_hashes(ordinary).tolist() == content_hash(ordinary.astype(np.float32)).tolist()
     tiny = np.array([[3e-60, 1e-60], [6e-60, 2e-60], [1e-60, 3e-60], [-1e-60, -3e-60]])
     hashes = content_hashes(tiny).tolist()
-    assert hashes[0] == hashes[1]
-    assert len(set(hashes)) == 3
-    scaled = np.array([[0.75, 0.25]]) * 3e-60 / (0.75 * 2.0 ** (1 + np.floor(np.log2(3e-60))))
-    assert hashes[0] == content_hash(scaled.astype(np.float32))[0]
+    assert len(set(hashes)) == 4
+    exponent = 1 + np.floor(np.log2(3e-60))
+    scaled = np.array([[3e-60, 1e-60]]) / 2.0**exponent
+    assert hashes[0] == content_hash(np.append(scaled, [[exponent]], axis=1).astype(np.float32))[0]
+    assert hashes[0] not in content_hashes(scaled)
 
 
 def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
