@@ -53,6 +53,10 @@ class VectorColumnError(IcepuffinError):
         """Row of the column that is at fault; None where the cause is not a single row"""
 
 
+class InexactVectorError(VectorColumnError):
+    """Raised for a vector of integers that floats do not hold. It has distances, so no scan may leave it out."""
+
+
 def batch_rows(dims: int | None) -> int:
     """Number of vectors per batch, smaller for long vectors; `dims` None where the dimension is not known yet."""
     return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * max(1, dims or 1))))
@@ -232,11 +236,12 @@ def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -
 
 
 def _require_exact(flat: npt.NDArray[Any], width: int) -> None:
-    """Raises VectorColumnError naming the first vector with an integer that a float may not hold."""
+    """Raises InexactVectorError naming the first vector with an integer that a float may not hold."""
     beyond = (flat > LARGEST_INTEGER) | (flat < -LARGEST_INTEGER)  # no abs: the smallest integer has none
     if beyond.any():
         place = int(np.argmax(beyond))
-        raise VectorColumnError(f"holds {flat[place]} in its vector, and floats are exact up to 2^24", place // width)
+        reason = f"holds {flat[place]} in its vector, and floats are exact up to 2^24; mend or delete the row"
+        raise InexactVectorError(reason, place // width)
 
 
 def _first(mask: pa.BooleanArray) -> int:

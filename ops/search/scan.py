@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.catalog.row_deletes import deleted_in_group, deleted_of_scanned
-from icepuffin.ops.datafile import VectorColumnError, batch_rows, holds_doubles, take_rows
+from icepuffin.ops.datafile import InexactVectorError, VectorColumnError, batch_rows, holds_doubles, take_rows
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates
@@ -93,9 +93,10 @@ class VectorSource:
         """The live rows of some files (that match), in batches. Rows whose vector is null are left out.
 
         Vectors without a distance (NaN, infinity, another length, zero under cosine) are counted in `skipped`; without
-        it they raise VectorColumnError, naming file and row. Where no index knows the dimensions, the first batch is
-        compared with the query: raises QueryError if none of its vectors has the query's dimensions. `deleted`: what
-        `deleted_in_group` gives of these files and others, for who reads files one by one.
+        it they raise VectorColumnError, naming file and row, as integers always do that floats do not hold. Where no
+        index knows the dimensions, the first batch is compared with the query: raises QueryError if none of its vectors
+        has the query's dimensions. `deleted`: what `deleted_in_group` gives of these files and others, for who reads
+        files one by one.
         """
         to_compare = dims if self.dims is None else None
         for number, (file, of_file) in zip(files, self._deleted(files, matches, deleted), strict=True):
@@ -135,7 +136,7 @@ class VectorSource:
             raw = vectors_at(column, positions, file, dims)
             units = prepared(raw, positions, file, self.metric)
         except VectorColumnError as error:
-            if skipped is None:
+            if skipped is None or isinstance(error, InexactVectorError):
                 raise
             if len(positions) == 1:
                 skipped.add(1, str(error))

@@ -13,7 +13,7 @@ from pyiceberg.types import ListType, LongType
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import create_index
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search import Coverage, open_exact, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
@@ -95,3 +95,9 @@ def test_an_integer_beyond_floats_is_refused_by_file_and_row(table_factory: Call
     definition = create_index(table, DEFINITION)
     with pytest.raises(VectorColumnError, match=r"\.parquet: row 7 holds 16777217 in its vector"):
         index_head(table, definition)
+    for inexact in (
+        open_exact(table, "embedding", "l2", storage=STORAGE),
+        open_index(table, definition, storage=STORAGE),
+    ):
+        with pytest.raises(VectorColumnError, match=r"row 7 holds 16777217 .* mend or delete the row"):
+            inexact.search(vectors[7], 1)
