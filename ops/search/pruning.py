@@ -98,8 +98,8 @@ class FileBalls:
         reaches = self._reaches(metric, rounded=rounded)
         for place, query in enumerate(queries if len(self.starts) else ()):
             gaps = np.minimum.reduceat(self._least_gaps(query, reaches), self.starts)
-            nearest[place, self.numbers[self.starts]] = gaps
-        return _reported(nearest, metric)
+            nearest[place, self.numbers[self.starts]] = _reported(gaps, metric)
+        return nearest
 
     def refined(self, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool = False) -> F64:
         """f64[Q]: the same for one file, by the centres of its balls."""

@@ -148,16 +148,19 @@ class RangeSearch:
 
         Files are read in the order of their lower bounds. None is left that may hold one of the k nearest rows of a
         query: its bound is over the distance of the k-th row by then. `skipped` counts rows without a distance.
+        Memory: a bound of 8 bytes for each pair of a query and a file.
         """
         bounds, unreadable = self._pruner.bounds(queries)
         matching = (number for number in self._scanned if matches is None or number in matches.positions)
         numbers = np.array(list(matching), np.intp)
-        order = numbers[np.argsort(bounds[:, numbers].min(axis=0, initial=np.inf), kind="stable")]
+        order = numbers[np.argsort(bounds.min(axis=0, initial=np.inf)[numbers], kind="stable")]
         top = ExactTopK(queries, k, self._vectors.metric)
         pruned = np.isin(np.arange(len(self._live.files)), numbers)
         compared = 0
         for part in growing_groups(len(order)):
-            in_reach = (bounds[:, order[part]] <= top.farthest[:, None]).any(axis=0)
+            in_reach = np.zeros(len(order[part]), np.bool_)
+            for nearest, farthest in zip(bounds, top.farthest, strict=True):
+                in_reach |= nearest[order[part]] <= farthest
             group = [FileNumber(number) for number in order[part][in_reach].tolist()]
             deleted = self._vectors.deleted_in_group(group if matches is None else ())
             for number in group:
@@ -170,7 +173,7 @@ class RangeSearch:
                     top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
                     compared += len(rows.positions)
         addresses, distances = top.result()
-        pruned_from = bounds[:, pruned].min(axis=1, initial=np.inf)
+        pruned_from = bounds.min(axis=1, initial=np.inf, where=pruned)
         return NearestRows(
             candidates=Candidates(*rows_at(addresses), distances),
             certificate=Certificate(tuple(distances[:, -1].tolist()), tuple(pruned_from.tolist())),
