@@ -1,7 +1,7 @@
 """Values that several packages share: small, frozen, picklable, safe to log."""
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NewType
 
@@ -81,6 +81,14 @@ class LiveFile:
     @property
     def has_equality_deletes(self) -> bool:
         return any(delete.kind is DeleteKind.EQUALITY for delete in self.deletes)
+
+
+def distinct_deletes(files: Iterable[LiveFile]) -> list[DeleteFile]:
+    """The delete files of some data files, each object once: data files may have thousands in common."""
+    by_id: dict[int, DeleteFile] = {}
+    for deletes in {id(file.deletes): file.deletes for file in files}.values():
+        by_id.update(zip(map(id, deletes), deletes, strict=True))
+    return list(by_id.values())
 
 
 @dataclass(frozen=True, slots=True)

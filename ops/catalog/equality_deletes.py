@@ -10,11 +10,13 @@ the next snapshot only brings some more deletes.
 Executors import this: no dagster, no pyspark.
 """
 
+import hashlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ from pyiceberg.types import StructType
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.datafile import DataFile
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
 from icepuffin.ops.storage import Storage, StorageError
 from icepuffin.ops.storage.local import LocalStorage
 
@@ -38,81 +40,161 @@ _FILES_AT_ONCE = 16
 _ROWS_AT_ONCE = 1 << 16
 _SMALL_FILE = 1 << 18
 """Rows up to which a data file's keys are read whole, ahead of their turn"""
-
-_DeleteName = tuple[str, int]
-"""(path, sequence number) of a delete file"""
+_DIGEST_SIZE = 16
 
 
 def deleted_by_equality(open_store: Callable[[str], Storage], files: Collection[LiveFile]) -> dict[str, I64]:
     """Row positions that equality deletes remove of each file, by path, int64, ascending, distinct. Paths are distinct.
 
-    `open_store` gives the store of a path. Memory: the keys of the delete files twice over, and a stream of the data
-    files' keys. Raises EqualityDeletesError, DataFileError, StorageError.
+    `open_store` gives the store of a path. Memory: the keys of the delete files twice over, a stream of the data files'
+    keys, and one bit per delete file for each tuple of deletes. Raises EqualityDeletesError, DataFileError,
+    StorageError.
     """
-    of_tuple: dict[int, _Deletes] = {}
-    positions: dict[str, I64] = {}
-    unresolved: list[_UnresolvedFile] = []
+    numbered = _NumberedDeletes(files)
+    matching: dict[str, list[I64]] = {}
+    unresolved: list[tuple[LiveFile, _DeleteSet]] = []
+    groups: dict[int, list[_FileDeletes]] = {}
     for file in files:
-        if id(file.deletes) not in of_tuple:  # equal ones are one object, as there may be thousands for each file
-            of_tuple[id(file.deletes)] = _Deletes(_equality_deletes(file))
-        deletes = of_tuple[id(file.deletes)]
-        resolution = _resolved.largest(_file_key(open_store(file.path), file), deletes.names)
-        positions[file.path] = resolution.positions
-        if len(resolution.names) < len(deletes.names):
-            unresolved.append(_UnresolvedFile(file, deletes, resolution))
-    matching = {one.file.path: [one.resolution.positions] for one in unresolved}
-    for schema, group in _by_keys(unresolved):
-        for path, rows in _matches(open_store, schema, group):
+        deletes = numbered.set_of(file)
+        resolution = _resolved.largest(_file_key(open_store(file.path), file), deletes)
+        matching[file.path] = [resolution.positions]
+        if resolution.count < deletes.count:
+            unresolved.append((file, deletes))
+            for columns, rest in deletes.after(resolution.count):
+                groups.setdefault(columns, []).append(_FileDeletes(file, rest))
+    for columns, group in groups.items():
+        for path, rows in _matches(open_store, numbered, numbered.schemas[columns], group):
             matching[path].append(rows)
-    for one in unresolved:
-        positions[one.file.path] = np.unique(np.concatenate(matching[one.file.path]))
-        whole = _Resolution(one.deletes.names, positions[one.file.path])
-        _resolved.keep(_file_key(open_store(one.file.path), one.file), whole)
+    positions = {
+        path: parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts)) for path, parts in matching.items()
+    }
+    for file, deletes in unresolved:
+        resolution = _Resolution(deletes.count, deletes.digest, positions[file.path])
+        _resolved.keep(_file_key(open_store(file.path), file), resolution)
     return positions
 
 
-def _equality_deletes(file: LiveFile) -> dict[_DeleteName, DeleteFile]:
-    deletes = [delete for delete in file.deletes if delete.kind is DeleteKind.EQUALITY]
-    for delete in deletes:
-        if delete.keys is None:
-            raise EqualityDeletesError(
-                f"{file.path}: equality deletes apply, and {delete.path} {delete.unreadable}; rewrite the file first "
-                "(rewrite_data_files)"
-            )
-    return {(delete.path, delete.sequence_number): delete for delete in deletes}
+class _NumberedDeletes:
+    """The equality deletes of some data files, numbered by sequence number, then by path."""
+
+    def __init__(self, files: Collection[LiveFile]) -> None:
+        objects = distinct_deletes(files)
+        compared = [delete for delete in objects if delete.kind is DeleteKind.EQUALITY]
+        _require_keys(files, compared)
+        by_name = {(delete.sequence_number, delete.path): delete for delete in compared}
+        numbers = {name: number for number, name in enumerate(sorted(by_name))}
+        self.files = [by_name[name] for name in numbers]
+        self.schemas: list[Schema] = []
+        """The columns that deletes compare, each once"""
+        self._digests = np.frombuffer(b"".join(map(_name_digest, self.files)), np.uint8).reshape(-1, _DIGEST_SIZE)
+        self._columns = np.array(self._number_columns(), np.int64)
+        self._number_of = dict.fromkeys(map(id, objects), len(self.files))
+        self._number_of.update((id(delete), numbers[delete.sequence_number, delete.path]) for delete in compared)
+        self._sets: dict[int, _DeleteSet] = {}
+
+    def _number_columns(self) -> list[int]:
+        """The place in `schemas` of what each delete file compares."""
+        of_ids: dict[frozenset[int], int] = {}
+        of_keys: dict[int, int] = {}  # most delete files share one schema
+        for delete in self.files:
+            keys = delete.keys or Schema()
+            if id(delete.keys) not in of_keys:
+                ids = frozenset(keys.field_ids)
+                if ids not in of_ids:
+                    of_ids[ids] = len(self.schemas)
+                    self.schemas.append(keys)
+                of_keys[id(delete.keys)] = of_ids[ids]
+        return [of_keys[id(delete.keys)] for delete in self.files]
+
+    def set_of(self, file: LiveFile) -> "_DeleteSet":
+        """The deletes of a file; one object for files that share one tuple of deletes."""
+        key = id(file.deletes)
+        if key not in self._sets:
+            mask = np.zeros(len(self.files) + 1, np.bool_)  # the last place is that of other deletes
+            mask[np.fromiter(map(self._number_of.__getitem__, map(id, file.deletes)), np.int64)] = True
+            self._sets[key] = _DeleteSet(self, np.flatnonzero(mask[:-1]))
+        return self._sets[key]
+
+    def digest(self, numbers: I64) -> bytes:
+        """16 bytes, equal for equal deletes."""
+        return hashlib.blake2b(self._digests[numbers].tobytes(), digest_size=_DIGEST_SIZE).digest()
+
+    def by_columns(self, numbers: I64) -> Iterator[tuple[int, I64]]:
+        """(place in `schemas`, those of the deletes that compare these columns)."""
+        columns = self._columns[numbers]
+        return ((int(place), numbers[columns == place]) for place in np.unique(columns))
 
 
-class _Deletes:
-    """Equality deletes that some data files share."""
+class _DeleteSet:
+    """Equality deletes that some data files share, as one bit per delete that is numbered: in a history of upserts no
+    two data files share all, and each has thousands.
+    """
 
-    def __init__(self, by_name: Mapping[_DeleteName, DeleteFile]) -> None:
-        self.by_name = by_name
-        self.names = frozenset(by_name)
+    def __init__(self, numbered: _NumberedDeletes, numbers: I64) -> None:
+        """`numbers` int64[n], ascending."""
+        self._numbered = numbered
+        mask = np.zeros(len(numbered.files), np.bool_)
+        mask[numbers] = True
+        self._bits = np.packbits(mask)
+        self.count = len(numbers)
+        self.digest = numbered.digest(numbers)
+        self._beginnings: dict[tuple[int, bytes], bool] = {}
+        self._after: dict[int, tuple[tuple[int, _DeleteSet], ...]] = {}
+
+    def mask(self) -> Bool:
+        """bool[deletes that are numbered]"""
+        return np.unpackbits(self._bits, count=len(self._numbered.files)).astype(np.bool_)
+
+    def begins_with(self, count: int, digest: bytes) -> bool:
+        """Whether the first `count` deletes are those of a digest."""
+        key = count, digest
+        if key not in self._beginnings:
+            is_shorter = count < self.count
+            own = self._numbered.digest(np.flatnonzero(self.mask())[:count]) if is_shorter else self.digest
+            self._beginnings[key] = own == digest
+        return self._beginnings[key]
+
+    def after(self, count: int) -> tuple[tuple[int, "_DeleteSet"], ...]:
+        """(place in `schemas`, deletes that compare these columns) of all but the first `count` deletes."""
+        if count not in self._after:
+            parts = self._numbered.by_columns(np.flatnonzero(self.mask())[count:])
+            self._after[count] = tuple((place, _DeleteSet(self._numbered, numbers)) for place, numbers in parts)
+        return self._after[count]
 
 
 @dataclass(frozen=True, slots=True)
 class _Resolution:
-    """Positions that some deletes remove from a data file."""
+    """Positions that the first deletes of a data file remove, by sequence number and path."""
 
-    names: frozenset[_DeleteName]
+    count: int
+    """Number of deletes"""
+    digest: bytes
+    """Digest of their names"""
     positions: I64
 
     @property
     def nbytes(self) -> int:
-        return self.positions.nbytes + 16 * len(self.names) + 256
+        return self.positions.nbytes + _DIGEST_SIZE + 256
 
 
-_NOTHING = _Resolution(frozenset(), np.empty(0, np.int64))
+_NOTHING = _Resolution(0, b"", np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _UnresolvedFile:
-    """A data file with deletes of which some are not resolved yet."""
+def _name_digest(delete: DeleteFile) -> bytes:
+    name = f"{delete.sequence_number}\0{delete.path}"
+    return hashlib.blake2b(name.encode(), digest_size=_DIGEST_SIZE).digest()
 
-    file: LiveFile
-    deletes: _Deletes
-    resolution: _Resolution
-    """What is resolved"""
+
+def _require_keys(files: Collection[LiveFile], deletes: Sequence[DeleteFile]) -> None:
+    """Raises EqualityDeletesError, naming a file, where one of the deletes cannot be resolved."""
+    unreadable = {id(delete) for delete in deletes if delete.keys is None}
+    for file in files if unreadable else ():
+        for delete in file.deletes:
+            if id(delete) in unreadable:
+                raise EqualityDeletesError(
+                    f"{file.path}: equality deletes apply, and {delete.path} {delete.unreadable}; rewrite the file "
+                    "first (rewrite_data_files)"
+                )
 
 
 class _Resolutions:
@@ -123,18 +205,19 @@ class _Resolutions:
         self._of_file: OrderedDict[tuple[object, ...], tuple[_Resolution, ...]] = OrderedDict()
         self._nbytes = 0
 
-    def largest(self, key: tuple[object, ...], names: frozenset[_DeleteName]) -> _Resolution:
-        """The resolution of most of these deletes, and of no others."""
+    def largest(self, key: tuple[object, ...], deletes: _DeleteSet) -> _Resolution:
+        """The resolution of the most of these deletes, from the oldest on, and of no others."""
         with self._lock:
             kept = self._of_file.get(key, ())
             if kept:
                 self._of_file.move_to_end(key)
-        return max((one for one in kept if one.names <= names), key=lambda one: len(one.names), default=_NOTHING)
+        kept = tuple(one for one in kept if deletes.begins_with(one.count, one.digest))
+        return max(kept, key=lambda one: one.count, default=_NOTHING)
 
     def keep(self, key: tuple[object, ...], resolution: _Resolution) -> None:
         with self._lock:
             before = self._of_file.pop(key, ())
-            kept = (*(one for one in before if one.names != resolution.names), resolution)[-_SETS_PER_FILE:]
+            kept = (*(one for one in before if one.digest != resolution.digest), resolution)[-_SETS_PER_FILE:]
             self._of_file[key] = kept
             self._nbytes += sum(one.nbytes for one in kept) - sum(one.nbytes for one in before)
             while self._nbytes > _BUDGET:
@@ -156,62 +239,37 @@ class _FileDeletes:
     """Deletes of a data file that compare the same columns."""
 
     file: LiveFile
-    deletes: _Deletes
-
-
-def _by_keys(unresolved: Sequence[_UnresolvedFile]) -> Iterator[tuple[Schema, list[_FileDeletes]]]:
-    """The deletes that are not resolved, grouped by the columns that they compare."""
-    schemas: dict[frozenset[int], Schema] = {}
-    groups: dict[frozenset[int], list[_FileDeletes]] = {}
-    split: dict[tuple[int, frozenset[_DeleteName]], dict[frozenset[int], _Deletes]] = {}
-    fields: dict[int, frozenset[int]] = {}
-    for one in unresolved:
-        shared = id(one.deletes), one.resolution.names
-        if shared not in split:
-            parts: dict[frozenset[int], dict[_DeleteName, DeleteFile]] = {}
-            for name in one.deletes.names - one.resolution.names:
-                delete = one.deletes.by_name[name]
-                if id(delete.keys) not in fields:
-                    schema = delete.keys or Schema()
-                    fields[id(delete.keys)] = frozenset(schema.field_ids)
-                    schemas.setdefault(fields[id(delete.keys)], schema)
-                compared = fields[id(delete.keys)]
-                parts.setdefault(compared, {})[name] = delete
-            split[shared] = {compared: _Deletes(part) for compared, part in parts.items()}
-        for compared, deletes in split[shared].items():
-            groups.setdefault(compared, []).append(_FileDeletes(one.file, deletes))
-    return ((schemas[compared], group) for compared, group in groups.items())
+    deletes: _DeleteSet
 
 
 def _matches(
-    open_store: Callable[[str], Storage], schema: Schema, group: Sequence[_FileDeletes]
+    open_store: Callable[[str], Storage], numbered: _NumberedDeletes, schema: Schema, group: Sequence[_FileDeletes]
 ) -> Iterator[tuple[str, I64]]:
     """(path, row positions) of rows that the deletes of their file remove, ascending per path."""
-    shared = {id(part.deletes): part.deletes for part in group}
-    deletes = {name: delete for each in shared.values() for name, delete in each.by_name.items()}
+    masks = (deletes.mask() for deletes in {id(part.deletes): part.deletes for part in group}.values())
+    numbers = np.flatnonzero(reduce(np.logical_or, masks))
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        read = pool.map(lambda delete: _read_keys(open_store(delete.path), delete, schema), deletes.values())
+        read = pool.map(
+            lambda delete: _read_keys(open_store(delete.path), delete, schema), [numbered.files[n] for n in numbers]
+        )
         keys = _KeySet(list(read))
         if not keys.count:
             return
-        numbers = {name: number for number, name in enumerate(deletes)}
-        chosen = {place: np.zeros(len(numbers), np.bool_) for place in shared}
-        for place, each in shared.items():
-            chosen[place][[numbers[name] for name in each.names]] = True
         waiting: list[tuple[_FileDeletes, int, pa.Table]] = []
         rows = 0
         for part, start, table in _stream(pool, open_store, schema, group):
             waiting.append((part, start, table))
             rows += table.num_rows
             if rows >= max(_ROWS_AT_ONCE, keys.count):  # a look-up makes a hash table of all keys: not for a few rows
-                yield from _look_up(keys, chosen, waiting)
+                yield from _look_up(keys, numbers, waiting)
                 waiting, rows = [], 0
-        yield from _look_up(keys, chosen, waiting)
+        yield from _look_up(keys, numbers, waiting)
 
 
 def _look_up(
-    keys: "_KeySet", chosen: Mapping[int, Bool], batches: Sequence[tuple[_FileDeletes, int, pa.Table]]
+    keys: "_KeySet", numbers: I64, batches: Sequence[tuple[_FileDeletes, int, pa.Table]]
 ) -> Iterator[tuple[str, I64]]:
+    """`numbers`: of the delete files whose keys these are."""
     if not batches:
         return
     codes = keys.find(pa.concat_tables([table for _, _, table in batches]))
@@ -220,7 +278,7 @@ def _look_up(
         begin, end = end, end + table.num_rows
         rows = np.flatnonzero(codes[begin:end] >= 0)
         if len(rows):
-            yield part.file.path, start + rows[keys.among(codes[begin + rows], chosen[id(part.deletes)])]
+            yield part.file.path, start + rows[keys.among(codes[begin + rows], part.deletes.mask()[numbers])]
 
 
 def _stream(
@@ -300,7 +358,7 @@ class _KeySet:
     """Rows of delete files that compare the same columns. Equal rows have one code."""
 
     def __init__(self, of_files: Sequence[Sequence[pa.Table]]) -> None:
-        """`of_files`: the rows of each delete file."""
+        """`of_files`: the rows of each delete file, from the oldest on."""
         sizes = [sum(table.num_rows for table in tables) for tables in of_files]
         self._files = len(sizes)
         self.count = sum(sizes)
@@ -323,7 +381,19 @@ class _KeySet:
         self._starts = np.flatnonzero(np.diff(codes, prepend=-1, append=codes[-1] + 1))
 
     def among(self, codes: I64, chosen: Bool) -> Bool:
-        """bool[n]: for which codes int64[n] one of the chosen files has the row. `chosen` bool[files]."""
+        """bool[n]: for which codes int64[n] one of the chosen files has the row. `chosen` bool[files], not all False.
+
+        The newest file with the row decides where all files from one on are chosen, as a history of upserts has it.
+        """
+        newest = self._owners[self._starts[codes + 1] - 1]
+        among = chosen[newest]
+        unsure = np.flatnonzero(~among & (newest > chosen.argmax()))
+        if len(unsure):
+            among[unsure] = self._by_all_owners(codes[unsure], chosen)
+        return np.asarray(among)
+
+    def _by_all_owners(self, codes: I64, chosen: Bool) -> Bool:
+        """`among`, by going through all files that have the row."""
         distinct, places = np.unique(codes, return_inverse=True)
         counts = self._starts[distinct + 1] - self._starts[distinct]
         firsts = np.cumsum(counts) - counts

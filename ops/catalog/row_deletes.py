@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from icepuffin.ops.catalog.equality_deletes import deleted_by_equality
 from icepuffin.ops.catalog.live_files import RepeatedFileError
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
@@ -48,6 +48,7 @@ def deleted_by_file(
     deletes: dict[str, tuple[DeleteFile, ...]] = {}
     covering: dict[str, tuple[DeleteFile, list[set[str]]]] = {}
     by_key: dict[str, LiveFile] = {}
+    equality = DeleteKind.EQUALITY  # there may be thousands for each of thousands of files
     alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
         if deletes.setdefault(file.path, file.deletes) != file.deletes:
@@ -57,11 +58,12 @@ def deleted_by_file(
         parts[file.path] = []
         group = alike.setdefault(id(file.deletes), set())
         group.add(file.path)
-        for delete in file.deletes:
+        others = [delete for delete in file.deletes if delete.kind is not equality]
+        if len(others) < len(file.deletes):
+            by_key[file.path] = file
+        for delete in others:
             if delete.kind is DeleteKind.DELETION_VECTOR:
                 parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file))
-            elif delete.kind is DeleteKind.EQUALITY:
-                by_key[file.path] = file
             elif len(group) == 1:
                 covering.setdefault(delete.path, (delete, []))[1].append(group)
     _add_position_deletes(parts, covering.values(), open_store)
@@ -100,8 +102,7 @@ def deleted_of_scanned(
     Files are taken together up to as many rows as they have delete rows, and at least up to `_ROWS_TOGETHER`: so
     reading deletes anew takes less than reading the files, and memory does not grow with the number of files.
     """
-    deletes = {id(delete): delete for group in _by_deletes(files).values() for delete in group[0].deletes}
-    limit = max(_ROWS_TOGETHER, sum(delete.record_count for delete in deletes.values()))
+    limit = max(_ROWS_TOGETHER, sum(delete.record_count for delete in distinct_deletes(files)))
     group_of = np.cumsum([0, *(file.record_count for file in files)])[:-1] // limit
     for _, numbers in groupby(range(len(files)), key=group_of.__getitem__):
         group = [files[number] for number in numbers]
@@ -120,11 +121,11 @@ def deleted_in_group(
     files = tuple(files)
     times = Counter(file.path for file in files)
     groups = _by_deletes(file for file in files if times[file.path] == 1)
+    position = DeleteKind.POSITION
     covered: Counter[str] = Counter()  # data files by position delete file
     for group in groups.values():
-        for delete in group[0].deletes:
-            if delete.kind is DeleteKind.POSITION:
-                covered[delete.path] += len(group)
+        for delete in [delete for delete in group[0].deletes if delete.kind is position]:
+            covered[delete.path] += len(group)
     together = (
         group
         for group in groups.values()

@@ -209,8 +209,7 @@ def test_what_is_kept_is_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch
         assert deleted(file) == [list(range(20))]
         assert equality_deletes._resolved._nbytes <= 2_000
     assert len(equality_deletes._resolved._of_file) == 4
-    names = frozenset({("d", 1), ("d", 2), ("e", 1)})
-    assert equality_deletes._Resolution(names, np.arange(5)).nbytes == 5 * 8 + 3 * 16 + 256
+    assert equality_deletes._Resolution(3, b"d" * 16, np.arange(5)).nbytes == 5 * 8 + 16 + 256
 
 
 def test_files_of_more_rows_than_are_read_at_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +232,25 @@ def test_files_with_other_deletes_of_the_same_keys(folder: Folder) -> None:
     first, second = (folder.deletes(schema, [{"a": key}, {"a": 9}], sequence) for key, sequence in ((1, 2), (2, 3)))
     older, newer = (folder.data(schema, [{"a": 1}, {"a": 2}, {"a": 9}], sequence) for sequence in (1, 2))
     assert deleted(replace(older, deletes=(first, second)), replace(newer, deletes=(second,))) == [[0, 1, 2], [1, 2]]
+
+
+def test_a_history_of_upserts_takes_as_much_per_commit_however_long_it_is(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit deletes the keys that it writes: of a key that all have, one delete file decides, and what is kept
+    of a data file does not grow with its deletes.
+    """
+    monkeypatch.setattr(equality_deletes._KeySet, "_by_all_owners", None)
+    schema, commits = one(LongType()), range(1, 13)
+    keys = [[{"a": -1}, {"a": number % 5}, {"a": 100 + number}] for number in commits]
+    deletes = [folder.deletes(schema, rows, number) for number, rows in zip(commits, keys, strict=True)]
+    files = [
+        folder.data(schema, rows, number, deletes=tuple(deletes[number:]))
+        for number, rows in zip(commits, keys, strict=True)
+    ]
+    expected = [[0, 1]] * 7 + [[0]] * 4 + [[]]
+    assert deleted(*files) == expected
+    assert equality_deletes._resolved._nbytes == sum(8 * len(rows) + 272 for rows in expected[:-1])
 
 
 def test_nan_is_nan_whatever_its_bits(folder: Folder) -> None:
