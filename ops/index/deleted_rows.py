@@ -22,8 +22,10 @@ def deleted_rows(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Deleted row positions of each file, int64, ascending, by path. Paths are distinct.
 
-    runner: where the keys of many rows are read; None for this process. Each task reads the delete files of its files,
-    which is little beside the files: that is why others are not distributed. Raises as `deleted_by_file`.
+    runner: where the keys of many rows are read; None for this process. Each task reads all delete files of its files,
+    at the same time as the others: that takes no longer, but a delete file is requested by up to all tasks. Files
+    without equality deletes are left to this process, which reads each of their delete files once. Raises as
+    `deleted_by_file`.
     """
     compared = [file for file in files if file.has_equality_deletes]
     size = _KEY_BYTES * sum(file.record_count for file in compared)

@@ -117,7 +117,7 @@ def rebuild_tombstoned_shards(
     head = head_of(table, watched_ref)
     if head is None:
         return None
-    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)
+    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref, runner=runner)
     rebuild = plan_rebuild(plan)
     if rebuild is None:
         return None

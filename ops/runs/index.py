@@ -80,7 +80,11 @@ def estimate_refresh(
     storage: StorageConfig,
     watched_ref: str = "main",
 ) -> Estimate:
-    """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session."""
+    """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session.
+
+    So equality deletes that came since the last version are resolved in this process, which reads the keys of all rows
+    that they may be about.
+    """
     definition = _as_defined(table, definition) or definition
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))

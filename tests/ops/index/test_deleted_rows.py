@@ -13,6 +13,7 @@ from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.index import deleted_rows as deleted_rows_module
 from icepuffin.ops.index.deleted_rows import deleted_rows
+from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
@@ -85,10 +86,12 @@ def test_few_rows_are_left_to_the_driver(table: Table) -> None:
     assert not runner.tasks
 
 
-def test_a_refresh_resolves_many_rows_by_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refresh_and_its_upkeep_resolve_many_rows_by_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     head = table.metadata.current_snapshot_id or 0
     runner = SeveralAtOnce()
     monkeypatch.setattr(deleted_rows_module, "SMALL_WORK", 0)
+    assert rebuild_tombstoned_shards(table, DEFINITION, runner=runner, storage=STORAGE) is None
+    assert runner.tasks.pop(RESOLVE) == 3
     report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
     assert (report.action, report.tombstones, report.inserted) == (Action.REFRESHED, len(GONE), 30)
     assert runner.tasks[RESOLVE] == 3
