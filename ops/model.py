@@ -51,6 +51,12 @@ class DeleteFile:
     """What stands in the way of resolving an equality delete; empty where nothing does"""
 
 
+class Deletes(tuple[DeleteFile, ...]):
+    """Deletes of data files, by path and offset, with their fingerprint once it is made: plans compare it often."""
+
+    fingerprint: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """A data file that is live in a snapshot, with the deletes that apply to it there."""

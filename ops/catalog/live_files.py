@@ -27,7 +27,7 @@ from icepuffin.ops.catalog.delete_keys import KeyBounds, KeyRanges, KeySchemas, 
 from icepuffin.ops.catalog.manifests import field_of, live_entries, read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, LiveFiles, SnapshotId
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, Deletes, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 
 ROW_ID = 2147483540
@@ -279,7 +279,7 @@ class _DeleteIndex:
         if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in deletes):
             # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
             deletes = [delete for delete in deletes if delete.kind is not DeleteKind.POSITION]
-        return tuple(sorted(deletes, key=lambda delete: (delete.path, delete.content_offset or 0)))
+        return Deletes(sorted(deletes, key=lambda delete: (delete.path, delete.content_offset or 0))) if deletes else ()
 
 
 class _PartitionDeletes:
@@ -302,16 +302,16 @@ class _PartitionDeletes:
             KeyRanges(key, [delete.bounds.get(key.field_id) for delete in deletes])
             for key in {key.field_id: key for delete in deletes for key in _keys_of(delete)}.values()
         ]
-        self._shared: dict[bytes, tuple[DeleteFile, ...]] = {}
+        self._shared: dict[bytes, Deletes] = {}
 
-    def deletes_of(self, rank: int, data: ManifestEntry) -> tuple[DeleteFile, ...]:
+    def deletes_of(self, rank: int, data: ManifestEntry) -> Deletes:
         """Deletes of the data file whose path has this rank, by path and offset; equal ones are the same object."""
         applies = (self._first <= rank) & (rank < self._end) & ((data.sequence_number or 0) <= self._newest)
         for keys in self._keys:
             applies &= keys.may_meet(data.data_file)
         key = applies.tobytes()
         if key not in self._shared:
-            self._shared[key] = tuple(self._files[applies].tolist())
+            self._shared[key] = Deletes(self._files[applies].tolist())
         return self._shared[key]
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, groupby
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from icepuffin.ops.catalog.equality_deletes import deleted_by_equality
 from icepuffin.ops.catalog.live_files import RepeatedFileError
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
+from icepuffin.ops.model import DeleteFile, DeleteKind, Deletes, LiveFile, distinct_deletes
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
@@ -24,6 +25,8 @@ _FIRST_FILES = 16
 """Files whose deleted rows are found first, where all may not be needed"""
 _ROWS_TOGETHER = 1 << 25
 """Rows of data files whose deleted rows are found together, of 8 bytes each"""
+_NAMES = 1 << 16
+"""Names of delete files that a process keeps"""
 
 
 def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
@@ -162,25 +165,24 @@ def _add_position_deletes(
                 parts[path].append(positions)
 
 
-class _LastFingerprint:
-    """The tuple of deletes that was last fingerprinted: the files of a partition may share one of thousands."""
-
-    pair: tuple[tuple[DeleteFile, ...], bytes] = ((), NO_DELETES)
-
-
 def fingerprint(file: LiveFile) -> bytes:
     """32 bytes, equal for equal sets of deletes; `NO_DELETES` for none. Made from names: delete files never change."""
-    if not file.deletes:
+    deletes = file.deletes
+    if not deletes:
         return NO_DELETES
-    deletes, last = _LastFingerprint.pair
-    if deletes is file.deletes:
-        return last
-    digest = hashlib.sha256()
-    for delete in file.deletes:
-        digest.update(f"{normalize(delete.path)}\0{delete.content_offset}\0{delete.content_length}\n".encode())
-    result = digest.digest()
-    _LastFingerprint.pair = file.deletes, result  # one assignment: threads see a whole pair
+    if isinstance(deletes, Deletes) and deletes.fingerprint is not None:
+        return deletes.fingerprint
+    names = [_name(delete.path, delete.content_offset, delete.content_length) for delete in deletes]
+    result = hashlib.sha256(b"".join(names)).digest()
+    if isinstance(deletes, Deletes):
+        deletes.fingerprint = result
     return result
+
+
+@lru_cache(_NAMES)
+def _name(path: str, offset: int | None, length: int | None) -> bytes:
+    """A delete file as it goes into fingerprints: into those of thousands of data files, maybe."""
+    return f"{normalize(path)}\0{offset}\0{length}\n".encode()
 
 
 def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> npt.NDArray[np.int64]:

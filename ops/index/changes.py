@@ -182,8 +182,10 @@ class LaterDeletes:
         """
         if id(file.deletes) not in self._split:
             limit = self._base.sequence_number
-            older = tuple(delete for delete in file.deletes if delete.sequence_number <= limit)
             later = tuple(delete for delete in file.deletes if delete.sequence_number > limit)
+            older = file.deletes
+            if later:
+                older = tuple(delete for delete in file.deletes if delete.sequence_number <= limit)
             self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
         older_fingerprint, later = self._split[id(file.deletes)]
         return replace(file, deletes=later) if older_fingerprint == self._then(slot) else file

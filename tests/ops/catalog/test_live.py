@@ -1,4 +1,6 @@
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -284,6 +286,27 @@ def test_thousands_of_deletes_of_thousands_of_files_are_shared(monkeypatch: pyte
     monkeypatch.setattr(row_deletes.hashlib, "sha256", lambda *given: hashed.append(1) or real(*given))
     assert len({row_deletes.fingerprint(file) for file in files}) == 1
     assert len(hashed) <= 1
+
+
+def test_a_fingerprint_is_made_once_per_set_of_deletes_and_a_name_once_per_delete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A history of upserts has thousands of sets, of thousands of deletes each, and a plan compares them often."""
+    data = [entry(f"s3://lake/t/data/upsert-{number:05}.parquet", number) for number in range(20)]
+    deletes = [delete(f"s3://lake/t/data/upsert-{number:05}-delete.parquet", None, None) for number in range(20)]
+    newer = [replace(one, file=replace(one.file, sequence_number=number)) for number, one in enumerate(deletes)]
+    index = _DeleteIndex(newer, data)
+    files = [LiveFile(one.data_file.file_path, 1, 1, 1, "PARQUET", deletes=index.deletes_of(one)) for one in data]
+    hashed, named = [], []
+    hash_of, name_of = row_deletes.hashlib.sha256, row_deletes.normalize
+    monkeypatch.setattr(row_deletes.hashlib, "sha256", lambda *given: hashed.append(1) or hash_of(*given))
+    monkeypatch.setattr(row_deletes, "normalize", lambda path: named.append(path) or name_of(path))
+    prints = [[fingerprint(file) for file in files] for _ in range(3)]
+    assert prints[0] == prints[1] == prints[2]
+    assert (len(set(prints[0])), len(hashed), len(named)) == (20, 20, 20)
+    unpickled = pickle.loads(pickle.dumps(files))  # noqa: S301  as tasks get them
+    assert ([fingerprint(file) for file in unpickled], len(hashed)) == (prints[0], 20)
+    assert [fingerprint(replace(file, deletes=tuple(file.deletes))) for file in files] == prints[0]
 
 
 @pytest.mark.parametrize("content", [DataFileContent.DATA, DataFileContent.POSITION_DELETES])
