@@ -52,11 +52,19 @@ class Layout:
 
 
 def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
-    """Sample vectors, train the codebook, and divide its partitions into shards. None where no row has a vector."""
+    """Sample vectors, train the codebook, and divide its partitions into shards. None where no row has a vector.
+
+    Raises DefinitionError where the vectors cannot have codes of `pq_nbits`.
+    """
     definition = plan.definition
     sample = draw_sample(plan, storage)
     if not len(sample):
         return None
+    if definition.vectors == "none" and sample.shape[1] * definition.pq_nbits % 8:
+        raise DefinitionError(
+            f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
+            f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
+        )
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
     least = -(-int(IMBALANCE * rows) // max_shard_rows(definition, sample.shape[1]))
@@ -72,11 +80,6 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     labels, _ = kmeans.assign(sample, codebook, threads=threads)
     pq_codebook = None
     if definition.vectors == "none":
-        if sample.shape[1] * definition.pq_nbits % 8:
-            raise DefinitionError(
-                f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
-                f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
-            )
         m = choose_m(sample.shape[1], definition.pq_m, definition.pq_nbits)
         pq_codebook = train_pq(sample, m, bits=definition.pq_nbits, seed=definition.seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)

@@ -38,7 +38,7 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 
 _RECALL_ADVICE = {
-    "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'). Else ",
+    "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
     "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f32": "To find more, ",
 }

@@ -1,7 +1,9 @@
 """Input that cannot be indexed is named, and nothing is published."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -10,7 +12,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index import Action, materialize_index
+from icepuffin.ops.index import Action, DefinitionError, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
@@ -23,6 +25,15 @@ def test_a_table_without_snapshots_has_none_to_index(table_factory: TableFactory
     table = table_factory()
     with pytest.raises(UnknownSnapshotError):
         materialize_index(table, DEFINITION, 1, runner=LocalRunner(1), storage=STORAGE)
+
+
+def test_codes_of_four_bits_need_an_even_number_of_dimensions(table_factory: TableFactory) -> None:
+    catalog = table_factory().catalog
+    rows = pa.table({"embedding": pa.array([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]], pa.list_(pa.float32()))})
+    odd = catalog.create_table("db.odd", rows.schema)
+    odd.append(rows)
+    with pytest.raises(DefinitionError, match="column embedding has 3: take pq_nbits 8"):
+        index_head(odd, replace(DEFINITION, vectors="none", pq_nbits=4))
 
 
 def test_a_missing_data_file_is_named(table_factory: TableFactory) -> None:
