@@ -232,7 +232,10 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     """Properties, each with the text that stands in the file."""
     absent = [key for key, entry in flattened(value) if entry is None]
     if absent:
-        unset = "`{{ env.X }}` is null where X is not set: set it in the environment, or in the project's `.env`"
+        unset = (
+            "`{{ env.X }}` is null where X is not set: set it in the environment, or in the project's `.env`; "
+            "Dagster's error names X where `{{ env('X') }}` is written"
+        )
         raise ValueError(f"{absent[0]} is null; it takes a text ({unset})")
     return {key: str(entry).lower() if isinstance(entry, bool) else str(entry) for key, entry in flattened(value)}
 
