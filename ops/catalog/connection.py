@@ -200,7 +200,12 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
         return VendingCatalog(name, **_nested(settings))
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
-    return load_catalog(name, **_with_own_client(settings, properties))
+    catalog = load_catalog(name, **_with_own_client(settings, properties))
+    if kind is CatalogType.HIVE:
+        from icepuffin.ops.catalog.hive_client import make_newer_calls  # noqa: PLC0415  thrift, which others do not need
+
+        make_newer_calls()
+    return catalog
 
 
 def _catalog_type(name: str, settings: Mapping[str, Any]) -> CatalogType | None:

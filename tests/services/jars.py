@@ -1,8 +1,8 @@
 """What the tests take from Maven Central: by Ivy, which comes with Spark, so that Java is all it needs.
 
-`artifacts.lock` beside this file pins versions and sha256. Files are kept under `$ICEPUFFIN_CACHE/jars`, by default
-~/.cache/icepuffin/jars. A machine that is meant to work without a network has ICEPUFFIN_OFFLINE=1: tests that
-need what is not there are skipped then; without it they fail.
+`artifacts.lock` and `hive4.lock` beside this file pin versions and sha256. Files are kept under
+`$ICEPUFFIN_CACHE/jars`, by default ~/.cache/icepuffin/jars. A machine that is meant to work without a network has
+ICEPUFFIN_OFFLINE=1: tests that need what is not there are skipped then; without it they fail.
 """
 
 import fcntl
@@ -21,6 +21,7 @@ from tests.services.processes import java
 
 SPARK_JARS = Path(pyspark.__path__[0]) / "jars"
 LOCK = Path(__file__).with_name("artifacts.lock")
+HIVE4_LOCK = LOCK.with_name("hive4.lock")
 ICEBERG = os.environ.get("ICEPUFFIN_ICEBERG", "1.11.0")
 """The Iceberg of the tests' Spark: `make ranges` names others."""
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
@@ -35,9 +36,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ICEPUFFIN_CACHE", Path.home() / ".cache" / "icepuffin")) / "jars"
 
 
-def pinned() -> dict[str, str]:
+def pinned(lock: Path = LOCK) -> dict[str, str]:
     """`group:artifact:version[:classifier]` -> sha256, of everything that the lock names."""
-    lines = (line.split() for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
+    lines = (line.split() for line in lock.read_text().splitlines() if line and not line.startswith("#"))
     return {coordinate: sha256 for sha256, coordinate in lines}
 
 
@@ -71,7 +72,7 @@ def _file_name(coordinate: str) -> str:
 
 
 def _fetch_missing(coordinates: list[str]) -> None:
-    sums = pinned()
+    sums = pinned() | pinned(HIVE4_LOCK)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         (Path(folder) / "ivy.xml").write_text(_ivy_file(coordinates))
         (ivy,) = SPARK_JARS.glob("ivy-*.jar")
@@ -97,7 +98,7 @@ def _fetch_missing(coordinates: list[str]) -> None:
                     f"that need it. Ivy said: {(message + done.stderr)[-3000:]}"
                 )
             if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sums[coordinate]:
-                raise RuntimeError(f"{coordinate} has sha256 {found}, {LOCK.name} says {sums[coordinate]}: not used")
+                raise RuntimeError(f"{coordinate} has sha256 {found}, the lock file says {sums[coordinate]}: not used")
             path.replace(cache_folder() / path.name)
 
 
