@@ -59,7 +59,8 @@ class SketchResult:
 def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
     """Sketch the live rows of some file parts, streaming record batches; one result per file, in their order.
 
-    Memory: a batch and 128 KiB per column and thread, and what is returned: 32 KiB per file and column at most.
+    Memory: a batch and 128 KiB per column and thread, 8 bytes per deleted row where deletes are shared or compare
+    keys, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
     deleted = deleted_in_group(
