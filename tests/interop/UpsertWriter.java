@@ -57,11 +57,12 @@ public class UpsertWriter {
           config.put(prefix + "row-group-check-min-record-count", "1");
         }
       }
-      GenericAppenderFactory factory = new GenericAppenderFactory(table, schema, spec, config, keys, schema, null);
+      GenericFileWriterFactory.Builder builder = writers().dataSchema(schema).writerProperties(config);
       if (keys == null) {
-        rows.add(write(factory, partition, records));
+        rows.add(write(builder.build(), spec, partition, records));
       } else {
-        EqualityDeleteWriter<Record> writer = factory.newEqDeleteWriter(newFile("keys"), FileFormat.PARQUET, partition);
+        GenericFileWriterFactory factory = builder.equalityFieldIds(keys).equalityDeleteRowSchema(schema).build();
+        EqualityDeleteWriter<Record> writer = factory.newEqualityDeleteWriter(newFile("keys"), spec, partition);
         writer.write(records);
         writer.close();
         deletes.add(writer.toDeleteFile());
@@ -121,9 +122,8 @@ public class UpsertWriter {
 
   private void addPositions(RowDelta delta, List<FileScanTask> group, long divisor, long rest) throws IOException {
     FileScanTask first = (FileScanTask) group.get(0);
-    GenericAppenderFactory factory = new GenericAppenderFactory(table.schema(), first.spec());
     PositionDeleteWriter<Record> writer =
-        factory.newPosDeleteWriter(newFile("positions"), FileFormat.PARQUET, first.file().partition());
+        writers().build().newPositionDeleteWriter(newFile("positions"), first.spec(), first.file().partition());
     long count = 0;
     for (FileScanTask task : group) {
       for (Long position : positions(task, divisor, rest)) {
@@ -235,9 +235,9 @@ public class UpsertWriter {
     if (rewritten == 0) {
       return;
     }
-    GenericAppenderFactory factory = new GenericAppenderFactory(table.schema(), table.spec());
+    GenericFileWriterFactory factory = writers().build();
     for (Map.Entry<PartitionKey, List<Record>> one : partitions.entrySet()) {
-      rewrite.addFile(write(factory, (PartitionKey) one.getKey(), (List<Record>) one.getValue()));
+      rewrite.addFile(write(factory, table.spec(), (PartitionKey) one.getKey(), (List<Record>) one.getValue()));
     }
     if (dropDeletes && rewritten == tasks.size()) {
       for (DeleteFile file : deletes.values()) {
@@ -283,8 +283,15 @@ public class UpsertWriter {
     return EncryptedFiles.plainAsEncryptedOutput(newOutput(kind, "parquet"));
   }
 
-  private DataFile write(GenericAppenderFactory factory, StructLike partition, List<Record> rows) throws IOException {
-    DataWriter<Record> writer = factory.newDataWriter(newFile("rows"), FileFormat.PARQUET, partition);
+  private GenericFileWriterFactory.Builder writers() {
+    GenericFileWriterFactory.Builder builder = new GenericFileWriterFactory.Builder(table);
+    return builder.dataFileFormat(FileFormat.PARQUET).deleteFileFormat(FileFormat.PARQUET);
+  }
+
+  private DataFile write(
+      GenericFileWriterFactory factory, PartitionSpec spec, StructLike partition, List<Record> rows)
+      throws IOException {
+    DataWriter<Record> writer = factory.newDataWriter(newFile("rows"), spec, partition);
     writer.write(rows);
     writer.close();
     return writer.toDataFile();
