@@ -6,7 +6,8 @@ import resource
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +22,7 @@ from tests.services.s3proxy import BUCKET, s3proxy
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 STRIDE = 1 if FULL else 11
 """Calls per fault: that every call fails once would take a minute"""
-S3_STRIDE = 1 if FULL else 31
+S3_STRIDE = 1 if FULL else 62
 """Calls to an S3 server per fault. The first is drawn anew in each run"""
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
 _S3_CALLS = (*_CALLS, "read_range", "concat", "now_ms")
@@ -82,16 +83,25 @@ def undisturbed_run(stage: Stage, kind: type[Any]) -> tuple[Outcome, int]:
     return outcome, store.calls
 
 
-def assert_failures_survived(stage: Stage, kind: type[Any], numbers: Sequence[int], undisturbed: Outcome) -> int:
-    """Let each of the numbered calls fail, in a run of its own. Nothing or all of it is published, and all of it by the
+@contextmanager
+def failing_call(kind: type[Any], number: int) -> Iterator[None]:
+    """The call of that number to stores of the kind fails while the block lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        FailingStore(patch, number, kind)
+        yield
+
+
+def assert_failures_survived(
+    stage: Stage, fault: Callable[[int], AbstractContextManager[None]], numbers: Sequence[int], undisturbed: Outcome
+) -> int:
+    """Let the numbered faults happen, each in a run of its own. Nothing or all of it is published, and all of it by the
     next run. Returns how many were tried.
     """
     stage.restore()
     before = read(stage.load())
     for number in numbers:
         stage.restore()
-        with pytest.MonkeyPatch.context() as patch:
-            FailingStore(patch, number, kind)
+        with fault(number):
             try:
                 assert stage.work() == undisturbed, f"{number}: a cache may be lost without a word, a version not"
             except (OSError, IcepuffinError):
@@ -109,7 +119,9 @@ def test_each_call_to_the_store_may_fail(
     stage.restore()
     _, calls = undisturbed_run(stage, LocalStorage)
     numbers = range(1 + list(SCENARIOS).index(scenario), calls + 1, STRIDE)
-    survived["store call failed"] += assert_failures_survived(stage, LocalStorage, numbers, undisturbed[scenario])
+    survived["store call failed"] += assert_failures_survived(
+        stage, partial(failing_call, LocalStorage), numbers, undisturbed[scenario]
+    )
 
 
 @pytest.mark.services
@@ -119,7 +131,9 @@ def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter
         stage = make_stage(folder, "deletes and an append", bucket=f"s3://{BUCKET}/table", storage=storage)
         outcome, calls = undisturbed_run(stage, S3Storage)
         numbers = range(1 + secrets.randbelow(S3_STRIDE), calls + 1, S3_STRIDE)
-        survived["S3 call failed"] += assert_failures_survived(stage, S3Storage, numbers, outcome)
+        survived["S3 call failed"] += assert_failures_survived(
+            stage, partial(failing_call, S3Storage), numbers, outcome
+        )
 
 
 @contextmanager
