@@ -30,7 +30,7 @@ def test_a_failed_download_is_reported_with_what_to_do(empty_cache: Path, monkey
 
 
 def test_what_is_not_the_pinned_file_is_not_used(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jars, "pinned", lambda: {COORDINATE: "0" * 64})
+    monkeypatch.setattr(jars, "pinned", lambda *_: {COORDINATE: "0" * 64})
     with pytest.raises(RuntimeError, match="not used"):
         jars.fetch(COORDINATE)
     assert not list(empty_cache.glob("*.jar"))
