@@ -44,9 +44,9 @@ def collect_garbage(
     cut_off_ms = store.now_ms(f"{location}/{own}") - int(grace.total_seconds() * 1000)
     ours = [
         file
-        for folder in {FilesFolder.METADATA, own}
+        for folder in FilesFolder
         for file in store.list(f"{location}/{folder}")
-        if folder is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
+        if folder is own is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
     ]
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
