@@ -41,9 +41,10 @@ class VersionSizes:
             record = json.loads(text)
             counts = {name: int(record[name]) for name in ("dims", "shards", "rows", "largest")}
             deltas, tombstones = tuple(map(int, record["deltas"])), float(record["tombstones"])
-            return cls(str(record["definition"]), **counts, deltas=deltas, tombstones=tombstones)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             return None
+        is_possible = counts["dims"] > 0 and min(*counts.values(), *deltas) >= 0 and 0 <= tombstones <= 1
+        return cls(str(record["definition"]), **counts, deltas=deltas, tombstones=tombstones) if is_possible else None
 
     @classmethod
     def of(cls, plan: VersionPlan, shard_set: "ShardSet") -> "VersionSizes":
@@ -61,6 +62,8 @@ class VersionSizes:
 
 
 def graph_id(definition: IndexDefinition, field_id: int) -> str:
-    """A hash of what graphs depend on: versions with equal ones can share shards."""
+    """A hash of what graphs and kept columns depend on: a version with an equal one reads new rows alone."""
     identity = replace(definition, field_id=field_id).graph_identity()
+    if definition.filters:
+        identity["filter_ids"] = definition.filter_ids
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

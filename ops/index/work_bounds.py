@@ -80,7 +80,9 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
     total = snapshot_count(snapshot, "total-records")
     if changes is None or total - changes.arriving < SHARED_ENOUGH * total:
         return None
-    return _bounds(definition, base_sizes, changes)
+    bounds = _bounds(definition, base_sizes, changes)
+    reads_whole_shards = definition.vectors == "none" and bounds.written  # whose vectors lie in old data files
+    return None if reads_whole_shards else bounds
 
 
 def _differs(sizes: VersionSizes | None, identity: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -11,6 +12,7 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.snapshots import has_count, snapshot_count, snapshot_rows
+from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, sample_size
 from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
@@ -75,6 +77,10 @@ class _Work:
     """Bytes of memory of what always happens in the run's own process"""
     in_driver: float = 0.0
     """Bytes of memory of tasks that are small enough for the run's own process"""
+    compared: int = 0
+    """Shards whose addresses tasks compare, where the nodes are too many for the run's own process"""
+    comparing: float = 0.0
+    """Bytes of memory of the largest such task"""
 
 
 def run_requirements(
@@ -100,12 +106,15 @@ def run_requirements(
     parts = [_index_work(table, definition, snapshot, rows, engine) for definition in definitions]
     parts += [_sketch_work(snapshot, rows, sketched_columns)] if sketched_columns else []
     shards = sum(work.shards for work in parts)
-    tasks = max((max(work.files, work.shards) for work in parts), default=0)
+    tasks = max((max(work.files, work.shards, work.compared) for work in parts), default=0)
+    large_tasks = max((max(work.files, work.shards) for work in parts), default=0)
+    comparing = max((work.comparing for work in parts), default=0.0)
     task = max((work.task for work in parts), default=0.0)
     driver = max((work.driver for work in parts), default=0.0)
     in_driver = max((work.in_driver for work in parts), default=0.0)
     if engine.uses_spark(rows):
-        workers = min(engine.local_tasks, max(1, tasks)) * (_WORKER_MB + _mib(task))
+        workers = min(engine.local_tasks, max(1, tasks)) * (_WORKER_MB + _mib(comparing))
+        workers += min(engine.local_tasks, max(1, large_tasks)) * _mib(task)
         memory_mb = _PROCESS_MB + engine.jvm_mb + _mib(max(driver, in_driver)) + workers
     else:
         memory_mb = _PROCESS_MB + _mib(max(driver, task))
@@ -150,6 +159,7 @@ def _build_work(definition: IndexDefinition, snapshot: Snapshot, rows: int, dims
         shards=count,
         task=_SHARD_FACTOR * largest,
         driver=max(_SAMPLE_FACTOR * sample, _proof_bytes(largest * rows / size if size else 0, count, engine)),
+        **_comparison(rows, largest * rows / size if size else 0, count),
     )
 
 
@@ -168,7 +178,13 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
         task=task,
         driver=max(proof, matched, _SEARCH_FACTOR * node * nodes if is_local and bounds.written else 0),
         in_driver=min(task, _SHARD_FACTOR * SMALL_WORK * node / (4 * base.dims)),
+        **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )
+
+
+def _comparison(nodes: float, largest: float, shards: int) -> dict[str, Any]:
+    """What tasks do to compare the addresses of all nodes; nothing where there are few."""
+    return {} if nodes <= NODES_AT_ONCE else {"compared": shards, "comparing": _NODE_BYTES * largest}
 
 
 def _proof_bytes(nodes: float, shards: int, engine: Engine) -> float:

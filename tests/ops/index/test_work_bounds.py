@@ -99,6 +99,21 @@ def test_other_sizes_are_not_read(text: str) -> None:
     assert VersionSizes.parse(text) is None
 
 
+@pytest.mark.parametrize(
+    "by_hand", [{"dims": 0}, {"rows": -1}, {"tombstones": float("nan")}, {"largest": float("inf")}]
+)
+def test_sizes_that_cannot_be_are_not_read(by_hand: dict[str, float]) -> None:
+    assert VersionSizes.parse(BASE.text()) == BASE
+    assert VersionSizes.parse(json.dumps({**json.loads(BASE.text()), **by_hand})) is None
+
+
+def test_a_lean_index_whose_shards_are_written_counts_as_a_build(table: Table) -> None:
+    """The vectors of these shards lie in old data files, of which nothing is known here."""
+    lean = replace(DEFINITION, vectors="none")
+    sized(table, replace(BASE, definition=graph_id(lean, 4)))
+    assert bounds(table, lean) is None
+
+
 def test_a_small_append_writes_one_delta_shard_at_most(table: Table) -> None:
     sized(table, BASE)
     assert bounds(table) == RefreshBounds(BASE, arriving=9, removed=0, files=1, largest=29, written=1)
