@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
@@ -82,7 +82,8 @@ class IndexParameter:
         """Raises DefinitionError for a value that is not valid."""
         if value is None and self.default is None:
             return
-        if self.value_type is not str and (isinstance(value, bool) or not isinstance(value, Real)):
+        kind = Integral if self.value_type is int else Real
+        if self.value_type is not str and (isinstance(value, bool) or not isinstance(value, kind)):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
         if not (value in self.choices if self.choices else self.low <= value <= self.high):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")

@@ -113,4 +113,5 @@ class SparkRunner:
         try:
             yield
         finally:
-            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
+            if context._jsc is not None:  # noqa: SLF001  it was stopped: the error of the job remains
+                context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it

@@ -58,7 +58,7 @@ def _parameter_options() -> tuple[click.Option, ...]:
         click.Option(
             [f"--{parameter.name.replace('_', '-')}"],
             type=_parameter_type(parameter),
-            default=parameter.default,
+            default=str(parameter.default) if parameter.choices else parameter.default,
             show_default=True,
             help=parameter.about,
         )
@@ -66,18 +66,22 @@ def _parameter_options() -> tuple[click.Option, ...]:
     )
 
 
-def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str | int]":
+def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str]":
     if parameter.choices:
-        return click.Choice(parameter.choices)
+        return click.Choice([str(choice) for choice in parameter.choices])  # numbers, since Click 8.2 alone
     if parameter.value_type is int:
         return click.IntRange(int(parameter.low), int(parameter.high))
     return click.FloatRange(parameter.low, parameter.high)
 
 
 def _new_definition(**options: Any) -> "IndexDefinition":
-    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 
-    return IndexDefinition(**options)
+    parsed: dict[str, Any] = {
+        name: INDEX_PARAMETERS[name].parse(value) if name in INDEX_PARAMETERS and isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    return IndexDefinition(**parsed)
 
 
 @command.command("create", cls=_WithIndexParameters)

@@ -20,6 +20,9 @@ def test_every_field_but_name_and_column_is_a_parameter() -> None:
 def test_a_parameter_takes_its_limits_and_nothing_beyond(parameter: IndexParameter) -> None:
     for value in parameter.choices or (parameter.low, parameter.high):
         assert getattr(replace(INDEX, **{parameter.name: value}), parameter.name) == value
+    if parameter.value_type is int:
+        with pytest.raises(DefinitionError, match=f"{parameter.name} is .*; it takes {parameter.takes}"):
+            replace(INDEX, **{parameter.name: float(parameter.choices[0] if parameter.choices else parameter.high)})
     for value in ("other", 5) if parameter.choices else (parameter.low - 1, parameter.high + 1, float("nan")):
         with pytest.raises(DefinitionError, match=f"index e: {parameter.name} is .*; it takes {parameter.takes}"):
             replace(INDEX, **{parameter.name: value})
