@@ -106,8 +106,8 @@ def run_requirements(
     parts = [_index_work(table, definition, snapshot, rows, engine) for definition in definitions]
     parts += [_sketch_work(snapshot, rows, sketched_columns)] if sketched_columns else []
     shards = sum(work.shards for work in parts)
-    tasks = max((max(work.files, work.shards, work.compared) for work in parts), default=0)
     large_tasks = max((max(work.files, work.shards) for work in parts), default=0)
+    tasks = max((large_tasks, *(work.compared for work in parts)))
     comparing = max((work.comparing for work in parts), default=0.0)
     task = max((work.task for work in parts), default=0.0)
     driver = max((work.driver for work in parts), default=0.0)

@@ -158,10 +158,11 @@ class RangeSearch:
         pruned = np.isin(np.arange(len(self._live.files)), numbers)
         compared = 0
         for part in growing_groups(len(order)):
-            in_reach = np.zeros(len(order[part]), np.bool_)
+            members = order[part]
+            in_reach = np.zeros(len(members), np.bool_)
             for nearest, farthest in zip(bounds, top.farthest, strict=True):
-                in_reach |= nearest[order[part]] <= farthest
-            group = [FileNumber(number) for number in order[part][in_reach].tolist()]
+                in_reach |= nearest[members] <= farthest
+            group = [FileNumber(number) for number in members[in_reach].tolist()]
             deleted = self._vectors.deleted_in_group(group if matches is None else ())
             for number in group:
                 undecided = np.flatnonzero(bounds[:, number] <= top.farthest)

@@ -103,17 +103,15 @@ def content_hashes(vectors: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     Doubles of a tiny vector would be few floats, or none but zero. So they are scaled first, and the scale is a value.
     """
     with np.errstate(over="ignore"):
-        rounded = np.ascontiguousarray(vectors, np.float32)
+        hashes = content_hash(np.ascontiguousarray(vectors, np.float32))
     if vectors.dtype == np.float64 and vectors.shape[1]:
         largest = np.maximum(vectors.max(axis=1), -vectors.min(axis=1))
         tiny = np.flatnonzero((largest < _SMALLEST_FLOAT) & (largest > 0))
         if len(tiny):
             exponents = np.frexp(largest[tiny])[1][:, None]
             scaled = np.concatenate([np.ldexp(vectors[tiny], -exponents), exponents], axis=1).astype(np.float32)
-            hashes = content_hash(rounded)
             hashes[tiny] = content_hash(scaled)
-            return hashes
-    return content_hash(rounded)
+    return hashes
 
 
 def require_half(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile) -> None:
