@@ -7,12 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.code_sizes import choose_m
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import choose_m, code_bytes, train_pq
+from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index import sizes
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import IMBALANCE, choose_shard_count, sample_size
 from icepuffin.ops.live_rows import read_live
@@ -24,12 +25,6 @@ from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
-_FIXED_BYTES = 4096
-"""Bytes of header, section table and gaps"""
-_BYTES_PER_NODE = 8 + 20 + 5
-"""Bytes per node of content hash, address and offset of its edges, at most"""
-_BYTES_PER_EDGE = 4
-"""Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
 _LARGE = 1e30
 _log = logging.getLogger(__name__)
 
@@ -67,7 +62,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         )
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
-    least = -(-int(IMBALANCE * rows) // max_shard_rows(definition, sample.shape[1]))
+    least = -(-int(IMBALANCE * rows) // sizes.max_shard_rows(definition, sample.shape[1]))
     if shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",
@@ -123,16 +118,6 @@ def measure_routing(
         for slack in PROBE_SLACKS
     ]
     return encode([point for point in points if point.shards < ratios.shape[1]])
-
-
-def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
-    """Rows that one shard can have at most, so that its blob is no larger than readers take."""
-    bits = definition.pq_nbits
-    m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
-    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": code_bytes(m, bits)}[definition.vectors]
-    node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
-    codebook = (4 << bits) * dims if m else 0
-    return max(1, (sizes.MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index import dead_nodes, sizes
-from icepuffin.ops.index import layout as index_layout
 from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import rows_per_shard
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     BuildContext,
@@ -108,7 +106,7 @@ def refresh_shards(
         routed_rows=sum(shard.live_rows for shard in shards[: layout.shards]),
         deltas={shard.shard_id: shard.live_rows for shard in shards[layout.shards :]},
         arriving=matches.unmatched_rows,
-        largest=rows_per_shard(layout.dims, plan.definition.max_degree),
+        largest=sizes.rows_per_shard(layout.dims, plan.definition.max_degree),
     )
     dropped = (*placement.dissolved, *placement.dropped)
     kept = [shard for shard in shards if shard.shard_id not in dropped]
@@ -199,7 +197,7 @@ def _make(
     moved: list[tuple[ShardId, BaseShard]] = []
     rows = 0
     definition = context.plan.definition
-    max_rows = index_layout.max_shard_rows(definition, context.layout.dims)
+    max_rows = sizes.max_shard_rows(definition, context.layout.dims)
     for shard_id, shard in zip(map(ShardId, range(len(kept))), kept, strict=True):
         staged = blocks.get(shard_id, ())
         arriving = sum(count for _, count in staged)

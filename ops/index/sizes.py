@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes
+from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 
 SAMPLE_SHARE = 0.01
@@ -13,6 +15,12 @@ SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
 MAX_BLOB_BYTES = 2**31 - 1
 """Bytes of a blob, at most: no Java reader takes more"""
+_FIXED_BYTES = 4096
+"""Bytes of header, section table and gaps"""
+_BYTES_PER_NODE = 8 + 20 + 5
+"""Bytes per node of content hash, address and offset of its edges, at most"""
+_BYTES_PER_EDGE = 4
+"""Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
 
 BALL_BYTES = 48 * 1024**2
 """Balls of all files of an index without graphs, up to which a file has more than one"""
@@ -36,6 +44,16 @@ def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
 def rows_per_shard(dims: int, max_degree: int) -> int:
     """Rows that one shard should have at most."""
     return SHARD_BYTES // (4 * (dims + max_degree))
+
+
+def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
+    """Rows that one shard can have at most, so that its blob is no larger than readers take."""
+    bits = definition.pq_nbits
+    m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
+    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": code_bytes(m, bits)}[definition.vectors]
+    node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
+    codebook = (4 << bits) * dims if m else 0
+    return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
 def sample_size(total: int) -> int:

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.layout import Layout, max_shard_rows
+from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.sizes import max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.file_balls import BallSet

@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.snapshots import ancestors_from, snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
 from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
-from icepuffin.ops.index.sizes import rows_per_shard
+from icepuffin.ops.index.sizes import max_shard_rows, rows_per_shard
 from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import ShardId
 
@@ -82,7 +82,8 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
         return None
     bounds = _bounds(definition, base_sizes, changes)
     reads_whole_shards = definition.vectors == "none" and bounds.written  # whose vectors lie in old data files
-    return None if reads_whole_shards else bounds
+    is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)  # a build with more shards follows
+    return None if reads_whole_shards or is_too_large else bounds
 
 
 def _differs(sizes: VersionSizes | None, identity: str) -> bool:

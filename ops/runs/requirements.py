@@ -1,6 +1,6 @@
 """What a run for one snapshot needs, from the table's metadata alone: no file is read and nothing is planned."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
 from icepuffin.ops.tasks.runner import SMALL_WORK
+from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
 _PROCESS_MB = 512
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
@@ -71,6 +72,8 @@ class _Work:
     """Data files that are read"""
     shards: int = 0
     """Shards that are written"""
+    sketched: int = 0
+    """Parts of data files that are read for sketches"""
     task: float = 0.0
     """Bytes of memory of its largest task"""
     driver: float = 0.0
@@ -89,14 +92,15 @@ def run_requirements(
     snapshot_id: SnapshotId,
     *,
     engine: Engine,
-    sketched_columns: int = 0,
+    sketches: bool = False,
+    theta_columns: Collection[str] | None = None,
 ) -> RunRequirements:
     """The requirements of a run for a snapshot, from summaries of snapshots and of versions; nothing is read.
 
     A refresh counts what the commits since its base version have changed. Where the summaries do not show that shards
     can be kept, it counts as a build. The dimensions are those of the newest version. Before there is one, the vectors
-    are taken to be twice as large as all data files, which compress them. `sketched_columns`: columns that the run
-    makes theta sketches of.
+    are taken to be twice as large as all data files, which compress them. `sketches`: whether the run makes theta
+    sketches, of `theta_columns` or of all columns that can have one.
     """
     rows = snapshot_rows(table, snapshot_id)
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
@@ -104,10 +108,10 @@ def run_requirements(
         return RunRequirements(rows, 0, 0, 0, 0, _PROCESS_MB)
     file_bytes = snapshot_count(snapshot, "total-files-size")
     parts = [_index_work(table, definition, snapshot, rows, engine) for definition in definitions]
-    parts += [_sketch_work(snapshot, rows, sketched_columns)] if sketched_columns else []
+    parts += [_sketch_work(table, snapshot, rows, theta_columns)] if sketches else []
     shards = sum(work.shards for work in parts)
     large_tasks = max((max(work.files, work.shards) for work in parts), default=0)
-    tasks = max((large_tasks, *(work.compared for work in parts)))
+    tasks = max((large_tasks, *(max(work.compared, work.sketched) for work in parts)))
     comparing = max((work.comparing for work in parts), default=0.0)
     task = max((work.task for work in parts), default=0.0)
     driver = max((work.driver for work in parts), default=0.0)
@@ -192,10 +196,11 @@ def _proof_bytes(nodes: float, shards: int, engine: Engine) -> float:
     return _NODE_BYTES * nodes * min(engine.threads, shards)
 
 
-def _sketch_work(snapshot: Snapshot, rows: int, columns: int) -> _Work:
-    """A sketch per data file and column, as bytes and as hashes. The files that are new are not known here."""
+def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collection[str] | None) -> _Work:
+    """A sketch per data file and column, as bytes and as hashes."""
     hashes = min(rows, DEFAULT_K * snapshot_count(snapshot, "total-data-files"))
-    return _Work(driver=2 * 8 * hashes * columns)
+    count = len(table.schema().fields if columns is None else columns)
+    return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=2 * 8 * hashes * count)
 
 
 def _dimensions(table: Table, index: str) -> int:

@@ -23,7 +23,7 @@ from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
 
-_MAX_ANCESTORS = 100
+MAX_ANCESTORS = 100
 """Number of ancestors whose statistics are read"""
 _MAX_FILE_LISTS = 4
 """Number of ancestors whose file lists are read in search of one since which files were only added"""
@@ -40,7 +40,7 @@ class Extension:
 
 def nearest_ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
     """The snapshot's ancestors whose statistics are read, nearest first, as far as they have not expired."""
-    return islice(ancestors_from(table, snapshot.parent_snapshot_id), _MAX_ANCESTORS)
+    return islice(ancestors_from(table, snapshot.parent_snapshot_id), MAX_ANCESTORS)
 
 
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:

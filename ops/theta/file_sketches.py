@@ -34,6 +34,9 @@ FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 BUDGET_BYTES = 256 << 20
 """Budget of the file sketches of a snapshot, in bytes; beyond it those of the shortest files are left out"""
 
+PART_ROWS = 1 << 20
+"""Rows per part of a file, about, into which a longer file is cut at row groups, so that several cores read one file"""
+
 _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""
 

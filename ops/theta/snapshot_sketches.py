@@ -11,14 +11,11 @@ from icepuffin.ops.tasks.theta import FilePart, SketchResult, plan_tasks, sketch
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import Places
 from icepuffin.ops.theta.estimate import estimate_work
-from icepuffin.ops.theta.file_sketches import FileKey
+from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey
 from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, find_missing
 from icepuffin.ops.theta.report import ThetaEstimate
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
-
-PART_ROWS = 1 << 20
-"""Rows per part of a file, about, into which a longer file is cut at row groups, so that several cores read one file"""
 
 
 @dataclass(frozen=True, slots=True)

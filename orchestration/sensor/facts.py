@@ -206,10 +206,15 @@ def job_tags(spec: TableSpec) -> dict[str, str]:
 
 def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[str, str]:
     """Tags of a run for one snapshot: what it needs, and the tags of the settings with these numbers."""
-    columns = spec.settings.theta_columns
-    sketched = len(table.schema().fields if columns is None else columns) if spec.settings.theta_sketches else 0
-    snapshot_id = SnapshotId(int(key))
-    numbers = asdict(run_requirements(table, spec.indexes, snapshot_id, engine=engine, sketched_columns=sketched))
+    required = run_requirements(
+        table,
+        spec.indexes,
+        SnapshotId(int(key)),
+        engine=engine,
+        sketches=spec.settings.theta_sketches,
+        theta_columns=spec.settings.theta_columns,
+    )
+    numbers = asdict(required)
     return {
         **{key: _tag_text(with_numbers(value, numbers)) for key, value in spec.settings.run_tags.items()},
         **job_tags(spec),

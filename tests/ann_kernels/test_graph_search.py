@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels import product_quantization, vamana
 from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.code_sizes import choose_m
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import FloatSpace
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
@@ -225,16 +226,16 @@ def test_two_codes_of_a_byte_add_what_their_codewords_do(metric: Metric) -> None
 
 @pytest.mark.parametrize(("dims", "m", "bits"), [(384, 96, 4), (128, 64, 4), (6, 6, 4), (26, 26, 4), (194, 2, 4)])
 def test_codes_of_four_bits_fill_whole_bytes(dims: int, m: int, bits: int) -> None:
-    assert product_quantization.choose_m(dims, bits=bits) == m
+    assert choose_m(dims, bits=bits) == m
     with pytest.raises(KernelError, match=f"{dims + 1} dimensions cannot be cut into codes of 4 bits"):
-        product_quantization.choose_m(dims + 1, bits=bits)
+        choose_m(dims + 1, bits=bits)
     with pytest.raises(KernelError, match="3 codes of 4 bits do not fill whole bytes"):
         product_quantization.train_pq(clustered(40, 6), 3, bits=4, seed=0)
 
 
 @pytest.mark.parametrize(("dims", "m"), [(384, 48), (128, 32), (100, 25), (7, 7), (13, 13), (97, 1)])
 def test_the_number_of_sub_quantizers_divides_the_dimensions(dims: int, m: int) -> None:
-    assert product_quantization.choose_m(dims) == m
+    assert choose_m(dims) == m
 
 
 def test_bad_vectors_are_refused_at_the_boundary() -> None:

@@ -33,10 +33,7 @@ from icepuffin.ops.runs.requirements import run_requirements
 
 table = open_catalog("m", json.loads(sys.argv[1])).load_table("db.t")
 engine = Engine(spark_conf={}, threads=2, driver_only_rows=0)
-columns = len(table.schema().fields)
-needed = run_requirements(
-    table, list_definitions(table), head_of(table, "main"), engine=engine, sketched_columns=columns
-)
+needed = run_requirements(table, list_definitions(table), head_of(table, "main"), engine=engine, sketches=True)
 report = icepuffin.refresh(table, threads=2).indexes["e"]
 peak_kb = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
 print(report.action, needed.memory_mb, int(peak_kb) // 1024)

@@ -231,11 +231,30 @@ def test_tasks_that_compare_the_addresses_of_all_shards_count(indexed: Table, mo
 
 def test_sketches_and_columns_for_conditions_count(lake: Lake, indexed: Table) -> None:
     table, snapshot_id = lake.catalog.load_table("demo.packages"), SnapshotId(lake.head())
-    sketched = run_requirements(table, [], snapshot_id, engine=LOCAL, sketched_columns=2_000_000)
+    sketched = run_requirements(table, [], snapshot_id, engine=LOCAL, sketches=True, theta_columns=["id"] * 2_000_000)
     assert sketched.memory_mb == 512 + int(np.ceil(16 * 120 * 2_000_000 / MIB))
     filtered = needs(indexed, replace(DEFINITION, filters=("id", "embedding")))
     assert filtered.new_rows == 1_010_000, "columns that the version lacks are read from all files"
     assert filtered.memory_mb >= 512 + int(np.ceil((128 * 1_000_000 + (64 + 512) * 1_010_000) / MIB))
+
+
+def test_sketches_read_the_files_that_are_new_since_the_last_ones(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=3)
+    three = Engine(spark_conf={"spark.master": "local[3]"}, threads=1, driver_only_rows=0)
+
+    def sketching(**columns: tuple[str, ...]) -> RunRequirements:
+        head = SnapshotId(lake.head())
+        return run_requirements(lake.table, [], head, engine=three, sketches=True, theta_columns=columns.get("of"))
+
+    jvm = 512 + 1024 + 384
+    assert (sketching().tasks, sketching().memory_mb) == (3, jvm + 3 * 256 + 1), "all files; their sketches take 1 MiB"
+    refresh(lake.table, sketches=True)
+    lake.append()
+    assert (sketching().tasks, sketching().memory_mb) == (1, jvm + 256 + 1)
+    assert sketching(of=("id",)).tasks == 1
+    assert sketching(of=("embedding",)).tasks == 4, "no file has a sketch of it yet"
+    lake.table.delete("id < 5")
+    assert sketching().tasks == 4
 
 
 def test_an_index_without_graphs_needs_room_for_its_balls(lake: Lake) -> None:

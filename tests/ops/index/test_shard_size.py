@@ -9,10 +9,13 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import find_snapshot, head_of
 from icepuffin.ops.index import Action, sizes
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.layout import max_shard_rows
+from icepuffin.ops.index.sizes import max_shard_rows
 from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.work_bounds import refresh_bounds
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -55,6 +58,7 @@ def test_what_grows_over_its_shards_is_built_anew_with_more(table: Table, deltas
     table.append(make_rows(150, 260))
     assert index_head(table, definition).action is Action.REFRESHED
     table.append(make_rows(260, 380))
+    assert refresh_bounds(table, definition, find_snapshot(table, head_of(table, "main") or SnapshotId(0))) is None
     report = index_head(table, definition)
     assert (report.action, report.shards, report.rows) == (Action.BUILT, 2, 380)
     assert "no room" in report.reason

@@ -30,9 +30,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta import materialize_theta_sketches, packs, read_ndv
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.work_bounds import parts_to_sketch
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
@@ -164,14 +166,17 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatc
         history.change()
         snapshot_id = current(table) if step % 3 else history.random.choice(history.snapshots())
         names = [field.name for field in table.schema().fields]
+        names = names if step % 2 else history.random.sample(names, 3)
+        most_parts = parts_to_sketch(table, find_snapshot(table, SnapshotId(snapshot_id)), names if step % 3 else None)
         report = materialize_theta_sketches(
             table,
             snapshot_id,
             runner=ThreadlessRunner(),
             storage=STORAGE,
-            columns=names if step % 2 else None,
+            columns=names if step % 3 else None,
             budget_bytes=history.random.choice([0, 2_000, BUDGET_BYTES]),
         )
+        assert report.files_sketched <= most_parts
         entries = read_ndv(table, snapshot_id).entries
         then = table.schemas()[table.metadata.snapshot_by_id(snapshot_id).schema_id or 0]  # type: ignore[union-attr]
         rows = table.scan(snapshot_id=snapshot_id).to_arrow().rename_columns([field.name for field in then.fields])
