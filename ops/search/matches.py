@@ -6,7 +6,7 @@ only the columns of the condition are read.
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -53,6 +53,11 @@ class Matches:
     @property
     def count(self) -> int:
         return sum(len(positions) for positions in self.positions.values())
+
+    def in_files(self, files: Iterable[FileNumber]) -> "Matches":
+        """The matches in some of the files."""
+        positions = {number: self.positions[number] for number in files if number in self.positions}
+        return Matches(positions, self.files_read, self.how)
 
     def mask(self, files: I64, positions: I64) -> Bool:
         """bool[N]: whether the row at each (file number, position) matches."""

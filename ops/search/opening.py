@@ -34,6 +34,7 @@ from icepuffin.ops.index.version_reader import OpenVersion, open_versions, share
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.file_scans import TaskChoice
 from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion, load_balls, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen
@@ -46,7 +47,7 @@ from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.threads import thread_count
 from icepuffin.puffin.errors import PuffinError
 
-_BALLS = "the index has no graphs: data files in reach are read here"
+_BALLS = "the index has no graphs"
 _MAX_VERSIONS_OPENED = 16
 """Versions that are opened for a snapshot without its own: those of the snapshots nearest to it in the history"""
 
@@ -95,9 +96,10 @@ def open_index(
     threads : int, optional
         Threads of this process. Default: one per core.
     runner : TaskRunner, optional
-        Such as `SparkRunner(session)`: its tasks search an index that is too large for this process.
+        Such as `SparkRunner(session)`: its tasks search an index that is too large for this process, and read data
+        files where there is much to compare.
     in_process_mb : int
-        Size of an index, in MiB, over which the runner searches it.
+        Size of an index, and of the vectors of data files to compare, in MiB, over which the runner is used.
     recall_sample : float
         Share of the queries that are answered exactly, too, in the background: `IndexReader.stats` has their recall.
         Default: none.
@@ -191,7 +193,15 @@ def _open(
     reopen = _reopen(frozen, snapshot, index, again)
     reload = partial(again, copy(frozen)) if on_demand else None
     return IndexReader(
-        target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen, reload=reload, sampler=sampler
+        target,
+        choice,
+        stale=stale,
+        threads=workers,
+        tasks=TaskChoice(runner, in_process_mb),
+        opening=opening,
+        reopen=reopen,
+        reload=reload,
+        sampler=sampler,
     )
 
 

@@ -5,24 +5,20 @@ the index where it holds them unrounded, and from the data files elsewhere.
 Under cosine the index holds directions that were rounded to f32. What they leave in doubt, the data files decide.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.arrays import F64, I64, Bool
-from icepuffin.ann_kernels.exact_distances import pair_distances
-from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
+from icepuffin.ann_kernels.arrays import F64, Bool
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import ExactTopK
-from icepuffin.ops.addresses import addresses_of, rows_at
-from icepuffin.ops.catalog.row_deletes import growing_groups
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits
+from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, merge_sorted
+from icepuffin.ops.search.file_scans import IN_PROCESS, FileScans, FilesRead
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.pruning import FilePruner
@@ -30,10 +26,9 @@ from icepuffin.ops.search.result import Certificate, Profile, Pruning
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.search.threshold_scan import hits_within
 from icepuffin.ops.stage_clock import StageClock
 
-_PAIRS_PENDING = 1 << 20
-"""Pairs of query and row that a search with a limit collects before it keeps the nearest ones"""
 _SLACK = 1 + 1e-9
 """Ratio of a bound to the distance that it is made from, for sums in another order"""
 
@@ -50,6 +45,10 @@ class RangeHits:
     reachable: Bool
     """bool[files]: live files that were not pruned"""
     pruning: Pruning
+    tier: str
+    """Tier as `Profile.tier` has it"""
+    where: str
+    """Place of the vectors that were compared, in words"""
     warnings: tuple[str, ...]
 
 
@@ -65,12 +64,18 @@ class CertifiedHits:
     read: int
     """Rows of the data files that were read for the proof"""
     bytes_read: int
+    tier: str
+    """Tier of the proof as `Profile.tier` has it"""
+    where: str
+    """Place of the vectors that were compared for the proof, in words"""
     warnings: tuple[str, ...] = ()
 
     def profile(self, first: Profile) -> Profile:
         """The profile of the whole search, from that of its first answer."""
         return replace(
             first,
+            tier=first.tier if self.tier == IN_PROCESS else self.tier,
+            tier_why=f"{first.tier_why}; of the proof: {self.where}",
             strategy=f"{first.strategy} + certified",
             distances=first.distances + self.compared,
             tail_rows=first.tail_rows + self.read,
@@ -89,14 +94,24 @@ class NearestRows:
     pruning: Pruning
     compared: int
     """Rows whose vectors were compared"""
+    tier: str
+    """Tier as `Profile.tier` has it"""
+    where: str
+    """Place where data files were read, in words"""
     warnings: tuple[str, ...] = ()
 
     def profile(self, first: Profile, *, complete: bool) -> Profile:
         """The profile of the search, from one that lacks the proof. There is none unless all live rows are `complete`ly
         in these files.
         """
-        certificate = self.certificate if complete else None
-        return replace(first, strategy="pruned scan", pruning=self.pruning, certificate=certificate)
+        return replace(
+            first,
+            strategy="pruned scan",
+            pruning=self.pruning,
+            certificate=self.certificate if complete else None,
+            tier=self.tier,
+            tier_why=f"the index has no graphs: {self.where}",
+        )
 
 
 class RangeSearch:
@@ -109,8 +124,10 @@ class RangeSearch:
         vectors: VectorSource,
         tail: Sequence[FileNumber],
         rows: RowReader,
+        files: FileScans,
     ) -> None:
         self._rows = rows
+        self._files = files
         self._live = target.live
         self._vectors = vectors
         self._pruner = FilePruner(target, choice)
@@ -140,6 +157,8 @@ class RangeSearch:
             compared=answer.compared * len(queries),
             read=answer.read,
             bytes_read=meter.bytes + self._vectors.value_bytes * answer.read * queries.shape[1],
+            tier=answer.tier,
+            where=answer.where,
             warnings=answer.warnings,
         )
 
@@ -154,32 +173,30 @@ class RangeSearch:
         matching = (number for number in self._scanned if matches is None or number in matches.positions)
         numbers = np.array(list(matching), np.intp)
         order = numbers[np.argsort(bounds.min(axis=0, initial=np.inf)[numbers], kind="stable")]
-        top = ExactTopK(queries, k, self._vectors.metric)
+        best = Candidates.none(len(queries), k)
         pruned = np.isin(np.arange(len(self._live.files)), numbers)
-        compared = 0
-        for part in growing_groups(len(order)):
-            members = order[part]
+        compared, read = 0, FilesRead()
+        for part in self._files.groups(len(order)):
+            members, farthest = order[part], best.distances[:, -1]
             in_reach = np.zeros(len(members), np.bool_)
-            for nearest, farthest in zip(bounds, top.farthest, strict=True):
-                in_reach |= nearest[members] <= farthest
-            group = [FileNumber(number) for number in members[in_reach].tolist()]
-            deleted = self._vectors.deleted_in_group(group if matches is None else ())
-            for number in group:
-                undecided = np.flatnonzero(bounds[:, number] <= top.farthest)
-                bounds[undecided, number] = self._pruner.refined(queries[undecided], number)
-                if (bounds[undecided, number] > top.farthest[undecided]).all():
-                    continue
-                pruned[number] = False
-                for rows in self._vectors.rows([number], queries.shape[1], matches, skipped, deleted):
-                    top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
-                    compared += len(rows.positions)
-        addresses, distances = top.result()
+            for nearest, last in zip(bounds, farthest, strict=True):
+                in_reach |= nearest[members] <= last
+            members = members[in_reach]
+            group, least = [FileNumber(number) for number in members.tolist()], bounds[:, members]
+            scan = self._files.nearest(queries, k, group, least, farthest, matches, self._pruner.refined, read)
+            bounds[:, members] = least
+            best = merge_sorted([best, scan.candidates], k)
+            pruned[list(scan.files)] = False
+            compared += scan.compared
+            skipped.add(scan.skipped.count, scan.skipped.first)
         pruned_from = bounds.min(axis=1, initial=np.inf, where=pruned)
         return NearestRows(
-            candidates=Candidates(*rows_at(addresses), distances),
-            certificate=Certificate(tuple(distances[:, -1].tolist()), tuple(pruned_from.tolist())),
+            candidates=best,
+            certificate=Certificate(tuple(best.distances[:, -1].tolist()), tuple(pruned_from.tolist())),
             pruning=self._pruner.saved(pruned),
             compared=compared,
+            tier=read.tier,
+            where=self._files.where(read),
             warnings=unreadable,
         )
 
@@ -187,11 +204,6 @@ class RangeSearch:
     def shards(self) -> int:
         """Number of shards that are compared."""
         return len(self._version.shards) if self._version else 0
-
-    @property
-    def where(self) -> str:
-        """Place of the vectors that are compared, in words."""
-        return "the index is in this process's memory" if self._version else "the data files in reach are read here"
 
     def find(
         self,
@@ -209,19 +221,32 @@ class RangeSearch:
         directions = self._version is not None and thresholds.metric is Metric.COSINE
         reachable, pruning, unreadable = self._pruner.reachable(queries, thresholds)
         clock.lap("prune")
-        files, skipped = [number for number in self._scanned if reachable[number]], SkippedRows()
+        files, read = [number for number in self._scanned if reachable[number]], FilesRead()
         indexed = index_rows(self._version, reachable, matches) if self._version else ()
-        scanned = self._vectors.rows(files, queries.shape[1], matches, skipped)
+        # directions of the index are rounded: what they leave in doubt is resolved for all rows together
+        limits, most = (thresholds.widened(queries.shape[1]), None) if directions else (thresholds, limit)
+        hits, compared = hits_within(queries, limits, indexed, most)
+        scan = self._files.within(queries, limits, files, matches, most, read)
+        hits = Hits.ranked([hits, scan.hits], most)
         if directions:
-            widened = thresholds.widened(queries.shape[1])
-            hits, compared = _hits_within(queries, widened, chain(indexed, scanned), None)
             distances = DistanceReader(queries, self._rows, self._vectors.field_id, thresholds.metric, meter)
             hits = resolve_rounding(hits, thresholds, limit, distances)
-        else:
-            hits, compared = _hits_within(queries, thresholds, chain(indexed, scanned), limit)
         clock.lap("compare")
-        read = sum(self._live.files[number].record_count for number in files)
-        return RangeHits(hits, compared, read, reachable, pruning, (*unreadable, *skipped.warnings))
+        return RangeHits(
+            hits=hits,
+            compared=compared + scan.compared,
+            read=sum(self._live.files[number].record_count for number in files),
+            reachable=reachable,
+            pruning=pruning,
+            tier=read.tier,
+            where=self._where(read),
+            warnings=(*unreadable, *scan.skipped.warnings),
+        )
+
+    def _where(self, read: FilesRead) -> str:
+        """Place of the vectors that were compared, in words."""
+        files = self._files.where(read)
+        return f"the index is in this process's memory; {files}" if self._version else files
 
 
 def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> Iterator[RowVectors]:
@@ -262,40 +287,3 @@ def resolve_rounding(hits: Hits, thresholds: RangeThresholds, limit: int | None,
     resolved[rows] = distances.read(hits.queries[rows], hits.files[rows], hits.positions[rows])
     within = np.flatnonzero(thresholds.admit(hits.queries, resolved))
     return Hits.ranked([replace(hits.take(within), distances=resolved[within])], limit)
-
-
-def _hits_within(
-    queries: F64, thresholds: RangeThresholds, batches: Iterable[RowVectors], limit: int | None
-) -> tuple[Hits, int]:
-    """(rows that meet the thresholds, by query, nearest first; number of rows compared).
-
-    `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, per query. Memory: all rows that meet the
-    thresholds; with a limit that many per query, and `_PAIRS_PENDING`.
-    """
-    hits, compared, pending = [Hits.none()], 0, 0
-    for batch in batches:
-        compared += len(batch.positions)
-        vectors, raw = (batch.vectors, False) if batch.raw is None else (batch.raw, True)
-        for query, row in _near_pairs(queries, batch, thresholds):
-            distances = pair_distances(queries, vectors, query, row, thresholds.metric, raw=raw)
-            hit = np.flatnonzero(thresholds.admit(query, distances))
-            rows = row[hit]
-            hits.append(Hits(query[hit], np.zeros_like(hit), batch.files[rows], batch.positions[rows], distances[hit]))
-            pending += len(hit)
-            if limit is not None and pending > max(_PAIRS_PENDING, limit * len(queries)):
-                hits, pending = [Hits.ranked(hits, limit)], 0
-    return Hits.ranked(hits, limit), compared
-
-
-def _near_pairs(queries: F64, batch: RowVectors, thresholds: RangeThresholds) -> Iterator[tuple[I64, I64]]:
-    """(query, row) pairs that may meet the thresholds, by lower bounds of their distances."""
-    distances = thresholds.distances
-    if thresholds.metric is not Metric.INNER_PRODUCT:
-        if (distances < 0).all():
-            return  # no row is that near
-        distances = np.maximum(distances, 0.0)
-    for rows, bound_of in bounds_of(batch.vectors, len(queries), thresholds.metric, rounded=batch.raw is not None):
-        for first in range(0, len(queries), QUERIES_AT_ONCE):
-            block = slice(first, first + QUERIES_AT_ONCE)
-            query, row = np.nonzero(bound_of(queries[block]).may_be_within(distances[block]))
-            yield query + first, rows[row]

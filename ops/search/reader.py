@@ -27,6 +27,7 @@ from icepuffin.ops.search.attributes import Attributes, find_matches_by_attribut
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
@@ -73,6 +74,7 @@ class IndexReader:
         *,
         stale: StalePolicy,
         threads: int,
+        tasks: TaskChoice | None = None,
         opening: OpeningCost | None = None,
         reopen: Reopen | None = None,
         reload: Callable[[], "IndexReader"] | None = None,
@@ -85,6 +87,7 @@ class IndexReader:
         self._choice = choice
         self._stale = stale
         self._threads = threads
+        self._tasks = tasks or TaskChoice()
         self._opening = opening
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
@@ -106,7 +109,8 @@ class IndexReader:
         self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
         self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded)
-        self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows)
+        files = FileScans(self._vectors, self._tasks)
+        self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows, files)
         loaded = choice.loaded
         self._tier: Tier = (
             loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, self._vectors, self._threads)
@@ -383,7 +387,8 @@ class IndexReader:
             condition=matches.how if matches else "",
             pruning=answer.pruning,
             queries=len(vectors),
-            tier_why=self._range_search.where,
+            tier=answer.tier,
+            tier_why=answer.where,
             bytes_read={
                 "compare": self._vectors.value_bytes * answer.compared * vectors.shape[1] + settle_meter.bytes,
                 "rows": row_meter.bytes,
@@ -600,7 +605,14 @@ class IndexReader:
         if self._stale is StalePolicy.FAIL:
             raise error
         choice = VersionChoice(None, None, "the version that was opened cannot be read any more", (str(error),))
-        return IndexReader(self._target, choice, stale=StalePolicy.EXACT, threads=self._threads, opening=self._opening)
+        return IndexReader(
+            self._target,
+            choice,
+            stale=StalePolicy.EXACT,
+            threads=self._threads,
+            tasks=self._tasks,
+            opening=self._opening,
+        )
 
     def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
         version = self.version

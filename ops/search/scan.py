@@ -1,6 +1,6 @@
 """Exact search by reading rows, of a whole snapshot or of its freshness tail. Streams; never holds the table."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,14 @@ class SkippedRows:
         self.count = 0
         self.first = ""
         """File, row and fault of the first row without a distance"""
+
+    @classmethod
+    def of(cls, parts: Iterable["SkippedRows"]) -> "SkippedRows":
+        """All of them together."""
+        whole = cls()
+        for part in parts:
+            whole.add(part.count, part.first)
+        return whole
 
     def add(self, count: int, first: str) -> None:
         self.count += count
@@ -169,6 +177,60 @@ def scan(
         compared += len(rows.positions)
     addresses, distances = top.result()
     return Candidates(*rows_at(addresses), distances), compared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NearestScan:
+    """The k nearest rows of some data files, and the work of finding them."""
+
+    candidates: Candidates
+    compared: int
+    """Rows whose vectors were compared"""
+    files: tuple[FileNumber, ...]
+    """Files that were read"""
+    skipped: SkippedRows
+
+
+def scan_in_reach(
+    queries: F64,
+    k: int,
+    source: VectorSource,
+    files: Sequence[FileNumber],
+    bounds: F64,
+    farthest: F64,
+    matches: Matches | None,
+    refined: Callable[[F64, FileNumber], F64] | None = None,
+) -> NearestScan:
+    """The k nearest live rows (that match) of some live files, which are read in order. A file is not read where k rows
+    of those before it, or other rows, rule it out for each query.
+
+    Parameters
+    ----------
+    queries : f64 [Q, D]
+        Prepared.
+    bounds : f64 [Q, files]
+        Distances that no row of a file is under. Those that are refined are replaced.
+    farthest : f64 [Q]
+        Distances within which there are k rows in other files; inf where there are fewer.
+    refined : callable, optional
+        From some of the queries and a file to bounds that may be higher.
+    """
+    top = ExactTopK(queries, k, source.metric)
+    deleted = source.deleted_in_group(files if matches is None else ())
+    skipped, read, compared = SkippedRows(), [], 0
+    for number, nearest in zip(files, bounds.T, strict=True):
+        limits = np.minimum(farthest, top.farthest)
+        undecided = np.flatnonzero(nearest <= limits)
+        if refined is not None:
+            nearest[undecided] = refined(queries[undecided], number)
+        if (nearest[undecided] > limits[undecided]).all():
+            continue
+        read.append(number)
+        for rows in source.rows([number], queries.shape[1], matches, skipped, deleted):
+            top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
+            compared += len(rows.positions)
+    addresses, distances = top.result()
+    return NearestScan(Candidates(*rows_at(addresses), distances), compared, tuple(read), skipped)
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:

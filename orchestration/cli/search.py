@@ -106,7 +106,9 @@ class SearchArguments:
 )
 @click.option("--certified", is_flag=True, help="Prove the answer: compare every row that the index cannot rule out.")
 @click.option(
-    "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
+    "--spark",
+    is_flag=True,
+    help="Search an index, and read data files, of more than [spark] in_process_mb by tasks on Spark, not here.",
 )
 @click.option("--explain", is_flag=True, help="Show how the answer was made: path, parameters, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, separated by commas. [default: all but nested ones]")

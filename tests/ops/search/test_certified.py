@@ -12,15 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.search.file_scans import FileShare
+from icepuffin.ops.search.scan import VectorSource, scan_in_reach
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
+from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
 
 ROWS_PER_FILE = 100
 BALLS = [("l2", "balls"), ("cosine", "balls")]
@@ -67,7 +71,7 @@ def readers(table: Table) -> dict[tuple[str, str, str], IndexReader]:
             table,
             definition_of(metric, vectors),
             storage=STORAGE,
-            **({"runner": LocalRunner(1), "in_process_mb": 0} if tier == "distributed" else {}),
+            **({"runner": SeveralAtOnce(), "in_process_mb": 0} if tier == "distributed" else {}),
         )
         for metric, vectors in INDEXES
         for tier in ("in-process", "distributed")
@@ -139,6 +143,46 @@ def test_files_out_of_reach_are_pruned(table: Table, readers: dict[tuple[str, st
         assert pruning.files_pruned == 3  # files that the index lacks have no balls
         assert "the last row is at" in result.explain()
         assert result.profile.strategy == ("pruned scan" if vectors == "balls" else "beam + certified")
+
+
+def test_tasks_read_the_files_in_reach_and_no_others(table: Table) -> None:
+    """A file at a time, then two, then four: what was read rules out the rest, which no task gets."""
+    runner = LabelRecorder()
+    reader = open_index(table, definition_of("l2", "balls"), storage=STORAGE, runner=runner, in_process_mb=0)
+    query = np.asarray(CENTERS[0] + 0.05, np.float32)
+    profile = reader.search(query, 5, columns=["id"]).profile
+    assert runner.jobs == ["scan files", "scan files"]
+    shares = [task for task in runner.tasks if isinstance(task, FileShare)]
+    assert [len(share.files) for share in shares] == [1, 1, 1]
+    assert profile.tier == "distributed"
+    assert profile.tier_why == (
+        "the index has no graphs: data files read by tasks: 3, here: 0; tasks take over 0 MiB of vectors"
+    )
+    local_profile = open_index(table, definition_of("l2", "balls"), storage=STORAGE).search(query, 5).profile
+    assert (profile.pruning, profile.certificate) == (local_profile.pruning, local_profile.certificate)
+    assert profile.tail_rows == local_profile.tail_rows
+
+
+def test_tasks_of_several_files_rule_out_some_of_them(table: Table) -> None:
+    """By the rows that were found in others, and by their own."""
+    vectors = VectorSource(live_files(table, table.metadata.current_snapshot_id or 0), table.schema(), 4, Metric.L2,
+                           STORAGE, DIMS)  # fmt: skip
+    query, bounds = np.array([CENTERS[0]]), np.array([[0.0, 1e6, 1e6]])
+    files = [FileNumber(number) for number in (0, 1, 2)]
+    alone = scan_in_reach(query, 3, vectors, files, bounds, np.array([np.inf]), None)
+    assert alone.files == (0,)
+    others = scan_in_reach(query, 3, vectors, files[1:], bounds[:, 1:], alone.candidates.distances[:, -1], None)
+    assert (others.files, others.compared) == ((), 0)
+
+
+def test_few_rows_are_read_in_this_process(table: Table) -> None:
+    runner = LabelRecorder()
+    for metric, vectors in INDEXES:
+        reader = open_index(table, definition_of(metric, vectors), storage=STORAGE, runner=runner)
+        result = reader.search(CENTERS[0], 5, certified=True)
+        assert reader.within(CENTERS[0], 1.0).profile.tier == result.profile.tier == "in-process"
+    assert runner.jobs == []
+    assert "data files read by tasks: 0, here: " in result.explain()
 
 
 def test_a_search_that_is_not_certified_has_no_certificate(readers: dict[tuple[str, str, str], IndexReader]) -> None:

@@ -3,7 +3,7 @@
 On Spark: tests/ops/spark/test_search.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -38,33 +38,14 @@ from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.distributed_search import balanced
 from icepuffin.ops.search.version_search import IndexAnswer, strategy_of
 from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 ROUNDED = replace(DEFINITION, vectors="f16")
-
-
-class SeveralAtOnce(LocalRunner):
-    """Cuts work as for three executors."""
-
-    parallelism = 3
-
-
-class LabelRecorder(SeveralAtOnce):
-    """Records the labels of what was run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.jobs: list[str] = []
-
-    def run(
-        self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
-    ) -> list[R]:
-        self.jobs.append(label)
-        return super().run(function, tasks, label=label, progress=progress)
 
 
 def both(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> tuple[IndexReader, IndexReader]:
@@ -137,7 +118,9 @@ def test_rows_added_and_deleted_since_are_treated_alike(table: Table, definition
 def test_threshold_queries_read_the_table_where_no_vector_is_here(table: Table) -> None:
     index_head(table)
     here, there = both(table)
-    assert there.within(queries(3), 3.0).rows.equals(here.within(queries(3), 3.0).rows)
+    local_result, remote_result = (reader.within(queries(3), 3.0) for reader in (here, there))
+    assert remote_result.rows.equals(local_result.rows)
+    assert (local_result.profile.tier, remote_result.profile.tier) == ("in-process", "distributed")
 
 
 def test_a_shard_that_no_task_can_read_leads_to_the_exact_answer(table: Table) -> None:

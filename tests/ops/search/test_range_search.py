@@ -25,12 +25,13 @@ from icepuffin.ops.search import (
     StalePolicy,
     open_exact,
     open_index,
-    range_search,
+    threshold_scan,
 )
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.scan import RowVectors
+from icepuffin.ops.search.threshold_scan import hits_within
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.file_balls import partition_balls
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -340,7 +341,7 @@ def test_a_search_with_a_limit_collects_few_rows(monkeypatch: pytest.MonkeyPatch
         for start in range(0, 2_000, 50)
     ]
     thresholds = RangeThresholds(np.full(3, 9.0), inclusive=True, metric=Metric.L2)
-    every, _ = range_search._hits_within(query_vectors, thresholds, batches, None)
+    every, _ = hits_within(query_vectors, thresholds, batches, None)
     assert len(every.queries) > 5_000
     collected: list[int] = []
     ranked = Hits.ranked
@@ -350,9 +351,9 @@ def test_a_search_with_a_limit_collects_few_rows(monkeypatch: pytest.MonkeyPatch
         return ranked(parts, limit)
 
     monkeypatch.setattr(Hits, "ranked", counted)
-    monkeypatch.setattr(range_search, "_PAIRS_PENDING", 200)
+    monkeypatch.setattr(threshold_scan, "_PAIRS_PENDING", 200)
     for limit in (1, 10, 90):
-        hits, compared = range_search._hits_within(query_vectors, thresholds, batches, limit)
+        hits, compared = hits_within(query_vectors, thresholds, batches, limit)
         expected = every.take(np.flatnonzero(every.ranks <= limit))
         for name in ("queries", "ranks", "files", "positions", "distances"):
             assert np.array_equal(getattr(hits, name), getattr(expected, name))

@@ -98,6 +98,20 @@ def test_the_tier_on_spark_gives_the_rows_of_this_process(
     assert in_order(found)["id"].to_pylist() == local_result.rows["id"].to_pylist()
 
 
+def test_tasks_on_spark_read_data_files_as_this_process_does(spark: "SparkSession", table: Table) -> None:
+    here = open_index(table, BALLS, storage=STORAGE)
+    there = open_index(table, BALLS, storage=STORAGE, runner=SparkRunner(spark), in_process_mb=0)
+    where = "section != 'section 1'"
+    for local_result, result in (
+        (here.search(queries(5), 8, where=where), there.search(queries(5), 8, where=where)),
+        (here.within(queries(5), 2.5), there.within(queries(5), 2.5)),
+    ):
+        assert result.profile.tier == "distributed"
+        assert result.rows.num_rows > 5
+        assert result.rows.equals(local_result.rows)
+        assert result.profile.tail_rows == local_result.profile.tail_rows
+
+
 def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_opened(
     spark: "SparkSession", table: Table
 ) -> None:

@@ -182,6 +182,13 @@ def test_spark_searches_indexes_over_the_threshold(
     assert result.search is not None
     assert result.search.profile.tier == "distributed"
     assert result.rows["id"].to_pylist() == brute_force(table)
+    session.sql("DROP INDEX e ON db.t")
+    session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    session.sql("REFRESH INDEX b ON db.t")
+    result = there.sql(f"EXPLAIN ANALYZE {NEAREST} ORDER BY d LIMIT 5")
+    assert result.search is not None
+    assert result.search.rows["id"].to_pylist() == brute_force(table)
+    assert any("data files read by tasks: 1, here: 0" in line for line in result.rows["plan"].to_pylist())
 
 
 def test_an_hour_that_a_clock_shows_twice_is_two_times(sql_catalog: Catalog) -> None:
