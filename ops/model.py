@@ -23,6 +23,8 @@ FileNumber = NewType("FileNumber", int)
 MIB = 1 << 20
 IN_PROCESS_MB = 100
 """Size of an index file up to which it is searched in this process, where Spark could search it"""
+DRIVER_ONLY_ROWS = 200_000
+"""Rows of a snapshot from which Spark builds its index versions, where there is Spark"""
 
 
 class DeleteKind(enum.Enum):

@@ -26,6 +26,7 @@ from pydantic import (
 from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB
 from icepuffin.ops.threads import thread_count
 from icepuffin.orchestration.overrides import (
     OverrideError,
@@ -81,8 +82,8 @@ class SparkSettings(SettingsModel):
     remote: SecretStr | None = None
     """Address of a Spark Connect server, `;token=...` included."""
     conf: dict[str, SecretStr] = Field(default_factory=dict)
-    driver_only_rows: int = Field(default=200_000, ge=0)
-    in_process_mb: int = Field(default=100, ge=0)
+    driver_only_rows: int = Field(default=DRIVER_ONLY_ROWS, ge=0)
+    in_process_mb: int = Field(default=IN_PROCESS_MB, ge=0)
 
     @model_validator(mode="before")
     @classmethod

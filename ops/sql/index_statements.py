@@ -1,12 +1,13 @@
 """CREATE, REFRESH, DROP INDEX and SHOW INDEXES, by `icepuffin.ops.index`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.snapshots import resolve_snapshot
+from icepuffin.ops.catalog.snapshots import resolve_snapshot, snapshot_rows
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
@@ -23,15 +24,18 @@ def run_on(
     table: Table,
     statement: CreateIndex | RefreshIndex | DropIndex | ShowIndexes,
     *,
-    runner: TaskRunner,
+    runner_for: Callable[[int], TaskRunner],
     storage: StorageConfig,
 ) -> Answer:
-    """Raises SqlError, and what defining, building and dropping raise."""
+    """Run a statement; `runner_for` gives the runner that builds a version of so many rows.
+
+    Raises SqlError, and what defining, building and dropping raise.
+    """
     match statement:
         case CreateIndex():
             return _create(table, statement)
         case RefreshIndex():
-            return _refresh(table, statement, runner, storage)
+            return _refresh(table, statement, runner_for, storage)
         case DropIndex():
             return _drop(table, statement)
         case ShowIndexes():
@@ -48,9 +52,12 @@ def _create(table: Table, statement: CreateIndex) -> Answer:
     return message_of(f"index {name} is defined; REFRESH INDEX {name} ON {statement.table} builds it")
 
 
-def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
+def _refresh(
+    table: Table, statement: RefreshIndex, runner_for: Callable[[int], TaskRunner], storage: StorageConfig
+) -> Answer:
     definition = load_definition(table, statement.name)
     head = resolve_snapshot(table).snapshot_id
+    runner = runner_for(snapshot_rows(table, head))
     report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]
     columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
     return pa.table({name: [getattr(report, name)] for name in columns}), report.reason

@@ -23,7 +23,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
-from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
@@ -79,7 +79,8 @@ class SqlSession:
 
     Made by `SqlSession.on(catalog)`. Readers stay open between statements for as long as the table is the same.
     `spark`, a session that knows the same tables, runs what no index answers, and its tasks search indexes of more than
-    `in_process_mb`. `runner` builds indexes.
+    `in_process_mb`. `runner_for` gives the runner that builds an index version, by the number of the table's rows.
+    Default: the tasks of `spark` from 200,000 rows on, this process under that.
 
     Raises
     ------
@@ -101,7 +102,7 @@ class SqlSession:
         open_table: OpenTable,
         *,
         spark: Any = None,
-        runner: TaskRunner | None = None,
+        runner_for: Callable[[int], TaskRunner] | None = None,
         threads: int | None = None,
         in_process_mb: int = IN_PROCESS_MB,
     ) -> None:
@@ -110,7 +111,7 @@ class SqlSession:
         self._open = open_table
         self._spark = spark
         self._threads = thread_count(threads)
-        self._runner = runner or LocalRunner(self._threads)
+        self._runner_for = runner_for or self._own_runner
         self._in_process_mb = in_process_mb
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
         self._columns: OrderedDict[tuple[Any, ...], pa.Schema] = OrderedDict()
@@ -128,7 +129,8 @@ class SqlSession:
         storage : StorageConfig
             How files are reached. Default: what the catalog says and vends.
         spark : pyspark.sql.SparkSession
-            Session that knows the same tables, and runs what no index answers. Default: such statements are refused.
+            Session that knows the same tables, and runs what no index answers. Its tasks search large indexes and build
+            those of tables of 200,000 rows and more. Default: this process does, and other statements are refused.
         threads : int
             Threads of this process. Default: one per core.
 
@@ -179,6 +181,11 @@ class SqlSession:
         except RecursionError as error:
             raise SqlError(f"the statement cannot be run: {TOO_DEEP}") from error
 
+    def _own_runner(self, rows: int) -> TaskRunner:
+        if self._spark is None or rows < DRIVER_ONLY_ROWS:
+            return LocalRunner(self._threads)
+        return SparkRunner(self._spark)
+
     def _run(self, statement: Statement) -> SqlResult:
         match statement:
             case Nearest():
@@ -187,7 +194,7 @@ class SqlSession:
                 return self._explain(statement)
             case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
                 table, storage = self._open(statement.table)
-                return SqlResult(*run_on(table, statement, runner=self._runner, storage=storage))
+                return SqlResult(*run_on(table, statement, runner_for=self._runner_for, storage=storage))
             case SparkStatement():
                 return self._run_on_spark(statement)
 

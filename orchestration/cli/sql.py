@@ -88,7 +88,7 @@ def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession"
     return SqlSession(
         open_table,
         spark=session.engine.session if spark else None,
-        runner=session.engine.runner(0),
+        runner_for=session.engine.runner,
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
     )

@@ -21,7 +21,9 @@ from pyiceberg.types import FloatType, ListType
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
@@ -548,6 +550,20 @@ def test_sql_searches_the_index(run: Run) -> None:
     assert document["rows"] == sorted(document["rows"], key=lambda row: row["d"])
     assert "exact-version" in document["how"]
     assert "index embedding" in run("sql", f"EXPLAIN {text}", "--param", f"q={vector}")
+
+
+def test_a_refresh_in_sql_runs_where_the_command_runs_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Spark from so many rows on, as the settings say."""
+    counts: list[int] = []
+
+    def runner(_: Engine, rows: int) -> LocalRunner:
+        counts.append(rows)
+        return LocalRunner()
+
+    monkeypatch.setattr(Engine, "runner", runner)
+    run("sql", "REFRESH INDEX embedding ON demo.packages")
+    run("refresh", "demo.packages", "--index", "embedding")
+    assert counts[0] == counts[1] > 0
 
 
 def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:

@@ -11,8 +11,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.index import DefinitionError
 from icepuffin.ops.search import Coverage
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
@@ -130,6 +132,25 @@ def test_an_index_with_a_version_answers_before_one_without(session: SqlSession)
     assert session.sql(text).how.startswith("index e; exact-version")
     session.sql("REFRESH INDEX a ON db.t")
     assert session.sql(text).how.startswith("index a; exact-version")
+
+
+def test_tasks_of_spark_build_indexes_of_many_rows(sql_catalog: Catalog, table: Table) -> None:
+    """Those of the session that was given, which starts none for few rows."""
+    rows: list[int] = []
+
+    def runner_for(count: int) -> LocalRunner:
+        rows.append(count)
+        return LocalRunner()
+
+    session = SqlSession(lambda name: (sql_catalog.load_table(name), STORAGE), runner_for=runner_for)
+    session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    session.sql("REFRESH INDEX b ON db.t")
+    assert rows == [400]
+    any_spark = object()
+    for spark, count, kind in (
+        (any_spark, 199_999, LocalRunner), (any_spark, 200_000, SparkRunner), (None, 10**9, LocalRunner)
+    ):  # fmt: skip
+        assert isinstance(SqlSession.on(sql_catalog, spark=spark)._runner_for(count), kind)
 
 
 def test_scripts_may_run_twice(session: SqlSession) -> None:
