@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
-from icepuffin.ops.datafile import DataFileError, VectorColumnError
+from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
@@ -20,6 +20,7 @@ from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.storage import AccessError, StorageError
 from icepuffin.ops.tasks.runner import RunnerError
 from icepuffin.ops.theta.errors import ThetaError
+from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.settings import SettingsError
 from icepuffin.puffin.errors import PuffinError
 

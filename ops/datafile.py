@@ -11,7 +11,6 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import (
     UnsupportedPyArrowTypeException,
@@ -21,7 +20,6 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
-from pyiceberg.types import DoubleType, ListType
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import LiveFile
@@ -31,30 +29,12 @@ from icepuffin.ops.storage import ObjectMissingError, Storage
 BATCH_ROWS = 8_192
 BATCH_BYTES = 1 << 26
 """Largest size of a batch of vectors, as f32"""
-LARGEST_INTEGER = 1 << 24
-"""Largest absolute value of integers that each have an f32 of the same value"""
 _FIELD_ID = b"PARQUET:field_id"
 _DECIMAL_DIGITS = 38
 
 
 class DataFileError(IcepuffinError):
     """Raised when a data file cannot be read as the snapshot's schema says; the message names the file."""
-
-
-class VectorColumnError(IcepuffinError):
-    """Raised when a column's values are no vectors of one dimension; the message names the first bad row."""
-
-    retryable = False
-
-    def __init__(self, reason: str, row: int | None = None) -> None:
-        super().__init__(reason if row is None else f"row {row} {reason}")
-        self.reason = reason
-        self.row = row
-        """Row of the column that is at fault; None where the cause is not a single row"""
-
-
-class InexactVectorError(VectorColumnError):
-    """Raised for a vector of integers that floats do not hold. It has distances, so no scan may leave it out."""
 
 
 def batch_rows(dims: int | None) -> int:
@@ -192,60 +172,6 @@ class DataFile:
             yield
         except (pa.ArrowInvalid, OSError) as error:  # Arrow raises OSError for some damage
             raise _unreadable(self._file.path, "is damaged", error) from error
-
-
-def holds_doubles(schema: Schema, field_id: int) -> bool:
-    """Whether the column's vectors are of doubles, which f32 cannot hold exactly."""
-    field_type = schema.find_type(field_id)
-    return isinstance(field_type, ListType) and isinstance(field_type.element_type, DoubleType)
-
-
-def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[Any]:
-    """A list column as it is: [N, D] of f64 where it holds doubles, else of f32.
-
-    Takes lists, large lists and fixed-size lists of half, float, double or integers up to `LARGEST_INTEGER`.
-
-    Raises VectorColumnError for another type, a null vector, a null element, a larger integer, or a length that is not
-    `dims` (without it: not the first vector's). NaN and infinity are left to the kernels.
-    """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # several chunks too large for one array
-        return np.concatenate([exact_vectors(chunk, dims) for chunk in array.chunks])
-    array_type = array.type
-    lists = (
-        pa.types.is_list(array_type) or pa.types.is_large_list(array_type) or pa.types.is_fixed_size_list(array_type)
-    )
-    if not lists or not (pa.types.is_floating(array_type.value_type) or pa.types.is_integer(array_type.value_type)):
-        raise VectorColumnError(f"a vector column is a list of numbers, this one is {array_type}")
-    if array.null_count:
-        raise VectorColumnError("has no vector (null)", _first(array.is_null()))
-    lengths = pc.list_value_length(array)
-    width = dims if dims is not None else (lengths[0].as_py() if len(array) else 0)
-    bad = pc.not_equal(lengths, width)
-    if pc.any(bad).as_py():
-        row = _first(bad)
-        raise VectorColumnError(f"has a vector of {lengths[row].as_py()} dimensions, {width} were expected", row)
-    values = array.flatten()
-    if values.null_count:
-        raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, width))
-    flat = values.to_numpy(zero_copy_only=False)
-    if np.issubdtype(flat.dtype, np.integer):
-        _require_exact(flat, width)
-    dtype = np.float64 if flat.dtype == np.float64 else np.float32
-    return np.ascontiguousarray(flat, dtype=dtype).reshape(len(array), width)
-
-
-def _require_exact(flat: npt.NDArray[Any], width: int) -> None:
-    """Raises InexactVectorError naming the first vector with an integer that a float may not hold."""
-    beyond = (flat > LARGEST_INTEGER) | (flat < -LARGEST_INTEGER)  # no abs: the smallest integer has none
-    if beyond.any():
-        place = int(np.argmax(beyond))
-        reason = f"holds {flat[place]} in its vector, and floats are exact up to 2^24; mend or delete the row"
-        raise InexactVectorError(reason, place // width)
-
-
-def _first(mask: pa.BooleanArray) -> int:
-    return int(pc.index(mask, pa.scalar(value=True)).as_py())
 
 
 def _name(schema: Schema, field_id: int) -> str:

@@ -6,7 +6,6 @@ They are made of the files that are new, each read once; the balls of other file
 from functools import partial
 
 import numpy as np
-import pyarrow.compute as pc
 
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.layout import Layout
@@ -19,7 +18,8 @@ from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
-from icepuffin.ops.tasks.vectors import with_vector
+from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.ops.vector_column import element_type_of
 
 
 def enclose_files(
@@ -59,10 +59,11 @@ def enclose_files(
 
 def _dims(plan: VersionPlan, storage: StorageConfig) -> int | None:
     """Dimensions of the first vector; None where no live row has one. Reads one batch, mostly."""
+    element_type = element_type_of(plan.schema, plan.field_id)
     for file, deleted in deleted_in_turn(lambda path: open_storage(path, storage), plan.live.files):
         store = open_storage(file.path, storage)
         for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted):
-            _, column = with_vector(batch)
+            positions, column = with_vector(batch)
             if len(column):
-                return int(pc.list_value_length(column)[0].as_py())
+                return len(vectors_at(column[:1], positions[:1], file, None, element_type)[0])
     return None

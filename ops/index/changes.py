@@ -17,19 +17,14 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
-from icepuffin.ops.datafile import (
-    DataFile,
-    VectorColumnError,
-    exact_vectors,
-    lacks_field_ids,
-    mapped_names,
-)
+from icepuffin.ops.datafile import DataFile, lacks_field_ids, mapped_names
 from icepuffin.ops.index.deleted_rows import deleted_rows
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import DeleteFile, FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
 
 _FILES = 8
 """Files in a sample"""
@@ -257,6 +252,6 @@ def _sample(
     if rows is None:
         return np.empty(0, np.uint64)
     try:
-        return content_hashes(exact_vectors(rows.column(0).drop_null()))
+        return content_hashes(exact_vectors(rows.column(0).drop_null(), None, element_type_of(schema, field_id)))
     except VectorColumnError:
         return np.zeros(rows.num_rows, np.uint64)

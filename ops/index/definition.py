@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.blob_kind import index_tag
+from icepuffin.ops.element_types import ELEMENT_BYTES, ELEMENT_TYPES, OF_COLUMN
 from icepuffin.ops.errors import IcepuffinError, require_type
 
 if TYPE_CHECKING:
@@ -107,13 +108,15 @@ class IndexDefinition:
     name : str
         Letters, digits, '_' and '.'; the tag becomes `ann_<name>`.
     column : str
-        The vector column: a list of float or double, or of integers such as bytes.
+        The vector column: a list of float or double, or of integers; or bytes, with `element_type`.
     field_id : int, optional
         The column's id in the schema, which survives its renaming. `create_index` sets it.
     filters : sequence of str
         Columns whose values versions keep, so that conditions on them read no data file. Default: none.
     filter_ids : sequence of int, optional
         Field ids of `filters`. `create_index` sets them.
+    element_type : "column", "f32", "f16", "i8", "u8"
+        Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type. Default: column.
     metric : "l2", "cosine", "ip"
         How distances are measured. Default: cosine.
     method : "diskann", "centroid"
@@ -164,6 +167,12 @@ class IndexDefinition:
     filters: tuple[str, ...] = ()
     """Names of the columns for conditions when the index was made; `filter_ids` are what counts afterwards"""
     filter_ids: tuple[int, ...] | None = None
+    element_type: str = _parameter(
+        OF_COLUMN,
+        "Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type.",
+        choices=ELEMENT_TYPES,
+    )
+    """What the bytes of the vector column are: elements one after the other, little-endian"""
     metric: Metric = _parameter(  # noqa: RUF009  it makes a field
         Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
     )
@@ -273,9 +282,10 @@ class IndexDefinition:
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
         if not self.has_graphs:
-            return {"method": self.method, "field_id": self.field_id, "metric": self.metric, "seed": self.seed}
+            of_bytes = () if "element_type" in self._unset else ("element_type",)
+            return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", *of_bytes)}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
-        later = ("pq_nbits",) if "pq_nbits" in self._unset else ()  # graphs of before it was there are the same
+        later = {"pq_nbits", "element_type"} & {*self._unset}  # graphs of before they were there are the same
         skipped = ("name", "column", "filters", "filter_ids", *upkeep, *later)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
@@ -295,7 +305,7 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
-_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits")
+_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type")
 """Parameters that the first files of this project did not have"""
 FILTER_PROPERTIES = ("filters", "filter_ids")
 """Parameters that are lists"""
@@ -385,30 +395,30 @@ def _parse(key: str, parameter: str, value: str) -> Any:
 def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> int:
     """The field id of the vector column in a snapshot's schema.
 
-    Raises DefinitionError where the column was dropped, or is no list of numbers there.
+    Raises DefinitionError where the column was dropped, or has no vectors of the element type there.
     """
     field_id = definition.field_id
     if field_id is None:
-        return resolve_column(definition.column, schema, table)
+        return resolve_column(definition.column, schema, table, definition.element_type)
     field = next((field for field in schema.fields if field.field_id == field_id), None)
     if field is None:
         raise DefinitionError(
             f"{table}: column {definition.column!r} (field {field_id}) of index {definition.name} is not in this "
             "snapshot's schema: it was dropped, or not there yet. Drop the index, or take another snapshot"
         )
-    return _vector_field_id(field, table)
+    return _vector_field_id(field, table, definition.element_type)
 
 
-def resolve_column(column: str, schema: "Schema", table: str) -> int:
+def resolve_column(column: str, schema: "Schema", table: str, element_type: str = OF_COLUMN) -> int:
     """The field id of a vector column by its name in a snapshot's schema.
 
-    Raises DefinitionError where there is no such column, or it is no list of numbers there.
+    Raises DefinitionError where there is no such column, or it has no vectors of the element type there.
     """
     field = next((field for field in schema.fields if field.name == column), None)
     if field is None:
         names = ", ".join(field.name for field in schema.fields)
         raise DefinitionError(f"{table} has no column {column!r} at its top level; it has {names}")
-    return _vector_field_id(field, table)
+    return _vector_field_id(field, table, element_type)
 
 
 def resolve_filters(definition: IndexDefinition, schema: "Schema", table: str) -> tuple[int, ...]:
@@ -448,9 +458,11 @@ def has_kept_values(field: "NestedField") -> bool:
     return kind.is_primitive and str(kind) != "unknown"
 
 
-def _vector_field_id(field: "NestedField", table: str) -> int:
+def _vector_field_id(field: "NestedField", table: str, element_type: str) -> int:
     from pyiceberg.types import (  # noqa: PLC0415  usage errors come without
+        BinaryType,
         DoubleType,
+        FixedType,
         FloatType,
         IntegerType,
         ListType,
@@ -458,10 +470,23 @@ def _vector_field_id(field: "NestedField", table: str) -> int:
     )
 
     field_type = field.field_type
+    column = f"{table}: column {field.name!r} is {field_type}"
     numbers = FloatType | DoubleType | IntegerType | LongType
-    if not isinstance(field_type, ListType) or not isinstance(field_type.element_type, numbers):
+    of_lists = isinstance(field_type, ListType) and isinstance(field_type.element_type, numbers)
+    of_bytes = isinstance(field_type, FixedType | BinaryType)
+    if not of_lists and not of_bytes:
         raise DefinitionError(
-            f"{table}: column {field.name!r} is {field_type}; a column of vectors is list<float> or list<double>, "
-            "or list<int> or list<long> with small integers"
+            f"{column}; a column of vectors is list<float> or list<double>, list<int> or list<long> with small "
+            "integers, or fixed[N] or binary with an element_type"
+        )
+    if of_bytes and element_type == OF_COLUMN:
+        names = ", ".join(ELEMENT_TYPES[1:])
+        raise DefinitionError(f"{column}: say which numbers its bytes are, by an element_type of {names}")
+    if of_lists and element_type != OF_COLUMN:
+        raise DefinitionError(f"{column}, and element_type {element_type} is for bytes: leave element_type out")
+    if isinstance(field_type, FixedType) and (rest := len(field_type) % ELEMENT_BYTES[element_type]):
+        raise DefinitionError(
+            f"{column}: {len(field_type)} bytes are no whole number of {element_type} elements, {rest} would be left "
+            "over; take the element_type of its writer"
         )
     return field.field_id

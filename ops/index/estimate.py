@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pyiceberg.table import Table
 
 from icepuffin.ops.datafile import column_names, open_data_file
+from icepuffin.ops.element_types import OF_COLUMN, dims_of
 from icepuffin.ops.index.changes import shared_fraction
 from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, place
@@ -24,6 +25,7 @@ from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.vector_column import element_type_of
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
@@ -229,15 +231,18 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
     file = max(plan.added, key=lambda item: item.record_count)
     parquet = open_data_file(open_storage(file.path, storage), file)
     name = column_names(parquet.schema, file, plan.schema).get(plan.field_id)
-    size = values = 0
+    element_type = element_type_of(plan.schema, plan.field_id)
+    size = raw = values = 0
     for group in range(parquet.metadata.num_row_groups):
         row_group = parquet.metadata.row_group(group)
         for number in range(row_group.num_columns):
             chunk = row_group.column(number)
             if chunk.path_in_schema.split(".")[0] == name:
                 size, values = size + chunk.total_compressed_size, values + chunk.num_values
+                raw += chunk.total_uncompressed_size
     rows = max(1, parquet.metadata.num_rows)
-    return size / rows, dims or max(1, values // rows)
+    of_column = values if element_type == OF_COLUMN else dims_of(raw, element_type)
+    return size / rows, dims or max(1, of_column // rows)
 
 
 def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merged: int) -> Amounts:

@@ -26,6 +26,7 @@ from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
+from icepuffin.ops.vector_column import VectorSchema
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing
 from icepuffin.puffin.blobs.centroid import CentroidIndex
@@ -200,13 +201,14 @@ def _covered_rows(
     """Reads the index snapshot: it has the same files as the data snapshot, and outlives it."""
     live = live_files(table, version.index_snapshot_id)
     schema = table.schemas()[live.schema_id]
+    field_id = resolve_field(definition, schema, live.table)
     slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
     return _CoveredRows(
         files=tuple((slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots),
         paths=frozenset(paths.values()),
-        schema=schema,
-        field_id=resolve_field(definition, schema, live.table),
+        schema=VectorSchema.of(schema, field_id, definition.element_type),
+        field_id=field_id,
         record_count=live.record_count,
         metric=definition.metric,
     )

@@ -21,6 +21,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
+from icepuffin.ops.vector_column import element_type_of
 
 PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
@@ -126,6 +127,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     Memory: the sample and one batch of rows. At most four times as many vectors are read as are kept.
     """
     rng = np.random.default_rng(plan.definition.seed)
+    element_type = element_type_of(plan.schema, plan.field_id)
     total = plan.live.record_count
     full_size = sample_size(total)
     share = full_size / max(1, min(total, 4 * full_size))
@@ -140,7 +142,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
             if not size:
                 continue
             chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: full_size - filled]
-            raw = vectors_at(column, positions, file, sample.shape[1] if filled else None)
+            raw = vectors_at(column, positions, file, sample.shape[1] if filled else None, element_type)
             rows = prepared(raw[chosen], positions[chosen], file, plan.definition.metric)
             if not filled:
                 sample = np.empty((full_size, rows.shape[1]), np.float32)

@@ -13,6 +13,7 @@ from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.ops.tasks.vectors import prepared, vectors_at
+from icepuffin.ops.vector_column import element_type_of
 from icepuffin.puffin.blobs.shard import Shard
 
 _FILES = 4
@@ -52,6 +53,8 @@ def vectors_of(
     for slot, places in by_file(slots):
         file = files[FileSlot(slot)]
         rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])
-        raw = vectors_at(rows.column(0).combine_chunks(), positions[places], file, dims)
+        raw = vectors_at(
+            rows.column(0).combine_chunks(), positions[places], file, dims, element_type_of(schema, field_id)
+        )
         out[places] = prepared(raw, positions[places], file, metric)
     return out

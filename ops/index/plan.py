@@ -42,6 +42,7 @@ from icepuffin.ops.index.version_reader import (
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+from icepuffin.ops.vector_column import VectorSchema
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
@@ -201,7 +202,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
             filter_ids=resolve_filters(definition, table.schema(), table_name(table)),
         ),
         live=live,
-        schema=schema,
+        schema=VectorSchema.of(schema, field_id, definition.element_type),
         field_id=field_id,
         tag=tag,
         expected_ref=own_tag_target(table, tag),

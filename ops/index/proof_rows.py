@@ -17,6 +17,7 @@ from icepuffin.ops.live_rows import LiveBatch
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.vectors import content_hashes, prepared, vectors_at, with_vector
+from icepuffin.ops.vector_column import element_type_of
 
 _FILES = 2
 """Files in the sample that were read for the version, and as many that were not"""
@@ -83,4 +84,6 @@ def _first_rows(
     at = opened.start(group) + np.arange(batch.num_rows)
     kept = np.flatnonzero(~np.isin(at, deleted))
     positions, column = with_vector(LiveBatch(at[kept], batch.take(kept)))
-    return (positions, vectors_at(column, positions, file, None)) if len(positions) else None
+    if not len(positions):
+        return None
+    return positions, vectors_at(column, positions, file, None, element_type_of(schema, field_id))

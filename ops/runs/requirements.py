@@ -12,6 +12,7 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.snapshots import has_count, snapshot_count, snapshot_rows
+from icepuffin.ops.element_types import ELEMENT_BYTES
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, sample_size
@@ -151,7 +152,8 @@ def _attribute_bytes(table: Table, definition: IndexDefinition) -> int:
 def _build_work(definition: IndexDefinition, snapshot: Snapshot, rows: int, dims: int, engine: Engine) -> _Work:
     """Where the summary lacks the numbers, shards count as full."""
     file_bytes = snapshot_count(snapshot, "total-files-size")
-    vectors = 4 * dims * rows if dims else _FILE_FACTOR * file_bytes
+    widened = 4 // ELEMENT_BYTES.get(definition.element_type, 4)
+    vectors = 4 * dims * rows if dims else _FILE_FACTOR * widened * file_bytes
     has_totals = has_count(snapshot, "total-records") and (dims or file_bytes or not rows)
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
     count = min(definition.shards or -(-size // SHARD_BYTES), max(1, rows))

@@ -15,8 +15,9 @@ from icepuffin.ann_kernels.distance import prepare_exact
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.datafile import VectorColumnError, exact_vectors
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
+from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,14 +58,25 @@ class RangeThresholds:
         return replace(self, distances=np.where(none, self.distances, wide), inclusive=True)
 
 
-def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> F64:
+def prepare_queries(
+    queries: npt.ArrayLike | bytes | Sequence[bytes],
+    metric: Metric,
+    dims: int | None,
+    element_type: str = OF_COLUMN,
+) -> F64:
     """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
+
+    With an `element_type` also bytes as the column has them: one value, several, or an Arrow column.
 
     Raises QueryError.
     """
     try:
         lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
-        array: npt.NDArray[Any] = exact_vectors(queries) if lists else np.atleast_2d(np.asarray(queries))
+        column = queries if lists else _column_of_bytes(queries, element_type)
+        if column is not None:
+            array: npt.NDArray[Any] = exact_vectors(column, None, OF_COLUMN if lists else element_type)
+        else:
+            array = np.atleast_2d(np.asarray(queries))
     except ValueError as error:
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
@@ -79,6 +91,18 @@ def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) ->
     if dims is not None and vectors.shape[1] != dims:
         raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
     return vectors
+
+
+def _column_of_bytes(queries: Any, element_type: str) -> pa.Array | pa.ChunkedArray | None:
+    """Queries that are bytes, as an Arrow column; None where they are none, or the column holds no bytes."""
+    if element_type == OF_COLUMN:
+        return None
+    if isinstance(queries, pa.Array | pa.ChunkedArray):
+        return queries
+    values = [queries] if isinstance(queries, bytes) else queries
+    if isinstance(values, list | tuple) and values and all(isinstance(value, bytes) for value in values):
+        return pa.array(values, pa.large_binary())
+    return None
 
 
 def require_at_least_one(**numbers: int | None) -> None:
@@ -104,11 +128,18 @@ def checked_distance(distance: float) -> float:
 
 
 def field_ids(schema: Schema, columns: Sequence[str] | None, table: str) -> list[int]:
-    """Field ids of the columns to return; None means all that are not nested. Raises UnknownColumnError, QueryError."""
+    """Field ids of the columns to return; None means all but nested ones and vectors.
+
+    Raises UnknownColumnError, QueryError.
+    """
     if isinstance(columns, str):
         raise QueryError(f"columns is the text {columns!r}; it must be a list of names, such as [{columns!r}]")
     if columns is None:
-        return [field.field_id for field in schema.fields if field.field_type.is_primitive]
+        return [
+            field.field_id
+            for field in schema.fields
+            if field.field_type.is_primitive and element_type_of(schema, field.field_id) == OF_COLUMN
+        ]
     by_name = {field.name: field.field_id for field in schema.fields}
     if unknown := [name for name in columns if name not in by_name]:
         raise UnknownColumnError(f"{table} has no column {unknown[0]!r} in this snapshot; it has {', '.join(by_name)}")

@@ -16,9 +16,9 @@ from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import merge_top_k
 from icepuffin.ops.addresses import addresses_of, rows_at
-from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.row_reader import Meter, RowReader
+from icepuffin.ops.vector_column import exact_vectors
 
 _ANSWER_SCHEMA = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float64())])
 _ANSWER_NAMES = frozenset(_ANSWER_SCHEMA.names)
@@ -154,7 +154,8 @@ class DistanceReader:
         tables = self.reader.take_all(rows, [self.field_id], self.meter)
         if not tables:
             return np.empty(0)
-        vectors = np.concatenate([exact_vectors(table.column(0), self.queries.shape[1]) for table in tables])
+        dims, element_type = self.queries.shape[1], self.reader.element_type(self.field_id)
+        vectors = np.concatenate([exact_vectors(table.column(0), dims, element_type) for table in tables])
         return table_distances(self.queries, vectors, queries, places, self.metric)
 
 

@@ -25,7 +25,7 @@ from icepuffin.ops.catalog.snapshots import (
     table_name,
 )
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.datafile import holds_doubles
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
@@ -45,6 +45,7 @@ from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.threads import thread_count
+from icepuffin.ops.vector_column import VectorSchema, holds_doubles
 from icepuffin.puffin.errors import PuffinError
 
 _BALLS = "the index has no graphs"
@@ -178,6 +179,7 @@ def _open(
     definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_field(definition, schema, table_name(frozen))
+    schema = VectorSchema.of(schema, field_id, definition.element_type)
     target = SearchTarget(frozen, live, schema, field_id, definition.metric, definition, storage or storage_of(frozen))
     choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb, on_demand))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
@@ -210,6 +212,7 @@ def open_exact(
     column: str,
     metric: Metric | str,
     *,
+    element_type: str = OF_COLUMN,
     snapshot: SnapshotName = None,
     storage: StorageConfig | None = None,
 ) -> IndexReader:
@@ -220,9 +223,11 @@ def open_exact(
     table : pyiceberg.table.Table
         The table, loaded from its catalog.
     column : str
-        A column of lists of numbers.
+        A column of lists of numbers, or of bytes.
     metric : {"l2", "cosine", "ip"}
         What distances are.
+    element_type : {"column", "f32", "f16", "i8", "u8"}, optional
+        What the bytes are, as for an index. Default: the column is of lists.
     snapshot, storage : optional
         As for `open_index`.
 
@@ -247,12 +252,13 @@ def open_exact(
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
     frozen = _frozen(table)
     live, schema = _snapshot(frozen, snapshot)
-    field_id = resolve_column(column, schema, table_name(frozen))
+    field_id = resolve_column(column, schema, table_name(frozen), element_type)
+    schema = VectorSchema.of(schema, field_id, element_type)
     target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen))
     choice = VersionChoice(None, None, "an exact search was requested", ())
 
     def again(newer: Table) -> IndexReader:
-        return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)
+        return open_exact(newer, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
 
     reopen = _reopen(frozen, snapshot, None, again)
     return IndexReader(target, choice, stale=StalePolicy.EXACT, threads=1, reopen=reopen)
@@ -265,13 +271,14 @@ def exact_search(
     queries: npt.ArrayLike,
     k: int = 10,
     *,
+    element_type: str = OF_COLUMN,
     snapshot: SnapshotName = None,
     storage: StorageConfig | None = None,
     columns: Sequence[str] | None = None,
     where: str | BooleanExpression | None = None,
 ) -> SearchResult:
     """The true k nearest rows (that satisfy `where`), by `open_exact`."""
-    reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
+    reader = open_exact(table, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
     return reader.search(queries, k, columns=columns, where=where)
 
 

@@ -254,7 +254,7 @@ class IndexReader:
             self._require_certifiable()
         # an exact scan needs no proof, and a pruned one has it
         to_certify = certified and not self._is_pruned_scan and self._choice.loaded is not None
-        vectors = prepare_queries(queries, self._metric, self._choice.dims)
+        vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         returned = field_ids(self._target.schema, columns, self.table)
         k = min(k, self._max_k)
         matches = self._matches(where, clock)
@@ -363,7 +363,7 @@ class IndexReader:
         clock = StageClock()
         require_at_least_one(limit=limit)
         checked = checked_distance(distance)
-        vectors = prepare_queries(queries, self._metric, self._choice.dims)
+        vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)

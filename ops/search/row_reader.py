@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from icepuffin.ops.datafile import DataFile, arrow_schema
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.vector_column import element_type_of
 
 DEFAULT_BUDGET = 64 << 20
 _MAX_OPEN_FILES = 1024
@@ -57,6 +58,10 @@ class RowReader:
     def cached_bytes(self) -> int:
         """Bytes of the decoded row groups in memory."""
         return self._cached
+
+    def element_type(self, field_id: int) -> str:
+        """Element type of a column of vectors."""
+        return element_type_of(self._schema, field_id)
 
     def schema_of(self, field_ids: Sequence[int]) -> pa.Schema:
         """The Arrow types of these fields, in this order. Kept: searches of one reader return few combinations."""

@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.catalog.row_deletes import deleted_in_group, deleted_of_scanned
-from icepuffin.ops.datafile import InexactVectorError, VectorColumnError, batch_rows, holds_doubles, take_rows
+from icepuffin.ops.datafile import batch_rows, take_rows
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates
@@ -23,6 +23,13 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
+from icepuffin.ops.vector_column import (
+    InexactVectorError,
+    VectorColumnError,
+    element_type_of,
+    holds_doubles,
+    vector_lengths,
+)
 
 _ROWS_AT_ONCE = 65_536
 
@@ -86,6 +93,11 @@ class VectorSource:
         """Bytes of one value of a vector, as it is compared."""
         return 8 if holds_doubles(self.schema, self.field_id) else 4
 
+    @property
+    def element_type(self) -> str:
+        """Element type of the vectors."""
+        return element_type_of(self.schema, self.field_id)
+
     def deleted_in_group(self, files: Iterable[FileNumber]) -> dict[str, I64]:
         """Deleted row positions, by path, of those files whose deletes are better read for all at once."""
         return deleted_in_group(lambda path: open_storage(path, self.storage), (self.live.files[at] for at in files))
@@ -113,7 +125,7 @@ class VectorSource:
                 if not len(positions):
                     continue
                 if to_compare is not None:
-                    _require_dims(column, to_compare, file)
+                    _require_dims(column, to_compare, file, self.element_type)
                 to_compare = None
                 for usable, vectors, raw in self._prepared(positions, column, dims, file, skipped):
                     yield RowVectors(np.full(len(usable), number, np.int64), usable, vectors, raw)
@@ -141,7 +153,7 @@ class VectorSource:
     ) -> Iterator[tuple[I64, npt.NDArray[Any], npt.NDArray[Any] | None]]:
         """(positions, vectors, raw) as in `RowVectors`: all at once, or by halves around rows without a distance."""
         try:
-            raw = vectors_at(column, positions, file, dims)
+            raw = vectors_at(column, positions, file, dims, self.element_type)
             units = prepared(raw, positions, file, self.metric)
         except VectorColumnError as error:
             if skipped is None or isinstance(error, InexactVectorError):
@@ -233,10 +245,11 @@ def scan_in_reach(
     return NearestScan(Candidates(*rows_at(addresses), distances), compared, tuple(read), skipped)
 
 
-def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
+def _require_dims(column: pa.Array, dims: int, file: LiveFile, element_type: str) -> None:
     """Raises QueryError where no vector of a scan's first batch has the query's dimensions."""
-    if pc.all(pc.not_equal(pc.list_value_length(column), dims)).as_py():
-        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {len(column[0])}")
+    lengths = vector_lengths(column, element_type)
+    if pc.all(pc.not_equal(lengths, dims)).as_py():
+        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {lengths[0]}")
 
 
 def _batches(

@@ -18,7 +18,6 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
-from icepuffin.ops.datafile import exact_vectors, holds_doubles
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.candidates import Candidates, table_distances
@@ -31,6 +30,7 @@ from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, search_version
 from icepuffin.ops.storage import StorageError
+from icepuffin.ops.vector_column import element_type_of, exact_vectors, holds_doubles
 from icepuffin.puffin.errors import PuffinError
 
 _MAX_WORKERS = 2
@@ -59,6 +59,11 @@ class SearchJob:
     def column_is_double(self) -> bool:
         """Whether the column's vectors are doubles, which shards hold as floats."""
         return holds_doubles(self.schema, self.field_id)
+
+    @property
+    def element_type(self) -> str:
+        """Element type of the column's vectors."""
+        return element_type_of(self.schema, self.field_id)
 
     def serialize(self) -> "SerializedSearchJob":
         """The job in the form in which it travels."""
@@ -240,7 +245,7 @@ class SearchWorker:
         """f64[n]: exact distances of a file's candidates; only the row groups that hold one are read, each once."""
         rows, places = np.unique(candidates.positions, return_inverse=True)
         column = self.rows.take(candidates.file, [self.job.field_id], rows).column(0)
-        vectors = exact_vectors(column, candidates.vectors.shape[1])
+        vectors = exact_vectors(column, candidates.vectors.shape[1], self.job.element_type)
         return table_distances(candidates.vectors, vectors, candidates.queries, places, self.job.metric)
 
 

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
@@ -36,6 +37,7 @@ from icepuffin.ops.search.worker import (
     ShareResult,
 )
 from icepuffin.ops.spark.types import as_spark
+from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
 
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])
@@ -134,7 +136,9 @@ def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
     job = join.job.worker().job
     dims = job.opened.routing.dims if job.opened is not None else None
     try:
-        return prepare_queries(exact_vectors(rows.column(join.vector), dims), job.metric, dims)
+        column = rows.column(join.vector)
+        element_type = OF_COLUMN if pa.types.is_nested(column.type) else job.element_type
+        return prepare_queries(exact_vectors(column, dims, element_type), job.metric, dims)
     except VectorColumnError as error:
         raise QueryError(f"column {join.vector!r} of the left side: {error}") from error
 

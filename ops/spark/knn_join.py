@@ -9,9 +9,19 @@ from pyiceberg.expressions import BooleanExpression
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegerType, IntegralType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    StructField,
+    StructType,
+)
 
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import field_ids, require_at_least_one
@@ -173,9 +183,9 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
     column_type = left[on].dataType
-    if not isinstance(column_type, ArrayType) or not isinstance(
-        column_type.elementType, FloatType | DoubleType | IntegralType
-    ):
+    is_number = FloatType | DoubleType | IntegralType
+    numbers = isinstance(column_type, ArrayType) and isinstance(column_type.elementType, is_number)
+    if not numbers and not (isinstance(column_type, BinaryType) and job.element_type != OF_COLUMN):
         raise QueryError(
             f"column {on!r} of the left side is {column_type.simpleString()}; cast it to array<float> or <double>"
         )

@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DoubleType,
     IntegerType,
     NullType,
@@ -37,9 +38,10 @@ from icepuffin.ops.catalog.file_io import file_io
 from icepuffin.ops.catalog.snapshots import schema_at
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import load_definition
-from icepuffin.ops.index.definition import resolve_field
+from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search.arguments import field_ids, require_at_least_one
 from icepuffin.ops.search.candidates import answer_names
@@ -48,6 +50,7 @@ from icepuffin.ops.search.opening import open_index
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.types import as_spark, spark_schema
+from icepuffin.ops.vector_column import VectorSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +175,6 @@ def plan(
         raise QueryError(f"vector_search: {absent[0]} is null")
     if other := [name for name in ("table", "index", "where") if not isinstance(arguments.get(name, ""), str)]:
         raise QueryError(f"vector_search: {other[0]} is {arguments[other[0]]!r}, not a text")
-    _require_vectors(query)
     identifier = tuple(arguments["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:
         identifier = identifier[1:]
@@ -182,7 +184,9 @@ def plan(
     snapshot = arguments.get("snapshot")
     schema = schema_at(loaded, snapshot)
     name = ".".join(identifier)
-    resolve_field(load_definition(loaded, arguments["index"]), schema, name)
+    definition = load_definition(loaded, arguments["index"])
+    schema = VectorSchema.of(schema, resolve_field(definition, schema, name), definition.element_type)
+    _require_vectors(query, definition)
     k, where, search_list = arguments.get("k", 10), arguments.get("where"), arguments.get("search_list")
     require_at_least_one(k=k, search_list=search_list)
     if where is not None:
@@ -221,7 +225,7 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
         planned.storage,
     )  # fmt: skip
     result = reader.search(
-        np.asarray(query, np.float64),  # Spark reads literals as decimals
+        query if isinstance(query, bytes) else np.asarray(query, np.float64),  # Spark reads literals as decimals
         planned.k,
         columns=planned.columns,
         where=planned.where,
@@ -258,11 +262,11 @@ def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig
     return Table(identifier, metadata, location, io, NoopCatalog("planned"))
 
 
-def _require_vectors(query: AnalyzeArgument) -> None:
+def _require_vectors(query: AnalyzeArgument, definition: IndexDefinition) -> None:
     query_type = query.dataType
-    if not isinstance(query_type, NullType) and not (
-        isinstance(query_type, ArrayType) and isinstance(query_type.elementType, NumericType)
-    ):
+    numbers = isinstance(query_type, ArrayType) and isinstance(query_type.elementType, NumericType)
+    of_bytes = isinstance(query_type, BinaryType) and definition.element_type != OF_COLUMN
+    if not (numbers or of_bytes or isinstance(query_type, NullType)):
         raise QueryError(f"vector_search: the query is {query_type.simpleString()}, not an array of numbers")
 
 

@@ -262,7 +262,7 @@ def _require_one_distance(query: Node, function: Node) -> None:
             raise NotIndexableError(f"it compares with more than one vector: {shown(function)} and {shown(node)}"[:300])
 
 
-def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
+def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...] | bytes]:
     arguments = function.expressions or [function.this, function.expression]
     columns = [item for item in arguments if isinstance(item, exp.Column)]
     others = [item for item in arguments if not isinstance(item, exp.Column)]

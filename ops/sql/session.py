@@ -21,6 +21,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
@@ -221,7 +222,7 @@ class SqlSession:
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
 
     def _search_reader(self, statement: Nearest, reader: "IndexReader", columns: Sequence[str]) -> "SearchResult":
-        query = np.array([statement.query])
+        query = statement.query if isinstance(statement.query, bytes) else np.array([statement.query])
         if statement.limit is not None:
             return _nearest(query, statement, reader, columns)
         within = math.inf if statement.within is None else statement.within
@@ -259,7 +260,12 @@ class SqlSession:
 
         if index is None:
             return open_exact(
-                table, statement.vector_column, statement.metric, snapshot=statement.snapshot, storage=storage
+                table,
+                statement.vector_column,
+                statement.metric,
+                element_type=_element_type(table, statement),
+                snapshot=statement.snapshot,
+                storage=storage,
             )
         return open_index(
             table,
@@ -311,6 +317,14 @@ def _state(table: Table) -> tuple[str, str, int]:
     return str(table.metadata.table_uuid), table.metadata_location, table.metadata.last_updated_ms
 
 
+def _element_type(table: Table, statement: Nearest) -> str:
+    """The element type of a column, as any index on it says; `OF_COLUMN` where none does."""
+    fields = schema_at(table, statement.snapshot).fields
+    field_id = next((field.field_id for field in fields if field.name == statement.vector_column), None)
+    definitions = (one for one in list_definitions(table) if one.field_id == field_id)
+    return next((definition.element_type for definition in definitions), OF_COLUMN)
+
+
 def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> SparkStatement:
     """The statement for Spark, as the table is unknown here or has types that are not supported here."""
     if statement.otherwise is None:
@@ -319,7 +333,7 @@ def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Sp
 
 
 def _nearest(
-    query: npt.NDArray[np.float64], statement: Nearest, reader: "IndexReader", columns: Sequence[str]
+    query: bytes | npt.NDArray[np.float64], statement: Nearest, reader: "IndexReader", columns: Sequence[str]
 ) -> "SearchResult":
     """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1

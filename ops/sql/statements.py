@@ -24,7 +24,8 @@ class Nearest:
     """Snapshot id, ref or time; None is the head of main"""
     vector_column: str
     metric: Metric
-    query: tuple[float, ...]
+    query: tuple[float, ...] | bytes
+    """Numbers, or bytes as a column of bytes has them"""
     limit: int | None
     """k; None for all rows within the distance"""
     steps: "tuple[PostprocessingStep, ...]"

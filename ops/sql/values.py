@@ -79,9 +79,11 @@ class Values:
             raise NotIndexableError(f"{node.sql(dialect='spark')} is {value!r:.50}, which no column is compared with")
         return value
 
-    def vector(self, node: Node) -> tuple[float, ...]:
-        """The vector that distances are measured from."""
+    def vector(self, node: Node) -> tuple[float, ...] | bytes:
+        """The vector that distances are measured from: numbers, or bytes as a column of bytes has them."""
         value = self.of(node)
+        if isinstance(value, bytes):
+            return value
         if isinstance(value, list):
             value = [float(item) if isinstance(item, Decimal) else item for item in value]
         try:

@@ -10,12 +10,13 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
-from icepuffin.ops.datafile import exact_vectors, take_rows
+from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
+from icepuffin.ops.vector_column import element_type_of, exact_vectors
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -87,6 +88,7 @@ class BaseShard:
         if codebook is None or codes is None:
             raise ValueError(f"{self.stored.blob} has neither vectors nor PQ codes")
         vectors = decode_pq(codes, codebook)
+        element_type = element_type_of(self.schema, self.field_id)
         files = dict(self.files)
         alive = np.flatnonzero(self.is_live(reader))
         for slot, places in by_file(slots[alive]):
@@ -94,6 +96,6 @@ class BaseShard:
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )
-            raw = exact_vectors(rows.column(0), reader.header.dims)
+            raw = exact_vectors(rows.column(0), reader.header.dims, element_type)
             vectors[nodes] = prepare(raw, Metric.of_code(reader.header.metric))
         return vectors

@@ -32,6 +32,7 @@ from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_match
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
 from icepuffin.ops.tasks.vectors import content_hashes, vectors_at, with_vector
+from icepuffin.ops.vector_column import element_type_of
 from icepuffin.puffin.blobs import deletion_vector
 
 Versions = npt.NDArray[np.uint64]
@@ -247,4 +248,4 @@ def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.
         return np.empty(0, np.int64), np.empty((0, task.dims), np.float32)
     start = opened.start(group)
     positions, column = with_vector(LiveBatch(np.arange(start, start + rows.num_rows), rows))
-    return positions, vectors_at(column, positions, file, task.dims)
+    return positions, vectors_at(column, positions, file, task.dims, element_type_of(task.schema, task.field_id))

@@ -13,10 +13,11 @@ from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, Z
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import VectorColumnError, exact_vectors
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
 
 Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
 """(row positions int64[n], vectors [n, dims] as the table has them: f64 where the column holds doubles, else f32)"""
@@ -32,6 +33,7 @@ class VectorFiles:
     ) -> None:
         self._schema = schema
         self._field_id = field_id
+        self._element_type = element_type_of(schema, field_id)
         self._dims = dims
         self._storage = storage
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
@@ -50,7 +52,7 @@ class VectorFiles:
             positions, column = with_vector(batch)
             self._without[file.path] += len(batch.positions) - len(positions)
             if len(positions):
-                yield positions, vectors_at(column, positions, file, self._dims)
+                yield positions, vectors_at(column, positions, file, self._dims, self._element_type)
 
 
 def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
@@ -64,14 +66,18 @@ def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
 
 
 def vectors_at(
-    column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
+    column: pa.Array,
+    positions: npt.NDArray[np.int64],
+    file: LiveFile,
+    dims: int | None,
+    element_type: str = OF_COLUMN,
 ) -> npt.NDArray[Any]:
     """[n, D], the vectors at positions int64[n] of a file, as they are: f64 where the column holds doubles, else f32.
 
     Raises VectorColumnError naming file and row.
     """
     try:
-        return exact_vectors(column, dims)
+        return exact_vectors(column, dims, element_type)
     except VectorColumnError as error:
         where = "" if error.row is None else f"row {positions[error.row]} "
         raise type(error)(f"{file.path}: {where}{error.reason}") from error

@@ -32,6 +32,7 @@ def vector_of_row(
     row: str,
     *,
     id_column: str,
+    element_type: str,
     snapshot: str | None = None,
     storage: "StorageConfig",
 ) -> "npt.NDArray[Any]":
@@ -43,10 +44,11 @@ def vector_of_row(
 
     from icepuffin.ops.catalog.live_files import live_files
     from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
-    from icepuffin.ops.datafile import exact_vectors, take_rows
+    from icepuffin.ops.datafile import take_rows
     from icepuffin.ops.search.errors import FilterError
     from icepuffin.ops.search.matches import find_matches
     from icepuffin.ops.storage import open_storage
+    from icepuffin.ops.vector_column import exact_vectors
 
     name = table_name(table)
     schema = schema_at(table, snapshot)
@@ -72,7 +74,7 @@ def vector_of_row(
     vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[:1]).column(0)
     if vector.null_count:
         raise NoSuchRowError(f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector")
-    return exact_vectors(vector, None)
+    return exact_vectors(vector, None, element_type)
 
 
 def read_vectors(path: Path) -> "npt.NDArray[Any]":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
@@ -38,6 +39,7 @@ class SearchArguments:
     exact: bool
     vector_column: str | None
     metric: str | None
+    element_type: str | None
     stale: str
     search_list: int | None
     shards: int | None
@@ -54,6 +56,8 @@ class SearchArguments:
             raise click.UsageError("give one of --like-id, --vector and --query-file")
         if self.vector_column is None and self.metric is not None:
             raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
+        if self.vector_column is None and self.element_type is not None:
+            raise click.UsageError("--element-type goes with --exact --vector-column; an index has its own")
         if self.vector_column is not None and not (self.exact and self.index is None):
             raise click.UsageError("--vector-column goes with --exact, and without --index")
         if self.certified and (self.exact or self.within is not None):
@@ -83,6 +87,11 @@ class SearchArguments:
 @click.option("--vector-column", help="With --exact: the column that is searched. It needs no index.")
 @click.option(
     "--metric", type=click.Choice(["cosine", "l2", "ip"]), help="With --vector-column: the distance. [default: cosine]"
+)
+@click.option(
+    "--element-type",
+    type=click.Choice(["f32", "f16", "i8", "u8"]),
+    help="With --vector-column: what its bytes are, where it is fixed[N] or binary.",
 )
 @click.option(
     "--stale",
@@ -131,11 +140,11 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
     query = _vectors_of_options(arguments)
     definition = _definition(context, arguments)
     if definition is None:
-        column = context.checked_column(str(arguments.vector_column), arguments.snapshot)
+        column = context.checked_column(str(arguments.vector_column), arguments.snapshot, arguments.element_type)
     else:
         column = context.vector_column(definition, arguments.snapshot)
     if query is None:
-        query = _row_vector(context, column, arguments)
+        query = _row_vector(context, definition, column, arguments)
     result = _search(_open_reader(context, definition, column, arguments), query, arguments)
     if context.as_json:
         index = definition.name if definition else None
@@ -162,7 +171,9 @@ def _vectors_of_options(arguments: SearchArguments) -> "npt.NDArray[Any] | None"
     return None if arguments.query_file is None else read_vectors(arguments.query_file)
 
 
-def _row_vector(context: TableContext, column: str, arguments: SearchArguments) -> "npt.NDArray[Any]":
+def _row_vector(
+    context: TableContext, definition: "IndexDefinition | None", column: str, arguments: SearchArguments
+) -> "npt.NDArray[Any]":
     """Array [1, dims] of --like-id."""
     from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
@@ -172,9 +183,14 @@ def _row_vector(context: TableContext, column: str, arguments: SearchArguments) 
         column,
         row,
         id_column=arguments.id_column,
+        element_type=_element_type(definition, arguments),
         snapshot=arguments.snapshot,
         storage=context.storage,
     )
+
+
+def _element_type(definition: "IndexDefinition | None", arguments: SearchArguments) -> str:
+    return definition.element_type if definition else arguments.element_type or OF_COLUMN
 
 
 def _open_reader(
@@ -184,7 +200,14 @@ def _open_reader(
 
     if arguments.exact or definition is None:
         metric = definition.metric if definition else arguments.metric or "cosine"
-        return open_exact(context.table, column, metric, snapshot=arguments.snapshot, storage=context.storage)
+        return open_exact(
+            context.table,
+            column,
+            metric,
+            element_type=_element_type(definition, arguments),
+            snapshot=arguments.snapshot,
+            storage=context.storage,
+        )
     session = context.session
     return open_index(
         context.table,

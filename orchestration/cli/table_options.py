@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.session import Session, settings_options
 
@@ -99,12 +100,12 @@ class TableContext:
         schema = schema_at(self.table, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
 
-    def checked_column(self, column: str, snapshot: str | None) -> str:
+    def checked_column(self, column: str, snapshot: str | None, element_type: str | None) -> str:
         """A column's name, once the snapshot is known to have vectors there. Raises DefinitionError."""
         from icepuffin.ops.catalog.snapshots import schema_at
         from icepuffin.ops.index.definition import resolve_column
 
-        resolve_column(column, schema_at(self.table, snapshot), self.name)
+        resolve_column(column, schema_at(self.table, snapshot), self.name, element_type or OF_COLUMN)
         return column
 
     @property

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search import SearchResult, open_index
+from icepuffin.ops.vector_column import exact_vectors
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.demo.report import INDEX, SnapshotLine
 from icepuffin.orchestration.settings import Settings

@@ -41,19 +41,13 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ops.datafile import (
-    DataFile,
-    DataFileError,
-    VectorColumnError,
-    arrow_schema,
-    exact_vectors,
-    take_rows,
-)
+from icepuffin.ops.datafile import DataFile, DataFileError, arrow_schema, take_rows
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
 from icepuffin.puffin.blobs.theta import decode
 
 STORE = LocalStorage()

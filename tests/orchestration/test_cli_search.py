@@ -80,6 +80,7 @@ def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFi
     for wrong, document in (
         ([], "demo.packages has no index: say what to compare with --vector-column"),
         (["--metric", "l2"], "--metric goes with --exact --vector-column"),
+        (["--element-type", "u8"], "--element-type goes with --exact --vector-column"),
         (["--vector-column", "embedding", "--index", "e"], "--vector-column goes with --exact, and without --index"),
     ):
         with pytest.raises(SystemExit):
@@ -88,6 +89,16 @@ def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         main([*search, "--vector-column", "nope"])
     assert "has no column 'nope'" in capsys.readouterr().err
+
+
+def test_a_column_of_bytes_is_searched_by_the_type_of_its_elements(lake: Lake, run: Run) -> None:
+    rows = pa.table({"id": [1, 2, 3], "v": [bytes([255, 0]), bytes([3, 4]), bytes([5, 9])]})
+    lake.catalog.create_table("demo.octets", rows.schema).append(rows)
+    options = ("--exact", "--vector-column", "v", "--metric", "l2", "--json", "--like-id", "1", "--element-type")
+    for element_type, nearest in (("u8", [1, 3, 2]), ("i8", [1, 2, 3])):
+        document = json.loads(run("search", "demo.octets", *options, element_type))
+        assert [row["id"] for row in document["results"]] == nearest
+        assert document["results"][0]["distance"] == 0
 
 
 def test_a_search_explains_itself(run: Run) -> None:

@@ -63,12 +63,20 @@ def test_filters_that_are_no_names_are_refused(filters: object) -> None:
         replace(INDEX, filters=filters)  # type: ignore[arg-type]
 
 
-def test_eight_bits_are_what_graphs_had_before_there_was_a_choice() -> None:
-    assert "nbits" not in INDEX.to_json() + repr(INDEX.to_properties()) + repr(INDEX.graph_identity())
-    four = replace(INDEX, pq_nbits=4)
-    assert from_properties(four.to_properties()) == (four,)
-    assert IndexDefinition.from_json(four.to_json()) == four
-    assert four.graph_identity() == {**INDEX.graph_identity(), "pq_nbits": 4}
+@pytest.mark.parametrize(("parameter", "value"), [("pq_nbits", 4), ("element_type", "i8")])
+def test_defaults_are_what_graphs_had_before_there_was_a_choice(parameter: str, value: object) -> None:
+    every_form = INDEX.to_json() + repr(INDEX.to_properties()) + repr(INDEX.graph_identity())
+    assert parameter not in every_form.replace("-", "_")
+    chosen = replace(INDEX, **{parameter: value})  # type: ignore[arg-type]
+    assert from_properties(chosen.to_properties()) == (chosen,)
+    assert IndexDefinition.from_json(chosen.to_json()) == chosen
+    assert chosen.graph_identity() == {**INDEX.graph_identity(), parameter: value}
+
+
+def test_an_index_without_graphs_depends_on_the_element_type() -> None:
+    balls = replace(INDEX, method="centroid")
+    assert set(balls.graph_identity()) == {"method", "field_id", "metric", "seed"}
+    assert replace(balls, element_type="u8").graph_identity() == {**balls.graph_identity(), "element_type": "u8"}
 
 
 def test_graphs_do_not_depend_on_filters() -> None:
@@ -81,7 +89,7 @@ def test_graphs_do_not_depend_on_filters() -> None:
         ("max-degree", "many", "ann.index.e.max-degree: max_degree is 'many'; it takes 4 to 512"),
         ("max-degree", "3", "index e: max_degree is 3; it takes 4 to 512"),
         ("field-id", "v", "ann.index.e.field-id: invalid literal"),
-        ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id, metric"),
+        ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id, element-type"),
     ],
 )
 def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: str) -> None:

@@ -12,7 +12,6 @@ from pyiceberg.types import StringType
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import (
     Action,
     DefinitionError,
@@ -33,6 +32,7 @@ from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head

@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import GateFailedError, IndexDefinition, IndexReport
 from icepuffin.ops.search import open_index
+from icepuffin.ops.vector_column import VectorColumnError
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import index_head

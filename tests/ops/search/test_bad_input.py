@@ -19,7 +19,6 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
-from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import IndexReport
 from icepuffin.ops.search import (
     Coverage,
@@ -34,6 +33,7 @@ from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.vector_column import VectorColumnError
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
 

@@ -20,7 +20,6 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
@@ -33,6 +32,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.file_balls import ball_around
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.vectors import content_hashes
+from icepuffin.ops.vector_column import exact_vectors
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances

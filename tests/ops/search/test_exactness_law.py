@@ -20,7 +20,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import GateFailedError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.tuning import SearchOptions
@@ -29,6 +28,7 @@ from icepuffin.ops.spark.knn_blocks import Join, finish, read, search, select, s
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances

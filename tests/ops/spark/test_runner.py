@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from icepuffin.ann_kernels.errors import NonFiniteVectorError
-from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.vector_column import VectorColumnError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
