@@ -29,7 +29,7 @@ from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.list_predicate import BoundArrayContains
-from icepuffin.ops.search.matches import Matches, scan_matches
+from icepuffin.ops.search.matches import ConditionReader, Matches, scan_matches
 from icepuffin.ops.search.predicate import RowPredicate, element_truth
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import StorageError, open_storage
@@ -553,27 +553,28 @@ def find_matches_by_attributes(
     where: str | BooleanExpression,
     storage: StorageConfig,
     attributes: Attributes,
+    read: ConditionReader | None = None,
 ) -> Matches:
     """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes do not
-    decide is read. Raises FilterError.
+    decide is read, by `read` as there. Raises FilterError.
     """
     predicate = RowPredicate(where, schema)
     conjuncts = list(_conjuncts(predicate.bound))
     own = [part for part in conjuncts if _is_decided(part, attributes)]
     if not own:
-        return scan_matches(table, live, schema, predicate, storage)
+        return scan_matches(table, live, schema, predicate, storage, read=read)
     condition = Condition.of(own, predicate, attributes)
     missing = condition.missing
     others, rest = Matches({}, 0), None
     if missing:
-        others = scan_matches(table, live, schema, predicate, storage, files=missing.keys())
+        others = scan_matches(table, live, schema, predicate, storage, files=missing.keys(), read=read)
     left_over = [part for part in conjuncts if part not in own]
     if left_over:
         decided = {FileNumber(number) for number in range(attributes.files)} - missing.keys()
         candidates = {number for number in decided if condition.rows(number).any()}
         part = predicate.part(_conjunction(left_over))
-        rest = scan_matches(table, live, schema, part, storage, files=candidates)
-    read = others.files_read + (rest.files_read if rest else 0)
+        rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
+    count = others.files_read + (rest.files_read if rest else 0)
     how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
     if rest is not None:
         how += f"; {rest.files_read:,} data files read for the other columns"
@@ -581,7 +582,7 @@ def find_matches_by_attributes(
         why = next(iter(missing.values()))
         how += f"; {others.files_read:,} data files read, of {len(missing):,} without {why}"
     rows = _MatchingRows(condition, rest, others)
-    return AttributeMatches(rows, read, how, condition=condition, rest=rest, others=others)
+    return AttributeMatches(rows, count, how, condition=condition, rest=rest, others=others)
 
 
 def _is_decided(part: BooleanExpression, attributes: Attributes) -> bool:

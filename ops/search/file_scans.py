@@ -1,27 +1,32 @@
-"""Comparing the rows of data files with queries: in this process, or by tasks where there is much to read.
+"""Comparing the rows of data files with queries and conditions: in this process, or by tasks where there is much to
+read.
 
 Tasks get the numbers of the files that they read, and what rules files out. They return rows and the work of finding
 them. No dagster and no pyspark is imported.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ops.catalog.row_deletes import growing_groups
 from icepuffin.ops.model import IN_PROCESS_MB, MIB, FileNumber
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.candidates import Hits, merge_sorted
-from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.matches import Matches, read_matches
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.scan import NearestScan, SkippedRows, VectorSource, scan_in_reach
 from icepuffin.ops.search.threshold_scan import hits_within
 from icepuffin.ops.search.worker import SearchJob, SerializedSearchJob
 from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.puffin.blobs import deletion_vector
 
 IN_PROCESS = "in-process"
+_VALUE_BYTES = 16
+"""Memory of a value that a condition reads, roughly: a number takes half of it, a text may take more"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class TaskChoice:
 
     runner: TaskRunner | None = None
     in_process_mb: int = IN_PROCESS_MB
-    """Vectors in MiB up to which data files are read in this process"""
+    """MiB of values up to which data files are read in this process"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +122,7 @@ class FileScans:
 
         A task starts with the files that are nearest, and knows no row of the others.
         """
-        runner = self._runner_for(files, queries.shape[1])
+        runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
         if runner is None:
             scan = scan_in_reach(queries, k, self._vectors, files, bounds, farthest, matches, refined)
             read.here += len(scan.files)
@@ -144,7 +149,7 @@ class FileScans:
         read: FilesRead,
     ) -> WithinScan:
         """The rows (that match) of some files that meet the thresholds, as `hits_within` gives them."""
-        runner = self._runner_for(files, queries.shape[1])
+        runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
         if runner is None:
             read.here += len(files)
             return _within(self._vectors, WithinRequest(queries, thresholds, limit), files, matches)
@@ -158,6 +163,21 @@ class FileScans:
             SkippedRows.of([scan.skipped for scan in scans]),
         )
 
+    def matches(self, predicate: RowPredicate, files: Sequence[FileNumber]) -> tuple[Mapping[FileNumber, I64], str]:
+        """`read_matches` of some files, and how they were read. Memory: 8 bytes per match; tasks return bitmaps."""
+        source = self._vectors
+        runner = self._runner_for(files, _VALUE_BYTES * len(predicate.columns))
+        if runner is None:
+            return read_matches(source.live, source.schema, predicate, source.storage, files), "by the data files"
+        shares = self._shares(runner, files, None)
+        bitmaps = runner.run(partial(scan_matches, self._job, predicate), shares, label="evaluate condition")
+        positions = {
+            number: deletion_vector.decode(bitmap, max_positions=source.live.files[number].record_count)
+            for share in bitmaps
+            for number, bitmap in share.items()
+        }
+        return positions, f"by the data files, which {len(shares):,} tasks read"
+
     def where(self, read: FilesRead) -> str:
         """Place where a search has read data files, in words."""
         if self._choice.runner is None:
@@ -165,11 +185,10 @@ class FileScans:
         threshold = f"tasks take over {self._choice.in_process_mb:,} MiB of vectors"
         return f"data files read by tasks: {read.by_tasks:,}, here: {read.here:,}; {threshold}"
 
-    def _runner_for(self, files: Sequence[FileNumber], dims: int) -> TaskRunner | None:
-        """The runner that reads these files; None where this process does."""
+    def _runner_for(self, files: Sequence[FileNumber], row_bytes: int) -> TaskRunner | None:
+        """The runner that reads so many bytes per row of these files; None where this process does."""
         rows = sum(self._vectors.live.files[number].record_count for number in files)
-        size = self._vectors.value_bytes * dims * rows
-        return self._choice.runner if size > self._choice.in_process_mb * MIB else None
+        return self._choice.runner if row_bytes * rows > self._choice.in_process_mb * MIB else None
 
     @staticmethod
     def _shares(
@@ -203,6 +222,13 @@ def scan_within(serialized: SerializedSearchJob, request: WithinRequest, share: 
     """Body of a task."""
     source = _source(serialized.worker().job, request.queries.shape[1])
     return _within(source, request, share.files, share.matches)
+
+
+def scan_matches(serialized: SerializedSearchJob, predicate: RowPredicate, share: FileShare) -> dict[FileNumber, bytes]:
+    """Body of a task: positions of matches, framed as a deletion vector, by file number."""
+    job = serialized.worker().job
+    matches = read_matches(job.live, job.schema, predicate, job.storage, share.files)
+    return {number: deletion_vector.encode(positions) for number, positions in matches.items()}
 
 
 def _within(

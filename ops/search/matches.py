@@ -6,7 +6,7 @@ only the columns of the condition are read.
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -139,15 +139,24 @@ class MatchCache:
         return new_matches
 
 
+ConditionReader = Callable[[RowPredicate, Sequence[FileNumber]], tuple[Mapping[FileNumber, I64], str]]
+"""Function from a predicate and some live files to (row positions of matches by file number, how they were read)"""
+
+
 def find_matches(
-    table: Table, live: LiveFiles, schema: Schema, where: str | BooleanExpression, storage: StorageConfig
+    table: Table,
+    live: LiveFiles,
+    schema: Schema,
+    where: str | BooleanExpression,
+    storage: StorageConfig,
+    read: ConditionReader | None = None,
 ) -> Matches:
     """The live rows of the snapshot for which `where` is true (not false, not unknown).
 
-    `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes per match. Raises FilterError,
-    ManifestError.
+    `schema` is the snapshot's. `read` reads the files that are not excluded; this process does without it. Memory: one
+    batch of the condition's columns, and 8 bytes per match. Raises FilterError, ManifestError.
     """
-    return scan_matches(table, live, schema, RowPredicate(where, schema), storage)
+    return scan_matches(table, live, schema, RowPredicate(where, schema), storage, read=read)
 
 
 def scan_matches(
@@ -158,9 +167,9 @@ def scan_matches(
     storage: StorageConfig,
     *,
     files: Collection[FileNumber] | None = None,
+    read: ConditionReader | None = None,
 ) -> Matches:
     """`find_matches` of a predicate, in some of the files."""
-    field_ids = [schema.find_field(name).field_id for name in predicate.columns]
     numbers = defaultdict[str, list[int]](list)  # a snapshot may list a file twice, which has each of its rows twice
     for number, file in enumerate(live.files):
         numbers[normalize(file.path)].append(number)
@@ -172,9 +181,19 @@ def scan_matches(
         # DataScan.plan_files also computes residual filters, and fails at a partition that is null
         entries = _FilePlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
         paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
-    planned = sorted(
-        number for path in paths for number in numbers[path] if files is None or FileNumber(number) in files
-    )
+    listed = (FileNumber(number) for path in paths for number in numbers[path])
+    planned = sorted(number for number in listed if files is None or number in files)
+    if read is not None:
+        positions, how = read(predicate, planned)
+        return Matches(positions, len(planned), how)
+    return Matches(read_matches(live, schema, predicate, storage, planned), len(planned))
+
+
+def read_matches(
+    live: LiveFiles, schema: Schema, predicate: RowPredicate, storage: StorageConfig, planned: Sequence[FileNumber]
+) -> dict[FileNumber, I64]:
+    """Ascending positions of the live rows that satisfy a predicate, by file number, of the `planned` files."""
+    field_ids = [schema.find_field(name).field_id for name in predicate.columns]
     planned_files = deleted_of_scanned(
         lambda path: open_storage(path, storage), [live.files[number] for number in planned]
     )
@@ -185,5 +204,5 @@ def scan_matches(
             for batch in read_live(open_storage(file.path, storage), file, schema, field_ids, deleted=deleted)
         ]
         if positions := [part for part in parts if len(part)]:
-            matches[FileNumber(number)] = np.concatenate(positions)
-    return Matches(matches, len(planned))
+            matches[number] = np.concatenate(positions)
+    return matches

@@ -109,8 +109,10 @@ class IndexReader:
         self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
         self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded)
-        files = FileScans(self._vectors, self._tasks)
-        self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows, files)
+        self._file_scans = FileScans(self._vectors, self._tasks)
+        self._range_search = RangeSearch(
+            target, choice, self._vectors, self._coverage.tail, self._rows, self._file_scans
+        )
         loaded = choice.loaded
         self._tier: Tier = (
             loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, self._vectors, self._threads)
@@ -494,9 +496,9 @@ class IndexReader:
             return None
         target = self._target
         of_snapshot = target.table, target.live, target.schema, where, target.storage
-        find = partial(find_matches, *of_snapshot)
+        find = partial(find_matches, *of_snapshot, self._file_scans.matches)
         if self._attributes is not None:
-            find = partial(find_matches_by_attributes, *of_snapshot, self._attributes)
+            find = partial(find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches)
         matches = self._match_cache.get(where, find)
         clock.lap("filter")
         return matches

@@ -1,14 +1,27 @@
-"""Runners that work in this process and cut the work as a cluster would."""
+"""Runners that work in this process, and cut and ship the work as a cluster would."""
 
+import pickle
 from collections.abc import Callable, Sequence
 
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
 
 
 class SeveralAtOnce(LocalRunner):
-    """Cuts work as for three executors."""
+    """Cuts work as for three executors, which get copies of it."""
 
     parallelism = 3
+
+    def run(
+        self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
+    ) -> list[R]:
+        results = super().run(copy(function), [copy(task) for task in tasks], label=label, progress=progress)
+        return [copy(result) for result in results]
+
+
+def copy(value: T) -> T:
+    """As another process gets it."""
+    copied: T = pickle.loads(pickle.dumps(value))  # noqa: S301  our own
+    return copied
 
 
 class LabelRecorder(SeveralAtOnce):

@@ -19,22 +19,16 @@ from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact, open_index
 from icepuffin.ops.search.matches import Matches, find_matches
 from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
+from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
 
 TableFactory = Callable[..., Table]
 LEAN = IndexDefinition(
     name="lean", column="embedding", metric="cosine", max_degree=16, search_list=40, shards=2, vectors="none",
     target_recall=0.5,
 )  # fmt: skip
-
-
-class SeveralAtOnce(LocalRunner):
-    """Cuts work as for three executors."""
-
-    parallelism = 3
 
 
 @pytest.fixture
@@ -242,6 +236,21 @@ def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
         assert result.rows.select(["query", "rank", "id"]).equals(expected.rows.select(["query", "rank", "id"]))
         far = np.asarray(expected.rows["distance"])
         assert (np.abs(np.asarray(result.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+
+
+def test_a_condition_on_many_rows_is_evaluated_by_tasks(table: Table) -> None:
+    index_head(table)
+    for threshold, job, how in ((0, ["evaluate condition"], ", which 3 tasks read"), (100, [], "")):
+        runner = LabelRecorder()
+        reader = open_index(table, DEFINITION, storage=STORAGE, runner=runner, in_process_mb=threshold)
+        runner.jobs.clear()
+        for _ in range(2):  # the second time its rows are there
+            result = reader.search(queries(), 10, where="section = 'section 3'", columns=["id"])
+        assert [label for label in runner.jobs if label != "search shards"] == job
+        assert result.profile.condition == f"by the data files{how}"
+        assert ids_by_query(result.rows) == true_ids(table, "section = 'section 3'", "l2")
+    with pytest.raises(FilterError, match="does not fit"):
+        reader.search(queries(1), where="nothing = 3")
 
 
 def test_doubtful_matches_of_every_group_are_settled_together(table_factory: TableFactory) -> None:

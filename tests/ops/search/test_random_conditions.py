@@ -1,6 +1,7 @@
 """Random conditions beside DuckDB: every type and operator, nulls, NaN, numbers out of range, partitions, deletes."""
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Iterator
 from decimal import Decimal
@@ -29,15 +30,19 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import DecimalType, NestedField
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
 from tests.conftest import STORAGE
 from tests.ops.search.partitioned import TYPES, random_table
+from tests.ops.search.runners import SeveralAtOnce
 
 IB: Any = expressions
 COMPARED = {"=": "EqualTo", "!=": "NotEqualTo", "<": "LessThan", "<=": "LessThanOrEqual", ">": "GreaterThan"}
@@ -170,11 +175,15 @@ class Found:
         self._table = table
         self._live = live_files(table, table.metadata.current_snapshot_id or 0)
         files = [to_path(file.path) for file in self._live.files]
+        source = VectorSource(self._live, table.schema(), 0, Metric.L2, STORAGE)
+        tasks = FileScans(source, TaskChoice(SeveralAtOnce(), in_process_mb=0))
+        self._readers = itertools.cycle((None, tasks.matches))  # this process, then tasks
         self._ids = [np.asarray(pq.read_table(file, columns=["id"])["id"]) for file in files]
 
     def ids(self, where: str | BooleanExpression) -> list[int]:
-        found = find_matches(self._table, self._live, self._table.schema(), where, STORAGE).positions
-        return sorted(number for file, rows in found.items() for number in self._ids[file][rows].tolist())
+        read = next(self._readers)
+        rows = find_matches(self._table, self._live, self._table.schema(), where, STORAGE, read).positions
+        return sorted(number for file, places in rows.items() for number in self._ids[file][places].tolist())
 
 
 @pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=lambda value: str(value or "plain"))
