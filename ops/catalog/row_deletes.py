@@ -89,9 +89,9 @@ def deleted_in_turn(
         yield from ((file, deleted[file.path]) for file in files[group])
 
 
-def growing_groups(count: int, first: int = _FIRST_FILES) -> Iterator[slice]:
+def growing_groups(count: int, first: int | None = None) -> Iterator[slice]:
     """Parts of `count` files in order, each twice as long as the one before, for who may need the first files alone."""
-    start, size = 0, first
+    start, size = 0, first or _FIRST_FILES
     while start < count:
         yield slice(start, start + size)
         start, size = start + size, 2 * size
