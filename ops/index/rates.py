@@ -96,7 +96,7 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
         amounts=asdict(amounts),
         action=plan.action,
-        recall=mean_recall(shard_set.shards) if shard_set.shards else None,
+        recall=mean_recall(shard_set.shards),
     )
     return measurement.text()
 

@@ -99,7 +99,10 @@ class IndexReport:
     """Rows that moved from delta shards to the other shards."""
     shards_rebuilt: int = 0
     shards_copied: int = 0
-    recall: float = 1.0
+    recall: float | None = None
+    """recall@10 of the version's graphs; None where it has none: answers are exact, or there is no row."""
+    rows_measured_before: int = 0
+    """Live rows of shards that this run kept: they enter `recall` by what was measured when the shards were written."""
     bytes_total: int = 0
     bytes_written: int = 0
     """New bytes; the store copied the rest, but for those that are shared."""
@@ -154,11 +157,11 @@ class ShardRecall(Protocol):
     def live_rows(self) -> int: ...
 
 
-def mean_recall(shards: Iterable[ShardRecall]) -> float:
-    """Recall of a version: the shards' mean, weighted by live rows; 1.0 where there are none.
+def mean_recall(shards: Iterable[ShardRecall]) -> float | None:
+    """Recall of a version: the shards' mean, weighted by live rows; None where there are none.
 
     It holds for searches that probe every shard, as they do by default: the true neighbours are among the shards' own.
     """
     measured = list(shards)
     live_rows = sum(shard.live_rows for shard in measured)
-    return sum(shard.recall * shard.live_rows for shard in measured) / live_rows if live_rows else 1.0
+    return sum(shard.recall * shard.live_rows for shard in measured) / live_rows if live_rows else None

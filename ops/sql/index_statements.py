@@ -60,7 +60,8 @@ def _refresh(
     runner = runner_for(snapshot_rows(table, head))
     report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]
     columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
-    return pa.table({name: [getattr(report, name)] for name in columns}), report.reason
+    values = {name: pa.array([getattr(report, name)]) for name in columns}
+    return pa.table({**values, "recall": pa.array([report.recall], pa.float64())}), report.reason
 
 
 def _drop(table: Table, statement: DropIndex) -> Answer:

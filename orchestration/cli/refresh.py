@@ -109,7 +109,7 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
         + (f"; {report.merged:,} merged from deltas" if report.merged else "")
         + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
         "shards": _shard_counts(report),
-        "recall@10": f"{report.recall:.4f}" if report.shards else "",
+        "recall@10": "" if report.recall is None else _recall(report.recall, report),
         "self-search": report.self_search.summary if report.self_search else "",
         "MiB": f"{report.bytes_total / MIB:,.1f}, {report.bytes_written / MIB:,.1f} of it newly written"
         + (f", {report.bytes_shared / MIB:,.1f} shared with other versions" if report.bytes_shared else ""),
@@ -118,6 +118,11 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
         "file": report.puffin_path or "",
     }
     return {key: text for key, text in fields.items() if text}
+
+
+def _recall(recall: float, report: "IndexReport") -> str:
+    before = report.rows_measured_before / report.rows if report.rows else 0.0
+    return f"{recall:.4f}" + (f"; {before:.0%} of the rows as measured before, in shards that stay" if before else "")
 
 
 def _shard_counts(report: "IndexReport") -> str:

@@ -75,6 +75,8 @@ def test_a_second_run_finds_the_work_done(table: Table) -> None:
     first = index_head(table)
     second = index_head(table)
     assert second.action is Action.REUSED
+    assert (first.rows_measured_before, second.rows_measured_before) == (0, second.rows)
+    assert second.recall == pytest.approx(first.recall)
     assert second.index_snapshot_id == first.index_snapshot_id
     assert len(index_versions(table, "e")) == 1
 
@@ -132,6 +134,7 @@ def test_position_deletes_become_tombstones_and_nothing_is_rewritten(table: Tabl
     report = index_head(table)
     _, recall = answer_with_recall(table)
     assert (report.tombstones, report.inserted, report.shards_copied) == (20, 0, 3)
+    assert report.rows_measured_before == report.rows
     assert report.bytes_written < report.bytes_total / 4
     assert recall >= 0.95
 
@@ -143,6 +146,8 @@ def test_a_shard_full_of_tombstones_is_rebuilt_and_others_are_not(table: Table) 
     report = index_head(table)
     _, recall = answer_with_recall(table)
     assert (report.shards_rebuilt, report.shards_copied) == (1, 2)
+    assert report.rows_measured_before == sum(shard.live for shard in report.shard_reports if shard.how.keeps_bytes)
+    assert 0 < report.rows_measured_before < report.rows
     assert report.tombstones == 0
     assert recall >= 0.95
 
