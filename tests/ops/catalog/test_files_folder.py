@@ -102,6 +102,7 @@ def test_garbage_in_a_folder_of_its_own_goes_and_what_is_referenced_stays(table:
     assert answer_with_recall(table)[1] >= 0.95
 
 
+@pytest.mark.services
 def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
     rest_uri: str, tmp_path: Path, store: PickyStore
 ) -> None:

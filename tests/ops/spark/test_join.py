@@ -1,7 +1,7 @@
 """The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
 if TYPE_CHECKING:
@@ -28,10 +29,24 @@ BALLS = replace(DEFINITION, name="balls", method="centroid")
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 
 
-@pytest.fixture
-def table(table_factory: Callable[..., Table]) -> Table:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return make_table(tmp_path_factory.mktemp("join"))
+
+
+@pytest.fixture(scope="module")
+def emptied(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table whose rows were all deleted since."""
+    full = make_table(tmp_path_factory.mktemp("emptied"))
+    full.delete("id >= 0")
+    return full.refresh()
+
+
+def make_table(folder: Path) -> Table:
     """Indexed, then written to: 600 rows in the index; since then 50 were deleted and 100 added."""
-    new_table = table_factory()
+    catalog = open_catalog("j", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    catalog.create_namespace("db")
+    new_table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     new_table.append(make_rows(0, 300))
     new_table.append(make_rows(300, 600))
     index_head(new_table)
@@ -113,8 +128,9 @@ def test_tasks_on_spark_read_data_files_as_this_process_does(spark: "SparkSessio
 
 
 def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_opened(
-    spark: "SparkSession", table: Table
+    spark: "SparkSession", tmp_path: Path
 ) -> None:
+    table = make_table(tmp_path)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     result = joined(left_side(spark, 20), reader, columns=["id"])
     local_result = reader.search(queries(20), columns=["id"])
@@ -150,11 +166,10 @@ def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
 @pytest.mark.parametrize("columns", [None, []], ids=["all", "none"])
 @pytest.mark.parametrize("name", ["e", "lean", "other"])
 def test_a_table_that_was_emptied_has_no_neighbours(
-    spark: "SparkSession", table: Table, name: str, columns: list[str] | None
+    spark: "SparkSession", emptied: Table, name: str, columns: list[str] | None
 ) -> None:
-    table.delete("id >= 0")
     definition = replace(LEAN if name == "lean" else DEFINITION, name=name)
-    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    reader = open_index(emptied, definition, storage=STORAGE)
     found = in_order(joined(left_side(spark, 3), reader, columns=columns))
     assert found.num_rows == reader.search(queries(3)).rows.num_rows == 0
     assert ("name" in found.column_names) == (columns is None)
