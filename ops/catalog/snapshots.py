@@ -320,9 +320,16 @@ def has_count(snapshot: Snapshot, key: str) -> bool:
 
 
 def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:
-    """Number of live rows by the snapshot's summary; 0 where there is no such snapshot or its summary has no number."""
+    """Rows of the snapshot less its position deletes, by its summary; 0 where there is no such snapshot or number.
+
+    Deletes of rows that were rewritten since count as well, as many engines leave them, and equality deletes do not.
+    """
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None or snapshot.summary is None:
-        return 0
-    totals = snapshot.summary.additional_properties
-    return int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
+    deletes = 0 if snapshot is None else snapshot_count(snapshot, "total-position-deletes")
+    return max(0, rows_in_files(table, snapshot_id) - deletes)
+
+
+def rows_in_files(table: Table, snapshot_id: SnapshotId) -> int:
+    """Rows of the snapshot's data files by its summary, the deleted ones among them: at least its live rows."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    return 0 if snapshot is None else snapshot_count(snapshot, "total-records")

@@ -57,16 +57,14 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 
     The base version is known where the nearest one has the definition of today and is of an ancestor.
     """
-    field = next((field for field in table.schema().fields if field.name == definition.column), None)
-    field_id = definition.field_id if field is None or definition.field_id is not None else field.field_id
+    identity = _identity(table, definition)
     versions = index_versions(table, definition.name)
-    if field_id is None or not snapshot.sequence_number or not any(version.tags for version in versions):
+    if identity is None or not snapshot.sequence_number or not any(version.tags for version in versions):
         return None
     if TableProperties.DEFAULT_NAME_MAPPING in table.properties:  # by another one old files may have other vectors
         return None
     nearest = nearest_first(versions, snapshot.snapshot_id, snapshot.sequence_number)
     sizes = [VersionSizes.parse(version.sizes) for version in nearest]
-    identity = graph_id(definition, field_id)
     possible = [(version, its) for version, its in zip(nearest, sizes, strict=True) if not _differs(its, identity)]
     base, base_sizes = next(iter(possible), (None, None))
     if base is None or base_sizes is None:
@@ -84,6 +82,20 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
     reads_whole_shards = definition.vectors == "none" and bounds.written  # whose vectors lie in old data files
     is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)  # a build with more shards follows
     return None if reads_whole_shards or is_too_large else bounds
+
+
+def earlier_sizes(table: Table, definition: IndexDefinition) -> list[VersionSizes]:
+    """Sizes of the versions that have the same definition: a run may rebuild all shards of one of these."""
+    identity = _identity(table, definition)
+    sizes = [VersionSizes.parse(version.sizes) for version in index_versions(table, definition.name)]
+    return [its for its in sizes if its is not None and its.definition == identity]
+
+
+def _identity(table: Table, definition: IndexDefinition) -> str | None:
+    """`graph_id` of a definition; None where the table has no such column."""
+    field = next((field for field in table.schema().fields if field.name == definition.column), None)
+    field_id = definition.field_id if field is None or definition.field_id is not None else field.field_id
+    return None if field_id is None else graph_id(definition, field_id)
 
 
 def _differs(sizes: VersionSizes | None, identity: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows, table_name
+from icepuffin.ops.catalog.snapshots import head_of, rows_in_files, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
 from icepuffin.ops.index.definition import IndexDefinition, resolve_filters
 from icepuffin.ops.index.estimate import estimate
@@ -36,7 +36,7 @@ def refresh_index(
     Raises what `materialize_index` and `create_index` raise.
     """
     definition = ensure_defined(table, definition)
-    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    runner = engine.runner(rows_in_files(table, snapshot_id))
     log(f"{table_name(table)}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
     return materialize_index(
         table,
@@ -65,7 +65,7 @@ def maintain_index(
     """
     definition = ensure_defined(table, definition)
     head = head_of(table, watched_ref)
-    rows = 0 if head is None else snapshot_rows(table, head)
+    rows = 0 if head is None else rows_in_files(table, head)
     return rebuild_tombstoned_shards(
         table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
     )
@@ -87,7 +87,7 @@ def estimate_refresh(
     """
     definition = _as_defined(table, definition) or definition
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
-    return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))
+    return estimate(table, plan, storage=storage, runner=engine.runner(rows_in_files(table, snapshot_id)))
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:

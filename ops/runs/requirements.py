@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from pyiceberg.table import Table
@@ -9,14 +10,14 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import ListType
 
 from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
-from icepuffin.ops.catalog.snapshots import has_count, snapshot_count, snapshot_rows
+from icepuffin.ops.catalog.snapshots import ancestors_from, has_count, rows_in_files, snapshot_count
 from icepuffin.ops.element_types import ELEMENT_BYTES
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, sample_size
-from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
+from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, max_shard_rows, sample_size
+from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
@@ -50,7 +51,7 @@ class RunRequirements:
     """What the run for one snapshot takes, at most."""
 
     rows: int
-    """Live rows of the snapshot."""
+    """Rows of the snapshot's data files, deleted ones among them."""
     bytes: int
     """Bytes of its data files."""
     new_rows: int
@@ -99,11 +100,12 @@ def run_requirements(
     """The requirements of a run for a snapshot, from summaries of snapshots and of versions; nothing is read.
 
     A refresh counts what the commits since its base version have changed. Where the summaries do not show that shards
-    can be kept, it counts as a build. The dimensions are those of the newest version. Before there is one, the vectors
-    are taken to be twice as large as all data files, which compress them. `sketches`: whether the run makes theta
-    sketches, of `theta_columns` or of all columns that can have one.
+    can be kept, it counts as a build, or as a rebuild of every shard where that is more. The dimensions are those of
+    the newest version, while rows of its snapshot are left. Otherwise the vectors are taken to be twice as large as
+    all data files, which compress them. `sketches`: whether the run makes theta sketches, of `theta_columns` or of all
+    columns that can have one.
     """
-    rows = snapshot_rows(table, snapshot_id)
+    rows = rows_in_files(table, snapshot_id)
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return RunRequirements(rows, 0, 0, 0, 0, _PROCESS_MB)
@@ -135,7 +137,7 @@ def _index_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
         return _Work(rows, snapshot_count(snapshot, "total-data-files"), driver=2 * BALL_BYTES)
     bounds = refresh_bounds(table, definition, snapshot)
     if bounds is None:
-        work = _build_work(definition, snapshot, rows, _dimensions(table, definition.name), engine)
+        work = _build_work(table, definition, snapshot, rows, engine)
     else:
         is_local = normalize(table.metadata.location).startswith("file:")
         work = _refresh_work(definition, bounds, engine, is_local=is_local)
@@ -149,24 +151,51 @@ def _attribute_bytes(table: Table, definition: IndexDefinition) -> int:
     return sum(_VALUE_BYTES if plain else _LIST_BYTES for plain in is_plain)
 
 
-def _build_work(definition: IndexDefinition, snapshot: Snapshot, rows: int, dims: int, engine: Engine) -> _Work:
-    """Where the summary lacks the numbers, shards count as full."""
-    file_bytes = snapshot_count(snapshot, "total-files-size")
-    widened = 4 // ELEMENT_BYTES.get(definition.element_type, 4)
-    vectors = 4 * dims * rows if dims else _FILE_FACTOR * widened * file_bytes
-    has_totals = has_count(snapshot, "total-records") and (dims or file_bytes or not rows)
+def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, rows: int, engine: Engine) -> _Work:
+    """Where the summary lacks the numbers, shards count as full. The plan may be to rebuild the shards there are."""
+    versions = index_versions(table, definition.name)
+    earlier = earlier_sizes(table, definition)
+    vectors = _vector_bytes(table, definition, versions, snapshot, rows)
+    has_totals = has_count(snapshot, "total-records") and (vectors or not rows)
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
-    count = min(definition.shards or -(-size // SHARD_BYTES), max(1, rows))
+    count = min(
+        max(definition.shards or -(-size // SHARD_BYTES), _least_shards(definition, rows, vectors)), max(1, rows)
+    )
     largest = size if count <= 1 else min(size, IMBALANCE * size / count)
+    nodes = largest * rows / size if size else 0
     sample = vectors * sample_size(rows) / rows if rows else 0
+    rebuilt = max((4 * (it.dims + definition.max_degree) * max(it.largest, *it.deltas, 0) for it in earlier), default=0)
     return _Work(
         rows=rows,
         files=snapshot_count(snapshot, "total-data-files"),
-        shards=count,
-        task=_SHARD_FACTOR * largest,
-        driver=max(_SAMPLE_FACTOR * sample, _proof_bytes(largest * rows / size if size else 0, count, engine)),
-        **_comparison(rows, largest * rows / size if size else 0, count),
+        shards=max((count, *(it.shards + len(it.deltas) + 1 for it in earlier))),
+        task=_SHARD_FACTOR * max(largest, rebuilt),
+        driver=max(_SAMPLE_FACTOR * sample, _proof_bytes(nodes, count, engine)),
+        **_comparison(rows, nodes, count),
     )
+
+
+def _vector_bytes(
+    table: Table, definition: IndexDefinition, versions: Sequence[DerivedVersion], snapshot: Snapshot, rows: int
+) -> int:
+    """Memory of all vectors: by the dimensions of the newest version, and by the files where the vectors may be others.
+
+    They are the same while rows are left that it has indexed, as the rows of a column have equal dimensions.
+    """
+    dims = _dimensions(versions)
+    widened = 4 // ELEMENT_BYTES.get(definition.element_type, 4)
+    by_files = _FILE_FACTOR * widened * snapshot_count(snapshot, "total-files-size")
+    newest = versions[-1].base_snapshot_id if versions else None
+    lineage = list(ancestors_from(table, snapshot.snapshot_id))
+    since = list(takewhile(lambda ancestor: ancestor.snapshot_id != newest, lineage))
+    rows_are_left = len(since) < len(lineage) and rows > sum(snapshot_count(it, "added-records") for it in since)
+    return 4 * dims * rows if dims and rows_are_left else max(4 * dims * rows, by_files)
+
+
+def _least_shards(definition: IndexDefinition, rows: int, vectors: int) -> int:
+    """A build makes more shards than the definition names where one might get too large for its file."""
+    dims = -(-vectors // (4 * rows)) if rows else 0
+    return -(-int(IMBALANCE * rows) // max_shard_rows(replace(definition, vectors="f32"), dims))
 
 
 def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
@@ -205,7 +234,7 @@ def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collectio
     return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=2 * 8 * hashes * count)
 
 
-def _dimensions(table: Table, index: str) -> int:
+def _dimensions(versions: Sequence[DerivedVersion]) -> int:
     """Dimensions of the newest version that has a measurement; 0 where there is none."""
-    measurements = [measurement for _, measurement in measured_versions(index_versions(table, index))]
+    measurements = [measurement for _, measurement in measured_versions(versions)]
     return measurements[-1].amounts.get("dims", 0) if measurements else 0

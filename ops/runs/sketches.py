@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
+from icepuffin.ops.catalog.snapshots import rows_in_files, table_name
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.runner import Progress
@@ -25,7 +25,7 @@ def refresh_sketches(
 
     `columns`: None for all whose type is sketched. Raises what `materialize_theta_sketches` raises.
     """
-    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    runner = engine.runner(rows_in_files(table, snapshot_id))
     log(f"{table_name(table)}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
     report = materialize_theta_sketches(
         table, snapshot_id, runner=runner, storage=storage, columns=columns, progress=progress
@@ -44,5 +44,5 @@ def estimate_sketches(
     columns: tuple[str, ...] | None = None,
 ) -> ThetaEstimate:
     """Estimate what `refresh_sketches` would do. Changes nothing and starts no Spark session."""
-    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    runner = engine.runner(rows_in_files(table, snapshot_id))
     return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=storage, columns=columns)

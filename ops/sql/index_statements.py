@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.snapshots import resolve_snapshot, snapshot_rows
+from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
@@ -57,7 +57,7 @@ def _refresh(
 ) -> Answer:
     definition = load_definition(table, statement.name)
     head = resolve_snapshot(table).snapshot_id
-    runner = runner_for(snapshot_rows(table, head))
+    runner = runner_for(rows_in_files(table, head))
     report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]
     columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
     values = {name: pa.array([getattr(report, name)]) for name in columns}

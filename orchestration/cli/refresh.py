@@ -55,7 +55,7 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
 
 
 def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
-    from icepuffin.ops.catalog.snapshots import snapshot_rows
+    from icepuffin.ops.catalog.snapshots import rows_in_files
     from icepuffin.ops.runs.snapshot import SKETCH_STAGE, refresh_snapshot
 
     spec, table = context.spec, context.table
@@ -69,7 +69,7 @@ def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, 
             table,
             snapshot_id,
             definitions,
-            runner=context.session.engine.runner(snapshot_rows(table, snapshot_id)),
+            runner=context.session.engine.runner(rows_in_files(table, snapshot_id)),
             storage=context.storage,
             sketches=spec.settings.theta_sketches and index is None,
             columns=spec.settings.theta_columns,

@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot, Summary
 from icepuffin.assets.table_settings import RUN_NUMBERS
 from icepuffin.ops.catalog.blob_kind import SIZES_KEY
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import head_of
+from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.sizes import SHARD_BYTES
 from icepuffin.ops.model import MIB, SnapshotId
@@ -177,7 +177,7 @@ def with_counts(table: Table, counts: dict[str, str], of: int | None = None) -> 
     return changed_table
 
 
-def with_sizes(table: Table, **counts: float) -> Table:
+def with_sizes(table: Table, **counts: float | list[int]) -> Table:
     """A copy whose index has other sizes."""
     (version,) = index_versions(table, DEFINITION.name)
     text = json.dumps({**json.loads(version.sizes), **counts})
@@ -197,6 +197,37 @@ def test_an_append_of_1_percent_needs_less_than_a_build(indexed: Table) -> None:
     assert append.memory_mb == 512 + int(np.ceil(128 * 1_000_000 / MIB)), "each row's address is compared"
     assert build.memory_mb == 512 + int(np.ceil(2 * (nodes - 4) * 1_010_000 / MIB))
     assert 512 + 2 * nodes * 10_000 / MIB < append.memory_mb < build.memory_mb
+
+
+def test_where_all_shards_may_be_rebuilt_each_counts_with_its_deltas(indexed: Table) -> None:
+    table = with_sizes(indexed, shards=3, largest=2_000_000, deltas=[5, 5])
+    table = with_counts(table, {"added-equality-deletes": "1"}, of=head_of(table, "main"))
+    needed = needs(table)
+    assert (needed.new_rows, needed.shards, needed.tasks) == (1_010_000, 3 + 2 + 1, 6)
+    assert needed.memory_mb == 512 + int(np.ceil(2 * 4 * (DIMS + 64) * 2_000_000 / MIB))
+
+
+def test_deletes_of_rows_that_are_gone_take_nothing_off(indexed: Table) -> None:
+    """Engines leave them behind where they rewrite files."""
+    table = with_counts(indexed, {"total-position-deletes": "5000000"})
+    assert needs(table, replace(DEFINITION, max_degree=63)) == needs(indexed, replace(DEFINITION, max_degree=63))
+    assert snapshot_rows(table, head_of(table, "main") or SnapshotId(0)) == 0
+
+
+def test_where_all_rows_are_new_their_dimensions_may_be_others(indexed: Table) -> None:
+    head = head_of(indexed, "main")
+    table = with_counts(indexed, {"total-files-size": "900000000"}, of=head)
+    one = replace(DEFINITION, shards=1)
+    few = needs(with_counts(table, {"added-records": "1009999"}, of=head), one)
+    assert few.memory_mb == 512 + int(np.ceil(2 * 4 * (DIMS + 64) * 1_010_000 / MIB)), "one row is left"
+    all_new = needs(with_counts(table, {"added-records": "1010000"}, of=head), one)
+    assert all_new.memory_mb == 512 + int(np.ceil(2 * (2 * 900_000_000 + 4 * 64 * 1_010_000) / MIB))
+
+
+def test_a_build_makes_more_shards_than_named_where_one_might_be_too_large(lake: Lake) -> None:
+    totals = {"records": 100_000_000, "files-size": 10_000_000_000}
+    nodes = (2**31 - 4097) // (4 * 50 + 33 + 4 * 65)
+    assert requirements(lake, totals=totals, shards=1).shards == int(np.ceil(150_000_000 / nodes)) == 35
 
 
 def test_a_refresh_that_may_rebuild_a_shard_needs_the_memory_of_it(indexed: Table) -> None:

@@ -9,7 +9,7 @@ import pytest
 from dagster import RunsFilter
 
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.catalog.snapshots import snapshot_rows
+from icepuffin.ops.catalog.snapshots import rows_in_files
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.discovery import table_spec
@@ -71,7 +71,7 @@ def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance
     assert request.partition_key == head
     assert request.tags[TABLE_TAG] == "demo/demo/packages"
     assert request.tags[SNAPSHOT_TAG] == head
-    assert request.tags["icepuffin/rows"] == str(snapshot_rows(lake.table, SnapshotId(int(head)))), "what it needs"
+    assert request.tags["icepuffin/rows"] == str(rows_in_files(lake.table, SnapshotId(int(head)))), "what it needs"
     assert instance.get_materialized_partitions(TABLE) == {head}
     assert carried_out(lake, instance, request).success
     assert instance.get_materialized_partitions(INDEX) == instance.get_materialized_partitions(THETA) == {head}
