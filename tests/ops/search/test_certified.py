@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +133,39 @@ def check_proof(
         nearest = sorted(distances[files == number].min() for number in range(6))
         # the bound holds for the files that are farthest, which are the pruned ones where each query has the same
         assert len([distance for distance in nearest if distance < bound]) <= pruning.files - pruning.files_pruned
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_files_that_one_query_of_a_batch_needs_are_read(tmp_path: Path, metric: str) -> None:
+    """However many files are read before them, and whatever the other queries need. Each query has a file of its own,
+    of more than are read at first.
+    """
+    catalog = open_catalog("b", {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    with table.update_spec() as spec:
+        spec.add_identity("name")
+    rng = np.random.default_rng(11)
+    centers = rng.standard_normal((24, DIMS))
+    owners = np.arange(120) % len(centers)
+    vectors = (centers[owners] + 0.02 * rng.standard_normal((120, DIMS))).astype(np.float32).astype(np.float64)
+    columns = {"id": np.arange(120), "name": [f"n{owner}" for owner in owners], "section": ["s"] * 120}
+    table.append(pa.table({**columns, "embedding": vectors.tolist()}, schema=ROWS))
+    index_head(table, definition_of(metric, "balls"))
+    distances = np.linalg.norm(centers[:, None] - vectors, axis=2)
+    if metric == "cosine":
+        norms = np.linalg.norm(centers, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+        distances = 1 - centers @ vectors.T / norms
+    nearest = np.argsort(distances, axis=1)[:, :5]
+    threshold = np.take_along_axis(distances, nearest, 1)[:, 2].max()
+    for tasks in ({}, {"runner": SeveralAtOnce(), "in_process_mb": 0}):
+        reader = open_index(table.refresh(), definition_of(metric, "balls"), storage=STORAGE, **tasks)
+        found = reader.search(centers, 5, columns=["id"])
+        assert found.profile.strategy == "pruned scan"
+        assert np.array_equal(np.reshape(found.rows["id"], nearest.shape), nearest)
+        within = reader.within(centers, threshold, columns=["id"]).rows
+        pairs = set(zip(within["query"].to_pylist(), within["id"].to_pylist(), strict=True))
+        assert pairs == {(query, row) for query, row in np.argwhere(distances < threshold).tolist()}
 
 
 def test_files_out_of_reach_are_pruned(table: Table, readers: dict[tuple[str, str, str], IndexReader]) -> None:
