@@ -56,9 +56,12 @@ def _normalized(vectors: AnyArray, like: Floats) -> Floats:
 def reported(internal: Floats, metric: Metric) -> F64:
     """Distances as they are reported, f64, of those that kernels use: squared L2 (under cosine too) and minus dot."""
     distances = internal.astype(np.float64)
+    if metric is Metric.INNER_PRODUCT:
+        return distances
+    squares = np.maximum(distances, 0.0)
     if metric is Metric.L2:
-        return np.sqrt(np.maximum(distances, 0.0))
-    return np.maximum(distances, 0.0) / 2 if metric is Metric.COSINE else distances
+        return np.sqrt(squares)
+    return squares / 2 if metric is Metric.COSINE else squares
 
 
 def internal_pairwise(queries: Floats, vectors: F32, metric: Metric) -> F32:

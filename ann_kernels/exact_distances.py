@@ -14,6 +14,7 @@ from icepuffin.ann_kernels.metric import Metric
 
 _L2 = Metric.L2.code
 _INNER_PRODUCT = Metric.INNER_PRODUCT.code
+_HAMMING = Metric.HAMMING.code
 
 
 @strict_kernel
@@ -27,6 +28,8 @@ def exact_distance(vectors: Floats, node: Any, query: F64, metric: int, raw: boo
         return -product(vectors, node, query)
     if metric == _L2:
         return np.sqrt(squared_gap(vectors, node, query, 1.0))
+    if metric == _HAMMING:
+        return squared_gap(vectors, node, query, 1.0)
     if raw:
         factor = 1.0 / np.sqrt(product(vectors, node, vectors[node]))
         return squared_gap(vectors, node, query, factor) / 2

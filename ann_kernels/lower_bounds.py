@@ -204,6 +204,8 @@ def rounding_of_units(dims: int) -> float:
 
 def _euclidean(distances: F64, metric: Metric) -> F64:
     """Reported distances as Euclidean ones."""
+    if metric is Metric.HAMMING:
+        return np.asarray(np.sqrt(distances))
     return np.asarray(np.sqrt(2 * distances)) if metric is Metric.COSINE else distances
 
 

@@ -14,6 +14,8 @@ class Metric(enum.StrEnum):
     """1 - cosine similarity; vectors are normalised first."""
     INNER_PRODUCT = "ip"
     """- inner product; no metric in the mathematical sense."""
+    HAMMING = "hamming"
+    """Number of bits that differ: of vectors of 0 and 1, the squared Euclidean distance."""
 
     @property
     def code(self) -> int:
@@ -22,7 +24,7 @@ class Metric(enum.StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """`l2`, `cosine` or `ip`. Raises KernelError."""
+        """`l2`, `cosine`, `ip` or `hamming`. Raises KernelError."""
         try:
             return cls(name.lower())
         except ValueError:
@@ -37,4 +39,4 @@ class Metric(enum.StrEnum):
         raise ValueError(f"no metric has the number {code}")
 
 
-_CODES = {Metric.L2: 0, Metric.COSINE: 1, Metric.INNER_PRODUCT: 2}
+_CODES = {Metric.L2: 0, Metric.COSINE: 1, Metric.INNER_PRODUCT: 2, Metric.HAMMING: 3}

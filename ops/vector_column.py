@@ -15,13 +15,19 @@ from pydantic import PrivateAttr
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType
 
-from icepuffin.ops.element_types import ELEMENT_BYTES, OF_COLUMN
+from icepuffin.ops.element_types import ELEMENT_BITS, OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import IcepuffinError
 
 LARGEST_INTEGER = 1 << 24
 """Largest absolute value of integers that each have an f32 of the same value"""
 _DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
-    {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "i8": np.dtype("i1"), "u8": np.dtype("u1")}
+    {
+        "f32": np.dtype("<f4"),
+        "f16": np.dtype("<f2"),
+        "i8": np.dtype("i1"),
+        "u8": np.dtype("u1"),
+        OF_BITS: np.dtype("u1"),
+    }
 )
 
 
@@ -83,7 +89,8 @@ def exact_vectors(
     """A column of vectors as it is: [N, D] of f64 where it holds doubles, else of f32.
 
     Takes lists, large lists and fixed-size lists of half, float, double or integers up to `LARGEST_INTEGER`. With an
-    `element_type` it takes bytes, of one length or each with its own: the elements, little-endian, without a gap.
+    `element_type` it takes bytes, of one length or each with its own: the elements, little-endian, without a gap; of
+    bits, 0 or 1, eight per byte.
 
     Raises VectorColumnError for another type, a null vector, a null element, a larger integer, bytes that end inside of
     an element, or a length that is not `dims` (without it: not the first vector's). NaN and infinity are left to the
@@ -105,7 +112,7 @@ def vector_lengths(column: pa.Array, element_type: str) -> pa.Array:
     """Elements of each vector, those of bytes rounded down."""
     if element_type == OF_COLUMN:
         return pc.list_value_length(column)
-    return pc.divide(pc.binary_length(column), ELEMENT_BYTES[element_type])
+    return pc.divide(pc.multiply(pc.binary_length(column), 8), ELEMENT_BITS[element_type])
 
 
 def _is_list_of_numbers(kind: pa.DataType) -> bool:
@@ -130,17 +137,18 @@ def _of_lists(array: pa.Array, dims: int | None) -> npt.NDArray[Any]:
 
 
 def _of_bytes(array: pa.Array, dims: int | None, element_type: str) -> npt.NDArray[np.float32]:
-    size = ELEMENT_BYTES[element_type]
+    bits = ELEMENT_BITS[element_type]
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False)
-    if (lengths % size).any():
-        row = int(np.argmax(lengths % size > 0))
+    if (spare := 8 * lengths % bits).any():
+        row = int(np.argmax(spare > 0))
         raise VectorColumnError(f"has {lengths[row]} bytes, no whole number of {element_type} elements", row)
     width = _common_length(vector_lengths(array, element_type), dims)
     flat = array.cast(pa.large_binary())
     first, last = np.frombuffer(flat.buffers()[1], np.int64)[[flat.offset, flat.offset + len(flat)]]
     content = flat.buffers()[2]
     octets = np.frombuffer(b"" if content is None else content, np.uint8)[first:last]
-    return octets.reshape(len(array), width * size).view(_DTYPES[element_type]).astype(np.float32)
+    rows = octets.reshape(len(array), width * bits // 8).view(_DTYPES[element_type])
+    return (np.unpackbits(rows, axis=1) if element_type == OF_BITS else rows).astype(np.float32)
 
 
 def _common_length(lengths: pa.Array, dims: int | None) -> int:

@@ -12,7 +12,7 @@ FLAG_FOOTER_COMPRESSED = 1
 
 MAX_DIMS = 65_536
 """Dimensions of the longest vectors in a blob."""
-MAX_METRIC = 2
+MAX_METRIC = 3
 """Largest number of a metric in a blob."""
 
 

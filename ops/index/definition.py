@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.element_types import ELEMENT_BYTES, ELEMENT_TYPES, OF_COLUMN
+from icepuffin.ops.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN, spare_bytes
 from icepuffin.ops.errors import IcepuffinError, require_type
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ class IndexDefinition:
         Columns whose values versions keep, so that conditions on them read no data file. Default: none.
     filter_ids : sequence of int, optional
         Field ids of `filters`. `create_index` sets them.
-    element_type : "column", "f32", "f16", "i8", "u8"
+    element_type : "column", "f32", "f16", "i8", "u8", "bit"
         Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type. Default: column.
-    metric : "l2", "cosine", "ip"
-        How distances are measured. Default: cosine.
+    metric : "l2", "cosine", "ip", "hamming"
+        How distances are measured; hamming is for elements of one bit. Default: cosine.
     method : "diskann", "centroid"
         What versions hold: graphs over the vectors, or balls around those of each data file alone. Default: diskann.
     max_degree : int
@@ -174,7 +174,9 @@ class IndexDefinition:
     )
     """What the bytes of the vector column are: elements one after the other, little-endian"""
     metric: Metric = _parameter(  # noqa: RUF009  it makes a field
-        Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
+        Metric.COSINE,
+        "How distances are measured; hamming is for elements of one bit.",
+        choices=tuple(metric.value for metric in Metric),
     )
     """Metric of searches; a text such as "l2" becomes a `Metric`"""
     method: str = _parameter(
@@ -232,6 +234,8 @@ class IndexDefinition:
         except DefinitionError as error:
             raise DefinitionError(f"index {self.name}: {error}") from None
         object.__setattr__(self, "metric", Metric.parse(self.metric))
+        if fault := metric_fault(self.metric, self.element_type):
+            raise DefinitionError(f"index {self.name}: {fault}")
         if not self.has_graphs and self.metric is Metric.INNER_PRODUCT:
             raise DefinitionError(
                 f"index {self.name}: method centroid rules out files by the triangle inequality, which the inner "
@@ -327,6 +331,13 @@ def checked_filters(filters: object, index: str) -> tuple[str, ...]:
     if len(set(filters)) < len(filters):
         raise DefinitionError(f"index {index}: filters names a column twice: {', '.join(filters)}")
     return tuple(filters)
+
+
+def metric_fault(metric: Metric, element_type: str) -> str:
+    """The reason for which no vectors of this element type are compared by the metric; empty where they are."""
+    if metric is not Metric.HAMMING or element_type == OF_BITS:
+        return ""
+    return f"metric hamming counts bits that differ, so it needs element_type {OF_BITS}, not {element_type}"
 
 
 def validate_name(name: str) -> None:
@@ -484,7 +495,7 @@ def _vector_field_id(field: "NestedField", table: str, element_type: str) -> int
         raise DefinitionError(f"{column}: say which numbers its bytes are, by an element_type of {names}")
     if of_lists and element_type != OF_COLUMN:
         raise DefinitionError(f"{column}, and element_type {element_type} is for bytes: leave element_type out")
-    if isinstance(field_type, FixedType) and (rest := len(field_type) % ELEMENT_BYTES[element_type]):
+    if isinstance(field_type, FixedType) and (rest := spare_bytes(len(field_type), element_type)):
         raise DefinitionError(
             f"{column}: {len(field_type)} bytes are no whole number of {element_type} elements, {rest} would be left "
             "over; take the element_type of its writer"

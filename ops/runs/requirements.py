@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.snapshots import ancestors_from, has_count, rows_in_files, snapshot_count
-from icepuffin.ops.element_types import ELEMENT_BYTES
+from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, max_shard_rows, sample_size
@@ -183,7 +183,7 @@ def _vector_bytes(
     They are the same while rows are left that it has indexed, as the rows of a column have equal dimensions.
     """
     dims = _dimensions(versions)
-    widened = 4 // ELEMENT_BYTES.get(definition.element_type, 4)
+    widened = 32 // ELEMENT_BITS.get(definition.element_type, 32)
     by_files = _FILE_FACTOR * widened * snapshot_count(snapshot, "total-files-size")
     newest = versions[-1].base_snapshot_id if versions else None
     lineage = list(ancestors_from(table, snapshot.snapshot_id))

@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.distance import prepare_exact
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.element_types import OF_COLUMN
+from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
 
@@ -48,6 +48,8 @@ class RangeThresholds:
     def euclidean(self) -> F64:
         """f64[Q]: distances between prepared vectors at which the metric reports these; inner product has none."""
         positive = np.maximum(self.distances, 0.0)
+        if self.metric is Metric.HAMMING:
+            return np.asarray(np.sqrt(positive))
         # of unit vectors: |q - x|^2 = 2 (1 - q x)
         return np.sqrt(2 * positive) if self.metric is Metric.COSINE else positive
 
@@ -66,7 +68,8 @@ def prepare_queries(
 ) -> F64:
     """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
 
-    With an `element_type` also bytes as the column has them: one value, several, or an Arrow column.
+    With an `element_type` also bytes as the column has them: one value, several, or an Arrow column; of bits also
+    u8 [D / 8] or [Q, D / 8], packed as by `numpy.packbits`.
 
     Raises QueryError.
     """
@@ -88,6 +91,8 @@ def prepare_queries(
         vectors = prepare_exact(array, metric)
     except KernelError as error:
         raise QueryError(f"the query cannot be run: {error}") from error
+    if metric is Metric.HAMMING and not ((vectors == 0) | (vectors == 1)).all():
+        raise QueryError("under hamming a query is numbers that are 0 or 1, or their bits packed, as u8 or bytes")
     if dims is not None and vectors.shape[1] != dims:
         raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
     return vectors
@@ -99,6 +104,8 @@ def _column_of_bytes(queries: Any, element_type: str) -> pa.Array | pa.ChunkedAr
         return None
     if isinstance(queries, pa.Array | pa.ChunkedArray):
         return queries
+    if element_type == OF_BITS and isinstance(queries, np.ndarray) and queries.dtype == np.uint8:
+        return pa.array([row.tobytes() for row in np.atleast_2d(queries)], pa.large_binary())
     values = [queries] if isinstance(queries, bytes) else queries
     if isinstance(values, list | tuple) and values and all(isinstance(value, bytes) for value in values):
         return pa.array(values, pa.large_binary())

@@ -29,7 +29,7 @@ from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_column, resolve_field
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault, resolve_column, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
@@ -224,9 +224,9 @@ def open_exact(
         The table, loaded from its catalog.
     column : str
         A column of lists of numbers, or of bytes.
-    metric : {"l2", "cosine", "ip"}
+    metric : {"l2", "cosine", "ip", "hamming"}
         What distances are.
-    element_type : {"column", "f32", "f16", "i8", "u8"}, optional
+    element_type : {"column", "f32", "f16", "i8", "u8", "bit"}, optional
         What the bytes are, as for an index. Default: the column is of lists.
     snapshot, storage : optional
         As for `open_index`.
@@ -250,6 +250,8 @@ def open_exact(
     require_table(table, "open_exact")
     _require_storage(storage)
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
+    if fault := metric_fault(metric, element_type):
+        raise DefinitionError(fault)
     frozen = _frozen(table)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_column(column, schema, table_name(frozen), element_type)

@@ -150,6 +150,8 @@ class FileBalls:
 def _reported(gaps: F64, metric: Metric) -> F64:
     """Gaps between queries and balls as distances that `metric` reports, of rows right behind them."""
     nearest = np.maximum(0.0, (gaps - _TINY) / (1 + _ROUNDING))
+    if metric is Metric.HAMMING:
+        return np.asarray(nearest**2)
     return np.asarray(nearest**2 / 2) if metric is Metric.COSINE else nearest
 
 

@@ -16,6 +16,7 @@ DISTANCES = {
     "l2_distance": (Metric.L2, False),
     "cosine_distance": (Metric.COSINE, False),
     "inner_product": (Metric.INNER_PRODUCT, True),
+    "hamming_distance": (Metric.HAMMING, False),
 }
 """Function -> (metric, whether larger is nearer)"""
 _MOST_ROWS = 2**31 - 1

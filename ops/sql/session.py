@@ -21,7 +21,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
-from icepuffin.ops.element_types import OF_COLUMN
+from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
@@ -318,7 +318,9 @@ def _state(table: Table) -> tuple[str, str, int]:
 
 
 def _element_type(table: Table, statement: Nearest) -> str:
-    """The element type of a column, as any index on it says; `OF_COLUMN` where none does."""
+    """The element type of a column, as any index on it says; `OF_COLUMN` where none does. Hamming's are bits."""
+    if statement.metric is Metric.HAMMING:
+        return OF_BITS
     fields = schema_at(table, statement.snapshot).fields
     field_id = next((field.field_id for field in fields if field.name == statement.vector_column), None)
     definitions = (one for one in list_definitions(table) if one.field_id == field_id)

@@ -86,11 +86,13 @@ class SearchArguments:
 @click.option("--exact", is_flag=True, help="Compare with every row: of the index's column, or of --vector-column.")
 @click.option("--vector-column", help="With --exact: the column that is searched. It needs no index.")
 @click.option(
-    "--metric", type=click.Choice(["cosine", "l2", "ip"]), help="With --vector-column: the distance. [default: cosine]"
+    "--metric",
+    type=click.Choice(["cosine", "l2", "ip", "hamming"]),
+    help="With --vector-column: the distance. [default: cosine]",
 )
 @click.option(
     "--element-type",
-    type=click.Choice(["f32", "f16", "i8", "u8"]),
+    type=click.Choice(["f32", "f16", "i8", "u8", "bit"]),
     help="With --vector-column: what its bytes are, where it is fixed[N] or binary.",
 )
 @click.option(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -20,6 +21,8 @@ ALSO_READ = {
 """Section 2: other names of types"""
 Row = tuple[float, str, int]
 """(distance, path of the data file, row position)"""
+_ELEMENTS = {"f32": "<f4", "f16": "<f2", "i8": "i1", "u8": "u1", "bit": "u1"}
+"""Columns of bytes: what NumPy calls their elements; bits are unpacked out of u8"""
 
 
 def local(location: str) -> Path:
@@ -73,9 +76,14 @@ class Version:
         for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
             reader.need(entry[0] == len(shard["rows"]) and entry[1] + len(entry[-1]) == entry[0], "counts")
 
+        self.element_type = json.loads(self.routing["definition"]).get("element_type", "column")
+
     def path(self, slot: int) -> Path:
         named = self.routing["files"][slot][-1]
         return local(named) if "://" in named or named.startswith("/") else local(self.location) / named
+
+    def vector(self, slot: int, row: int) -> np.ndarray:
+        return numbers_of(self.path(slot), self.element_type)[row]
 
     def nearest(self, query: np.ndarray, k: int, width: int) -> list[Row]:
         """The k nearest rows, over all shards."""
@@ -89,7 +97,7 @@ class Version:
             for node in nodes:
                 slot, row = shard["slots"][node], shard["rows"][node]
                 reader.need(self.routing["files"][slot][0] == 1, "a live node of a file that is gone")
-                far = exact(shard, node, query, self.path(slot), row)
+                far = exact(shard, node, query, partial(self.vector, slot, row))
                 matches.append((far, str(self.path(slot)), row))
         return sorted(matches)[:k]
 
@@ -107,13 +115,13 @@ class Version:
                 gap = np.linalg.norm(own - center) - radius * (1 + len(query) * 2.0**-22)
                 bounds[name] = min(bounds[name], max(0.0, gap))
         for name in sorted(slots, key=lambda name: bounds[name]):
-            bound = bounds[name] ** 2 / 2 if metric == 1 else bounds[name]
+            bound = {1: bounds[name] ** 2 / 2, 3: bounds[name] ** 2}.get(metric, bounds[name])
             if len(matches) == k and bound * (1 - 1e-6) - 1e-9 > matches[-1][0]:
                 continue
             read += 1
             path = self.path(slots[name])
-            vectors = pq.read_table(path, columns=["embedding"])["embedding"].to_pylist()
-            far = [reported(metric, compare(metric, own, prepared(np.array(vector), metric))) for vector in vectors]
+            vectors = numbers_of(path, self.element_type)
+            far = [reported(metric, compare(metric, own, prepared(vector, metric))) for vector in vectors]
             matches = sorted(matches + [(value, str(path), row) for row, value in enumerate(far)])[:k]
         return matches, read
 
@@ -158,12 +166,21 @@ def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float
     return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(codes(node)))
 
 
-def exact(shard: dict[str, Any], node: int, query: np.ndarray, path: Path, row: int) -> float:
+def numbers_of(path: Path, element_type: str) -> np.ndarray:
+    """The vectors of a data file: lists, or elements that lie in bytes."""
+    values = pq.read_table(path, columns=["embedding"])["embedding"].to_pylist()
+    if element_type == "column":
+        return np.array(values)
+    stored = np.array([np.frombuffer(value, _ELEMENTS[element_type]) for value in values])
+    return np.unpackbits(stored, axis=1) if element_type == "bit" else stored
+
+
+def exact(shard: dict[str, Any], node: int, query: np.ndarray, vector_of_row: Callable[[], np.ndarray]) -> float:
     metric = shard["metric"]
     if shard["vectors"] is not None:
         vector = shard["vectors"][node].astype(np.float64)
     else:
-        vector = prepared(np.array(pq.read_table(path, columns=["embedding"])["embedding"][row].as_py()), metric)
+        vector = prepared(vector_of_row(), metric)
     return reported(metric, compare(metric, prepared(query, metric), vector))
 
 

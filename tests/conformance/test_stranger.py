@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
@@ -164,6 +165,27 @@ def test_a_stranger_searches_a_version_without_graphs(table_factory: TableFactor
     np.testing.assert_allclose([far for far, _, _ in others], result.rows["distance"].to_pylist(), rtol=1e-9)
     assert result.profile.pruning is not None
     assert read == 4 - result.profile.pruning.files_pruned < 4
+
+
+@pytest.mark.parametrize(("element_type", "metric"), [("bit", "hamming"), ("f16", "l2")])
+def test_a_stranger_reads_vectors_out_of_bytes(table_factory: TableFactory, element_type: str, metric: str) -> None:
+    numbers = np.concatenate([np.asarray(make_rows(first, first + 60)["embedding"].to_pylist()) for first in (0, 60)])
+    stored = np.packbits(numbers > 0, axis=1) if metric == "hamming" else numbers.astype("<f2")
+    rows = pa.table({"id": range(120), "embedding": [vector.tobytes() for vector in stored]})
+    table = table_factory().catalog.create_table("db.octets", rows.schema)
+    for first in (0, 60):
+        table.append(rows.slice(first, 60))
+    definition = replace(DEFINITION, element_type=element_type, metric=metric, vectors="none", target_recall=0.3)
+    balls = replace(definition, name="balls", method="centroid")
+    query = (numbers[7] > 0 if metric == "hamming" else numbers[7]).astype(np.float64)
+    for one in (definition, balls):
+        index_head(table, one)
+        metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+        version = stranger.Version(metadata, one.name)
+        others = version.nearest(query, 5, 120) if one.has_graphs else version.scan(query, 5)[0]
+        reader = open_index(table, one, storage=STORAGE)
+        result = reader.search(query, 5, search_list=120, oversample=20).rows
+        np.testing.assert_allclose([far for far, _, _ in others], result["distance"].to_pylist(), rtol=1e-6)
 
 
 def with_community_names(path: Path) -> None:

@@ -12,6 +12,7 @@ from pyiceberg.types import BinaryType, FixedType, LongType, NestedField
 
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search import open_index
+from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -46,3 +47,7 @@ def test_bytes_of_spark_and_of_pyiceberg_are_the_same_vectors(spark: Any, change
     left = spark.createDataFrame([rows[3], rows[50]], "number long, query binary")
     joined = knn_join(left, reader, on="query", k=6, columns=["id"], search_list=80).rows
     assert joined.sort("number", "rank").toArrow()["id"].to_pylist() == answer.rows["id"].to_pylist()
+    differing = np.unpackbits(np.frombuffer(b"".join(row[1] for row in rows), np.uint8).reshape(80, 14) ^ 0x0F, axis=1)
+    text = f"SELECT max(hamming_distance(fixed, X'{'0F' * 14}')) AS d FROM changes.db.octets"
+    session = SqlSession(lambda name: (changes_catalog.load_table(name), STORAGE), spark=spark)
+    assert session.sql(text).rows.to_pylist() == [{"d": differing.sum(axis=1).max()}]

@@ -45,7 +45,8 @@ def exact_distances(query: np.ndarray, vectors: np.ndarray, metric: str) -> np.n
         query = query / np.sqrt((query**2).sum())
         vectors = vectors / np.sqrt((vectors**2).sum(axis=1, keepdims=True))
         return ((vectors - query) ** 2).sum(axis=1) / 2
-    return np.sqrt(((vectors - query) ** 2).sum(axis=1))
+    squares = ((vectors - query) ** 2).sum(axis=1)
+    return squares if metric == "hamming" else np.sqrt(squares)
 
 
 def assert_nearest(
@@ -60,7 +61,7 @@ def assert_nearest(
     """That these are the k nearest by `exact_distances`, ties by id: up to what float64 can tell."""
     true = exact_distances(query, vectors, metric)
     scale = np.abs(vectors.astype(np.longdouble)) @ np.abs(query.astype(np.longdouble)) if metric == "ip" else true
-    floor = {"ip": 0.0, "l2": 0.0, "cosine": 1e-30}[metric]  # squares of roundings of unit vectors
+    floor = 1e-30 if metric == "cosine" else 0.0  # squares of roundings of unit vectors
     slack = 1e-14 * scale + floor + (2e-15 * np.sqrt(2 * true) if metric == "cosine" else 0)
     candidates = np.arange(len(vectors)) if live is None else np.flatnonzero(live)
     assert len(ids) == len(set(ids)) == min(k, len(candidates))

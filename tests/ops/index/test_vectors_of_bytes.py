@@ -12,11 +12,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, FixedType, LongType, NestedField
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, DefinitionError, IndexDefinition, create_index, list_definitions
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.search import Coverage, QueryError, exact_search, open_exact, open_index
+from icepuffin.ops.search import Coverage, QueryError, open_exact, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.vector_column import VectorColumnError
@@ -29,7 +30,9 @@ DTYPES = {"f32": "<f4", "f16": "<f2", "i8": "i1", "u8": "u1"}
 
 
 def elements(first: int, last: int, element_type: str) -> npt.NDArray[Any]:
-    """[n, DIMS] in clusters, as a writer has them."""
+    """[n, DIMS] in clusters, as a writer has them; of bits [n, DIMS] bytes."""
+    if element_type == "bit":
+        return np.packbits(vectors_of(np.arange(first, last), dims=8 * DIMS) > 0, axis=1)
     plain = vectors_of(np.arange(first, last), dims=DIMS)
     if element_type in ("i8", "u8"):
         low, high = (-128, 127) if element_type == "i8" else (0, 255)
@@ -53,8 +56,16 @@ def table_of(make: Callable[..., Table], vectors: npt.NDArray[Any], *, fixed: bo
     return table, kind
 
 
-def distances(vectors: npt.NDArray[Any], query: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return np.asarray(np.sqrt(((vectors.astype(np.float64) - query.astype(np.float64)) ** 2).sum(axis=1)))
+def numbers(vectors: npt.NDArray[Any], element_type: str) -> npt.NDArray[np.float64]:
+    """The same as an oracle takes them."""
+    return (np.unpackbits(vectors, axis=-1) if element_type == "bit" else vectors).astype(np.float64)
+
+
+def distances(definition: IndexDefinition, vectors: npt.NDArray[Any], query: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    vectors, query = (numbers(stored, definition.element_type) for stored in (vectors, query))
+    if definition.metric is Metric.HAMMING:
+        return np.asarray((vectors != query).sum(axis=1))
+    return np.asarray(np.sqrt(((vectors - query) ** 2).sum(axis=1)))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +75,9 @@ def distances(vectors: npt.NDArray[Any], query: npt.NDArray[Any]) -> npt.NDArray
         ("f16", False, {"vectors": "f16"}),
         ("i8", True, {}),
         ("u8", False, {"method": "centroid"}),
+        ("bit", True, {"metric": "hamming", "vectors": "f16"}),
+        ("bit", True, {"metric": "hamming", "vectors": "none", "pq_m": 13}),
+        ("bit", False, {"metric": "hamming", "method": "centroid"}),
     ],
 )
 def test_answers_are_those_of_the_elements_after_every_change(
@@ -97,34 +111,54 @@ def assert_right(table: Table, definition: IndexDefinition, everything: npt.NDAr
     reader = open_index(table, definition, storage=STORAGE)
     answer = reader.search([query.tobytes() for query in queries], 5, columns=["id", "embedding"])
     assert answer.coverage is Coverage.EXACT_VERSION
+    plain = numbers(queries, definition.element_type)
+    assert answer.rows.equals(reader.search(plain, 5, columns=["id", "embedding"]).rows)
     assert answer.rows.equals(reader.search(queries, 5, columns=["id", "embedding"]).rows)
     remote = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert answer.rows.equals(remote.search(queries, 5, columns=["id", "embedding"]).rows)
-    exact = exact_search(table, "embedding", "l2", queries, 5, element_type=definition.element_type, storage=STORAGE)
-    assert exact.rows.column_names == ["query", "rank", "distance", "id"], "vectors come where they are named"
+    exact = open_exact(table, "embedding", definition.metric, element_type=definition.element_type, storage=STORAGE)
+    true = exact.search(queries, 5).rows
+    assert true.column_names == ["query", "rank", "distance", "id"], "vectors come where they are named"
     hits = 0
     for number, query in enumerate(queries):
-        wanted = distances(everything[live], query)
-        of_exact = exact.rows.filter(pa.compute.equal(exact.rows["query"], number))
-        assert of_exact["id"].to_pylist() == (live.start + np.argsort(wanted, kind="stable")[:5]).tolist()
+        expected = np.sort(distances(definition, everything[live], query))[:5]
+        of_exact = true.filter(pa.compute.equal(true["query"], number))
+        assert_distances(of_exact, expected)
+        assert_distances(of_exact, distances(definition, everything[of_exact["id"].to_pylist()], query))
         rows = answer.rows.filter(pa.compute.equal(answer.rows["query"], number))
         ids = rows["id"].to_pylist()
         assert rows["embedding"].to_pylist() == [everything[number].tobytes() for number in ids], "the column's bytes"
-        assert rows["distance"].to_pylist() == pytest.approx(distances(everything[ids], query).tolist(), rel=1e-6)
-        hits += len({*ids} & {*of_exact["id"].to_pylist()})
+        assert_distances(rows, distances(definition, everything[ids], query))
+        hits += sum(distance <= expected[-1] * (1 + 1e-6) for distance in rows["distance"].to_pylist())
     assert hits >= 0.9 * 5 * len(queries)
+    certified = reader.search(queries, 5, certified=True).rows
+    assert certified["distance"].to_pylist() == true["distance"].to_pylist()
+    assert_sql_is_right(table, definition, everything, live, answer.rows["id"].to_pylist()[:5])
+
+
+def assert_distances(rows: pa.Table, expected: npt.NDArray[Any]) -> None:
+    """Whole numbers to the last bit, others but for the order of the sum."""
+    is_whole = np.issubdtype(expected.dtype, np.integer)
+    assert rows["distance"].to_pylist() == (expected.tolist() if is_whole else pytest.approx(expected.tolist()))
+
+
+def assert_sql_is_right(
+    table: Table, definition: IndexDefinition, everything: npt.NDArray[Any], live: range, nearest: list[int]
+) -> None:
     sql = SqlSession(lambda name: (table.catalog.load_table(name), STORAGE)).sql
-    for text in (f"X'{queries[0].tobytes().hex()}'", str(queries[0].tolist())):
-        found = sql(f"SELECT id FROM db.octets ORDER BY l2_distance(embedding, {text}) LIMIT 5")
-        assert found.rows["id"].to_pylist() == answer.rows["id"].to_pylist()[:5]
-    to_first = distances(everything[live], queries[0])
-    radius = float(np.sort(to_first)[9:11].mean())
-    near = sql(f"SELECT id FROM db.octets WHERE l2_distance(embedding, {text}) < {radius}").rows["id"].to_pylist()
-    assert {*near} == {live.start + at for at in np.flatnonzero(to_first < radius).tolist()}
+    query = elements(1_000, 1_001, definition.element_type)[0]
+    plain = numbers(query, definition.element_type)
+    function = "hamming_distance" if definition.metric is Metric.HAMMING else "l2_distance"
+    to_query = distances(definition, everything[live], query)
+    radius = float(np.sort(to_query)[9:11].mean())
+    for text in (f"X'{query.tobytes().hex()}'", str(plain.tolist())):
+        distance = f"{function}(embedding, {text})"
+        assert sql(f"SELECT id FROM db.octets ORDER BY {distance} LIMIT 5").rows["id"].to_pylist() == nearest
+        near = sql(f"SELECT id FROM db.octets WHERE {distance} < {radius}").rows["id"].to_pylist()
+        assert {*near} == {live.start + at for at in np.flatnonzero(to_query < radius).tolist()}
     by_product = sql(f"SELECT id FROM db.octets ORDER BY inner_product(embedding, {text}) DESC LIMIT 1")
-    assert by_product.rows["id"].to_pylist() == [
-        live.start + int(np.argmax(everything[live] @ queries[0].astype(float)))
-    ]
+    products = numbers(everything[live], definition.element_type) @ plain
+    assert products[by_product.rows["id"].to_pylist()[0] - live.start] == pytest.approx(products.max())
     assert "no index on embedding by ip" in by_product.how
 
 
@@ -142,7 +176,7 @@ def test_an_element_type_that_does_not_fit_the_column_is_refused(table_factory: 
             open_exact(table, "embedding", "l2", element_type=element_type)
     with pytest.raises(DefinitionError, match=r"is list<float>, and element_type i8 is for bytes: leave element_type"):
         create_index(lists, replace(DEFINITION, element_type="i8"))
-    with pytest.raises(DefinitionError, match="element_type is 'i4'; it takes column, f32, f16, i8, u8"):
+    with pytest.raises(DefinitionError, match="element_type is 'i4'; it takes column, f32, f16, i8, u8, bit"):
         IndexDefinition(name="e", column="embedding", element_type="i4")
     with pytest.raises(QueryError, match="queries are bytes, not numbers"):
         open_exact(lists, "embedding", "l2", storage=STORAGE).search(bytes(64))
@@ -182,3 +216,42 @@ def test_another_element_type_is_another_index(table_factory: Callable[..., Tabl
         create_index(table, other)
     assert index_head(table, other).action is Action.BUILT
     assert index_head(table, other).action is Action.REUSED
+
+
+def test_hamming_counts_bits_alone(table_factory: Callable[..., Table]) -> None:
+    message = "metric hamming counts bits that differ, so it needs element_type bit, not"
+    with pytest.raises(DefinitionError, match=f"index e: {message} u8"):
+        replace(DEFINITION, metric="hamming", element_type="u8")
+    table, _ = table_of(table_factory, np.array([[0x80, 0x01], [0xFF, 0xFF]], np.uint8))
+    with pytest.raises(DefinitionError, match=f"{message} column"):
+        open_exact(table, "embedding", "hamming")
+    exact = open_exact(table, "embedding", "hamming", element_type="bit", storage=STORAGE)
+    first = [1.0, *[0.0] * 14, 1.0]
+    for query in (first, bytes([0x80, 0x01]), np.array([0x80, 0x01], np.uint8)):
+        assert exact.search(query, 2).rows["distance"].to_pylist() == [0, 14]
+    assert exact.within(first, 14).rows["id"].to_pylist() == [0]
+    assert exact.within(first, 14, inclusive=True).rows["id"].to_pylist() == [0, 1]
+    for query in ([0.5] * 16, [-1.0] * 16):
+        with pytest.raises(QueryError, match="under hamming a query is numbers that are 0 or 1, or their bits packed"):
+            exact.search(query, 1)
+    with pytest.raises(QueryError, match=r"the query has 24 dimensions, the vectors of .* have 16"):
+        exact.search(bytes(3), 1)
+    no_index = SqlSession(lambda name: (table, STORAGE)).sql
+    near = no_index("SELECT id FROM db.octets ORDER BY hamming_distance(embedding, X'ff7f') LIMIT 1")
+    assert near.rows["id"].to_pylist() == [1]
+
+
+def test_files_are_ruled_out_by_their_counts_of_bits(table_factory: Callable[..., Table]) -> None:
+    low, high = np.zeros((20, 32), np.uint8), np.full((20, 32), 0xFF, np.uint8)
+    table, kind = table_of(table_factory, low)
+    table.append(rows_of(high, 20, kind))
+    definition = create_index(table, replace(DEFINITION, method="centroid", element_type="bit", metric="hamming"))
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    answer = reader.within(low[0], 20)
+    assert answer.rows["id"].to_pylist() == list(range(20))
+    assert answer.profile.pruning is not None
+    assert answer.profile.pruning.files_pruned == 1, "it is 256 bits away, which are 16 of Euclidean distance"
+    certificate = reader.search(low[0], 3, certified=True).profile.certificate
+    assert certificate is not None
+    assert certificate.pruned_from == (pytest.approx(256, rel=1e-3),)
