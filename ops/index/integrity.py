@@ -15,11 +15,10 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
-from icepuffin.ops.index.ball_proof import ball_faults, balls_by_path, tally_balls
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion, read_routing, stored_shards
+from icepuffin.ops.index.version_reader import OpenVersion, balls_of, read_routing, stored_shards
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import normalize, open_storage, relative_to
@@ -112,15 +111,11 @@ def check_integrity(
         faults += broken
         if not faults:
             covered = _covered_rows(table, version, expected, definition)
-            if definition.has_graphs:
-                result = _rows_of(covered, balls, expected, storage, runner, progress)
-                rows = int(result.tally.counts.sum())
-                faults += _disagreements(nodes, result, covered.paths, expected)
-            else:
-                of_column = covered.schema, covered.field_id
-                checked = tally_balls(covered.files, balls[0], expected, *of_column, storage, runner, progress)
-                rows, read = sum(file.rows for file in checked), sum(blob.length for blob in of_balls)
-                faults += ball_faults(checked, covered.paths, expected)
+            result = _rows_of(covered, balls, expected, definition, storage, runner, progress)
+            rows = int(result.tally.counts.sum())
+            faults += _disagreements(nodes if definition.has_graphs else None, result, covered.paths, expected)
+            if not definition.has_graphs:
+                read = sum(blob.length for blob in of_balls)
             schemas = (covered.schema, table.schema())
             faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
         if not faults and definition.has_graphs:
@@ -218,13 +213,19 @@ def _rows_of(
     covered: _CoveredRows,
     balls: Sequence[CentroidIndex],
     expected: Routing,
+    definition: IndexDefinition,
     storage: StorageConfig,
     runner: TaskRunner,
     progress: StageProgress | None,
 ) -> RowsResult:
-    """Tally of all live rows of the version's snapshot. `balls`: its centroid blob, where it has one."""
-    by_path = balls_by_path(balls[0]) if balls else {}
-    of_slot = {slot: by_path.get(expected.files[slot].path, []) for slot, _ in covered.files}
+    """Tally of all live rows of the version's snapshot. `balls`: its centroid blob, where it has one.
+
+    A file without balls is never ruled out in an index with graphs. In one without, it must have no row.
+    """
+    slots = {expected.files[slot].path: slot for slot, _ in covered.files}
+    of_files = balls_of(balls[0], slots) if balls else {}
+    if definition.has_graphs:
+        of_files = {slot: own for slot, own in of_files.items() if own}
     runner = small_work_runner(runner, 4 * expected.dims * covered.record_count)
     groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
@@ -234,7 +235,7 @@ def _rows_of(
             field_id=covered.field_id,
             dims=expected.dims,
             slots=len(expected.files),
-            balls={slot: of_slot[slot] for slot, _ in group},
+            balls={slot: of_files[slot] for slot, _ in group if slot in of_files},
             metric=covered.metric,
             storage=storage,
         )
@@ -274,22 +275,27 @@ def search_shards(
     return SelfSearchResult.joined(runner.run(self_search, tasks, label=label, progress=progress))
 
 
-def _disagreements(nodes: Tally, read: RowsResult, paths: frozenset[str], expected: Routing) -> Iterator[str]:
-    """One line on each file whose rows are not those of its nodes, or lie outside of its balls."""
+def _disagreements(nodes: Tally | None, read: RowsResult, paths: frozenset[str], expected: Routing) -> Iterator[str]:
+    """One line on each file whose rows are not those of its nodes, or lie outside of its balls. `nodes`: None of a
+    version without graphs.
+    """
     rows = read.tally
     slots = {file.path: slot for slot, file in enumerate(expected.files) if file.present}
     for path in sorted(slots.keys() ^ paths):
         yield f"{path} is live in only one of snapshot and index"
     for slot, file in enumerate(expected.files):
-        if nodes.counts[slot] != rows.counts[slot] or file.live_rows != rows.counts[slot]:
+        count = int(rows.counts[slot])
+        of_nodes = count if nodes is None else int(nodes.counts[slot])
+        if not of_nodes == count == file.live_rows:
+            have = "" if nodes is None else f"{of_nodes:,} have a node, "
             yield (
-                f"{file.path or 'a free slot'}: {rows.counts[slot]:,} live rows have a vector, {nodes.counts[slot]:,} "
-                f"have a node, the routing blob says {file.live_rows:,}"
+                f"{file.path or 'a free slot'}: {count:,} live rows have a vector, {have}"
+                f"the routing blob says {file.live_rows:,}"
             )
-        elif nodes.sums[slot] != rows.sums[slot]:
+        elif nodes is not None and nodes.sums[slot] != rows.sums[slot]:
             yield f"{file.path}: a row's node has the vector of another row, or of an earlier value of the row"
         elif read.outside[slot]:
-            yield f"{file.path}: {read.outside[slot]:,} of {rows.counts[slot]:,} rows lie in none of its balls"
+            yield f"{file.path}: {read.outside[slot]:,} of {count:,} rows lie in none of its balls"
 
 
 def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:

@@ -212,8 +212,11 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
 
 def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[FileSlot, list[Ball]]:
     """Balls around each file that is live in the version's snapshot, by file slot."""
-    index = read_centroids(version, storage)
-    slots = covered_paths(version)
+    return balls_of(read_centroids(version, storage), covered_paths(version))
+
+
+def balls_of(index: CentroidIndex, slots: Mapping[str, FileSlot]) -> dict[FileSlot, list[Ball]]:
+    """Balls around each file of `slots`, by file slot: relative paths are given, and may be others than the index's."""
     balls: dict[FileSlot, list[Ball]] = {slot: [] for slot in slots.values()}
     of_file = [balls.get(slots.get(path, FileSlot(-1)), []) for path in index.files]
     for number, center, radius in zip(index.file_ordinals, index.centroids, index.max_distances, strict=True):

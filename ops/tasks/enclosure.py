@@ -1,6 +1,5 @@
-"""Enclosing the vectors of data files in balls, and checking that they lie there: what an index without graphs is."""
+"""Enclosing the vectors of data files in balls: what an index without graphs is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
-from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls, rows_outside
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.staged_blocks import StagedRows
 from icepuffin.ops.tasks.vectors import VectorFiles, prepared
 
@@ -36,30 +35,6 @@ class EnclosureTask:
     seed: int
     storage: StorageConfig
     threads: int = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BallCheckTask:
-    """Data files whose vectors are to be compared with their balls."""
-
-    files: tuple[tuple[FileSlot, LiveFile], ...]
-    """(file slot, file)"""
-    balls: Mapping[FileSlot, list[Ball]]
-    schema: Schema
-    field_id: int
-    metric: Metric
-    dims: int
-    storage: StorageConfig
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedFile:
-    """The live rows of a file that have a vector."""
-
-    slot: FileSlot
-    rows: int
-    outside: int
-    """Rows in none of the file's balls"""
 
 
 def enclose(task: EnclosureTask) -> StagedRows:
@@ -95,19 +70,3 @@ def _centers(vectors: npt.NDArray[np.float32], task: EnclosureTask) -> npt.NDArr
         seed=task.seed,
         threads=task.threads,
     )
-
-
-def check_balls(task: BallCheckTask) -> list[CheckedFile]:
-    """Compare the vectors of all live rows with the balls of their files. Memory: a batch of rows.
-
-    Raises VectorColumnError, DataFileError, StorageError.
-    """
-    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
-    checked = []
-    for slot, file in task.files:
-        rows = outside = 0
-        for positions, raw in vectors_of.read(file):
-            rows += len(positions)
-            outside += rows_outside(prepared(raw, positions, file, task.metric), task.balls.get(slot, []))
-        checked.append(CheckedFile(slot, rows, outside))
-    return checked

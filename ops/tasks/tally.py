@@ -93,7 +93,7 @@ class RowsTask:
     dims: int
     slots: int
     balls: Mapping[FileSlot, list[Ball]]
-    """Balls that the rows of a file are to lie in; none for a file about which the version says nothing"""
+    """Balls in which the rows of each file must lie; a file that is not here has no balls to compare with"""
     metric: Metric
     storage: StorageConfig
 
@@ -160,9 +160,9 @@ def tally_rows(task: RowsTask) -> RowsResult:
     out, outside = Tally.empty(task.slots), np.zeros(task.slots, np.int64)
     vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
     for slot, file in task.files:
-        balls = task.balls.get(slot, [])
+        balls = task.balls.get(slot)
         for positions, vectors in vectors_of.read(file):
             out.add(np.full(len(positions), slot, np.uint32), positions, content_hashes(vectors))
-            if balls:
+            if balls is not None:
                 outside[slot] += rows_outside(prepared(vectors, positions, file, task.metric), balls)
     return RowsResult(out, outside)

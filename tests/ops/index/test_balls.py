@@ -239,6 +239,17 @@ def test_a_row_outside_of_its_balls_is_published_by_nobody(table: Table, monkeyp
     assert "rows lie in none of its balls" in faults[0]
 
 
+def test_a_file_without_a_ball_is_a_fault_where_balls_are_all_there_is(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enclosure, "partition_balls", lambda *_: [])
+    index_head(table, BALLS)
+    version = tagged_version(table, "b")
+    assert version is not None
+    faults = check_integrity(table, version, STORAGE).faults
+    assert ["100 of 100 rows lie in none of its balls" in fault for fault in faults] == [True] * 4
+
+
 def test_rows_that_the_file_table_does_not_count_are_a_fault(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     enclose = enclosure.enclose
 

@@ -177,6 +177,7 @@ def test_moved_rows_of_a_file_without_a_ball_have_none_in_the_new_file(
     assert refreshed(table, LocalRunner(1)).remapped == ROWS
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     assert list(balls_by_slot(opened, STORAGE).values()) == [[]]
+    assert check_integrity(table, opened.bound, STORAGE).faults == ()
 
 
 def test_a_file_of_which_some_rows_have_no_ball_is_never_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
