@@ -96,12 +96,15 @@ class LocalStorage(Storage):
                     yield ObjectInfo(f"file://{file}", status.st_size, status.st_mtime_ns // 1_000_000)
 
     def now_ms(self, folder: str) -> int:
-        """The time of the folder's file system, which may be another machine's: that at which a nameless file is made.
+        """The time of the folder's file system, which may be another machine's: that at which a nameless file is made,
+        in the folder that is above where this one is not made yet.
 
         Where no such file can be made (a read-only folder, a full disk), it is the time of this machine.
         """
+        place = to_path(folder)
         try:
-            with tempfile.TemporaryFile(dir=to_path(folder)) as probe:
+            existing = next(above for above in (place, *place.parents) if above.exists())
+            with tempfile.TemporaryFile(dir=existing) as probe:
                 return os.fstat(probe.fileno()).st_mtime_ns // 1_000_000
         except OSError as error:
             _log.warning("%s: its clock cannot be read (%s); this machine's is taken", folder, error)

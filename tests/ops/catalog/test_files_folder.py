@@ -103,6 +103,24 @@ def test_garbage_in_a_folder_of_its_own_goes_and_what_is_referenced_stays(table:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("folder", FilesFolder)
+def test_garbage_goes_from_both_folders_and_what_is_not_ours_from_our_own_alone(
+    table_factory: Callable[..., Table], folder: FilesFolder
+) -> None:
+    """A table may have had the other folder before, or a folder of the same name from somebody else."""
+    table = table_factory(**{FOLDER_PROPERTY: folder.value})
+    table.append(make_rows(0, 10))
+    root = Path(table.location().removeprefix("file://"))
+    (root / "_icepuffin").mkdir()
+    ours = {root / place / "ann-e-snap-1-x.puffin" for place in FilesFolder}
+    notes = {place: root / place / "notes.txt" for place in FilesFolder}
+    for path in (*ours, *notes.values()):
+        path.write_bytes(b"left behind")
+    expected = ours | ({notes[folder]} if folder is FilesFolder.OWN else set())
+    assert set(collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted) == {f"file://{p}" for p in expected}
+    assert {*ours, *notes.values()} - {root / name for name in files(table)} == expected
+
+
 def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
     rest_uri: str, tmp_path: Path, store: PickyStore
 ) -> None:

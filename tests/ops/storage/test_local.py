@@ -159,14 +159,19 @@ def test_a_join_of_what_is_gone_publishes_nothing(tmp_path: Path) -> None:
     assert not STORE.exists(f"{tmp_path}/joined")
 
 
-def test_the_time_is_that_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_that_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     STORE.create(f"{tmp_path}/x", b"x")
     true = time.time_ns() // 1_000_000
     monkeypatch.setattr(time, "time_ns", lambda: (true + 86_400_000) * 1_000_000)
     (item,) = STORE.list(f"{tmp_path}")
     assert item.modified_ms <= STORE.now_ms(f"file://{tmp_path}") < true + 60_000
     assert [item.path for item in STORE.list(f"{tmp_path}")] == [f"file://{tmp_path}/x"], "nothing is left there"
-    assert STORE.now_ms(f"file://{tmp_path}/none") >= true + 86_400_000, "where nothing is, there is no other clock"
+    assert STORE.now_ms(f"file://{tmp_path}/none/later") < true + 60_000, "that of its disk"
+    assert not caplog.text
+    assert STORE.now_ms(f"file://{tmp_path}/x/none") >= true + 86_400_000, "in a file no folder can be made"
+    assert "its clock cannot be read" in caplog.text
 
 
 def test_what_is_listed_is_spelled_as_all_else_is(tmp_path: Path) -> None:
