@@ -7,7 +7,7 @@ catalog writes it itself, from the updates of a commit. Some leave out tags, or 
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -29,13 +29,13 @@ from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, base_snapshot_id, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.storage import RefusedError, open_storage
+from icepuffin.ops.storage import RefusedError, Storage, open_storage, split_location
 
 _log = logging.getLogger(__name__)
 _SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 _NAME = "trial"
-_TRIED: dict[tuple[str, str], FilesFolder] = {}
-"""Folder of files, by (uri, warehouse), of the catalogs that kept everything, in this process"""
+_TRIED: dict[tuple[str, str, str], FilesFolder] = {}
+"""Folder of files, by (uri, warehouse, bucket), of the catalogs that kept everything, in this process"""
 _TRIALS = 2
 """Scratch tables on which a commit has to be refused before that counts: one refusal may be of that moment"""
 
@@ -44,15 +44,16 @@ def require_bindable(table: Table) -> FilesFolder:
     """The folder in which icepuffin's files are to lie. `remember_folder` writes it into the table's properties.
 
     A table that has a version shows what its catalog keeps. For other tables of a REST catalog a scratch table is made
-    in the same namespace, bound, read again and dropped, with objects of names such as ours, once per process. Where
-    that cannot be done, for whatever reason, a warning is logged.
+    in the same namespace, bound, read again and dropped, with objects of names such as ours, once per process and
+    bucket. Where that cannot be done, for whatever reason, a warning is logged.
 
     Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work, and
     RefusedError where the store takes objects in none of the folders.
     """
     require_committable(table)
     catalog, folder = table.catalog, folder_of(table)
-    place = str(catalog.properties.get("uri", "")), str(catalog.properties.get("warehouse", ""))
+    uri, warehouse = (str(catalog.properties.get(name, "")) for name in ("uri", "warehouse"))
+    place = uri, warehouse, split_location(table.location())[0]
     if isinstance(catalog, MetastoreCatalog) or _has_version(table):
         return folder
     try:
@@ -75,8 +76,9 @@ def require_bindable(table: Table) -> FilesFolder:
 
 
 def _try_catalog(table: Table) -> FilesFolder:
-    """The folder that the store takes. Raises UnsupportedCatalogError, RefusedError, and what kept the trial from its
-    end.
+    """The folder that the table's store takes.
+
+    Raises UnsupportedCatalogError, RefusedError, and what kept the trial from its end.
     """
     for _ in range(_TRIALS):
         with _scratch_table(table) as scratch:
@@ -86,31 +88,48 @@ def _try_catalog(table: Table) -> FilesFolder:
                 reason = str(without_values(error, scratch.catalog.properties)).splitlines()[0]
                 refusal = unsupported_catalog(scratch, f"refuses the commit of a version ({reason})")
             else:
-                return _try_store(scratch)
+                bucket, own = (split_location(it.location())[0] for it in (scratch, table))
+                return _try_store(scratch if bucket == own else table)  # another bucket may take other names
     raise refusal
 
 
-def _try_store(scratch: Table) -> FilesFolder:
+def _try_store(table: Table) -> FilesFolder:
     """The first folder in which the store takes objects of names such as ours. They are deleted again.
 
     Raises RefusedError where it takes them in none, and what the store raises.
     """
-    location = scratch.location().rstrip("/")
-    store = open_storage(location, storage_of(scratch))
-    refusals: list[str] = []
+    location = table.location().rstrip("/")
+    store = open_storage(location, storage_of(table))
+    name, refusals = f"{_NAME}-{uuid.uuid4().hex}", []
     for folder in FilesFolder:
+        created: list[str] = []
         try:
-            for path in (f"{location}/{folder}/ann-{_NAME}.puffin", f"{location}/{folder.staging}/{_NAME}/{_NAME}.bin"):
+            for path in (f"{location}/{folder}/ann-{name}.puffin", f"{location}/{folder.staging}/{name}/{name}.bin"):
                 store.create(path, b"")
-                store.delete(path)
+                created.append(path)
         except RefusedError as error:
             refusals.append(str(error))
         else:
             return folder
+        finally:
+            _remove(store, created)
     raise RefusedError(
         f"the store takes no file of icepuffin beside a table: {'; '.join(refusals)}. Give its user the right to write "
         "there, or use another store"
     )
+
+
+def _remove(store: Storage, created: Sequence[str]) -> None:
+    """Delete the objects. Where the user has no right to, publishing goes on: they are named in a warning."""
+    try:
+        for path in created:
+            store.delete(path)
+    except RefusedError as error:
+        _log.warning(
+            "a trial of the store left %s, as its user may not delete there (%s). Delete them. Files that runs stage "
+            "will stay, too, until `icepuffin gc` is run by a user with the right to delete",
+            " and ".join(created), error,
+        )  # fmt: skip
 
 
 def _has_version(table: Table) -> bool:

@@ -34,7 +34,7 @@ from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.storage import Storage, left_where_refused, open_storage
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 
 _RECALL_ADVICE = {
@@ -175,11 +175,13 @@ def publish(
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
         for path in (file.path, *((file.new_pack.path,) if file.new_pack else ())):
-            store.delete(path)
+            with left_where_refused():
+                store.delete(path)
         if not published:
             raise
         version = published[-1]
-    _sweep(store, plan.staging_prefix)
+    with left_where_refused():
+        _sweep(store, plan.staging_prefix)
     return version
 
 

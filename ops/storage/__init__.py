@@ -11,10 +11,11 @@ from icepuffin.ops.storage.base import (
     RefusedError,
     Storage,
     StorageError,
+    left_where_refused,
 )
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, relative_to
+from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, relative_to, split_location
 from icepuffin.ops.storage.principal import principal
 from icepuffin.ops.storage.s3_options import s3_options
 
@@ -27,10 +28,12 @@ __all__ = [
     "Storage",
     "StorageConfig",
     "StorageError",
+    "left_where_refused",
     "normalize",
     "open_storage",
     "principal",
     "relative_to",
+    "split_location",
 ]
 
 

@@ -1,13 +1,16 @@
 """The protocol of all stores. Objects are immutable once published; no object under its final name is incomplete."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.writer import ByteSink
+
+_log = logging.getLogger(__name__)
 
 
 class StorageError(IcepuffinError):
@@ -81,6 +84,18 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove an object; one that is gone already is no error."""
         ...
+
+
+@contextmanager
+def left_where_refused() -> Iterator[None]:
+    """Let objects that nothing needs, and that the block may not delete for lack of rights, stay with a warning."""
+    try:
+        yield
+    except RefusedError as error:
+        _log.warning(
+            "files that nothing needs stay (%s). `icepuffin gc` deletes them, run by a user with the right to delete",
+            error,
+        )
 
 
 def short_object(part: ObjectRange, length: int) -> ObjectMissingError:

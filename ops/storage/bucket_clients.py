@@ -8,19 +8,11 @@ from obstore.store import AzureStore, GCSStore
 
 from icepuffin.ops.storage.adls_options import adls_account, container_of
 from icepuffin.ops.storage.gcs_options import gcs_address, gcs_config, gcs_credential
-from icepuffin.ops.storage.locations import normalize
 
 if TYPE_CHECKING:
     from obstore.store import AzureCredential, ClientConfig, GCSCredential, ObjectStore, RetryConfig
 
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(minutes=3)}
-
-
-def split_location(location: str) -> tuple[str, str]:
-    """(bucket or container as a location, key in it)."""
-    scheme, _, rest = normalize(location).partition("://")
-    bucket, _, key = rest.partition("/")
-    return f"{scheme}://{bucket}", key
 
 
 def bucket_client(root: str, settings: Callable[[], Mapping[str, str]], *, renewed: bool) -> "ObjectStore":

@@ -28,8 +28,9 @@ from icepuffin.ops.storage.base import (
     StorageError,
     short_object,
 )
-from icepuffin.ops.storage.bucket_clients import bucket_client, split_location
+from icepuffin.ops.storage.bucket_clients import bucket_client
 from icepuffin.ops.storage.credentials import Lease, combined
+from icepuffin.ops.storage.locations import split_location
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

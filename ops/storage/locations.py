@@ -38,6 +38,13 @@ def _single_slashes(path: str) -> str:
     return re.sub("/{2,}", "/", path) if "//" in path else path
 
 
+def split_location(location: str) -> tuple[str, str]:
+    """(bucket or container as a location, key in it)."""
+    scheme, _, rest = normalize(location).partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
 def relative_to(location: str, root: str) -> str:
     """`location`, normalised, and relative to `root` where it lies under it."""
     path, base = normalize(location), normalize(root).rstrip("/") + "/"

@@ -23,7 +23,7 @@ from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, r
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage import Storage, left_where_refused
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
@@ -104,7 +104,8 @@ def _publish_over(
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
     replaced = old.statistics_path if old else None
     if not register_statistics(table, snapshot_id, path=path, blobs=listed, over=replaced, **sizes):
-        store.delete(path)
+        with left_where_refused():
+            store.delete(path)
         return None
     return len(data), carried, note
 
@@ -186,7 +187,8 @@ def publish_file_sketches(
     except IcepuffinError as error:
         if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
             for written in (path, *((pack_path,) if is_pack else ())):
-                store.delete(written)
+                with left_where_refused():
+                    store.delete(written)
         return _unpublished(table, error)
     expire_packs_if_possible(table)
     return FileSketchesResult(path, info.file_size + (new_pack.size if new_pack else 0), note)

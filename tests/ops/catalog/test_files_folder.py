@@ -12,18 +12,19 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.files_folder import FOLDER_PROPERTY, FilesFolder, FilesFolderError, remember_folder
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.index import collect_garbage, create_index
 from icepuffin.ops.index.exported_metadata import export_metadata
-from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.storage import RefusedError
+from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 from tests.services.altering import altered_line
@@ -147,6 +148,42 @@ def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
         sketches = materialize_theta_sketches(third, head, runner=LocalRunner(1), storage=STORAGE)
         assert (sketches.statistics_path or "").startswith(f"{third.location()}/_icepuffin/{head}-")
         assert len([name for name in line.created if name.startswith("icepuffin_trial_")]) == 2
+
+
+def test_a_bucket_is_tried_though_another_one_of_the_catalog_was(
+    rest_uri: str, s3: StorageConfig, tmp_path: Path, store: PickyStore
+) -> None:
+    """And a folder that the properties of a table name stays, whatever the trial of another table showed."""
+    assert store.folders == ["_icepuffin"]
+    with open_lake(f"buckets_{tmp_path.name}", rest_uri, tmp_path, s3=s3) as lake:
+        local = lake.catalog.create_table(f"{lake.namespace}.t", ROWS, f"file://{tmp_path}/t")
+        in_bucket, moved = lake.create("u"), lake.create("v", **{FOLDER_PROPERTY: "_icepuffin"})
+        found = [require_bindable(table) for table in (local, in_bucket, moved)]
+        assert found == [FilesFolder.OWN, FilesFolder.METADATA, FilesFolder.OWN]
+        assert not [item for item in open_storage(lake.root, lake.storage).list(lake.root) if "trial" in item.path]
+
+
+def test_a_user_who_may_not_delete_publishes(
+    rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_: LocalStorage, path: str) -> None:
+        raise RefusedError(f"{path}: the store refuses access (AccessDenied)")
+
+    with open_lake(f"kept_{tmp_path.name}", rest_uri, tmp_path) as lake, monkeypatch.context() as patch:
+        table = lake.create("t")
+        table.append(make_rows(0, 60))
+        patch.setattr(LocalStorage, "delete", refused)
+        index_head(table)
+        left = r"a trial of the store left \S+/metadata/ann-trial-\w+\.puffin and \S+/_icepuffin/trial-\w+/\S+\.bin, as"
+        assert re.search(left, caplog.text)
+        assert caplog.text.count("by a user with the right to delete") == 2, "the trial and the run"
+        assert table.properties.get(FOLDER_PROPERTY) is None
+        assert answer_with_recall(table)[1] >= 0.95
+        patch.undo()
+        staged = [name for name in files(table) if "/_icepuffin/" in name]
+        deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+        assert staged
+        assert {f"{table.location()}/{name}" for name in staged} <= set(deleted)
 
 
 def test_a_folder_that_is_not_known_is_named(table_factory: Callable[..., Table]) -> None:
