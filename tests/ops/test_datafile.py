@@ -47,7 +47,7 @@ from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
-from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
+from icepuffin.ops.vector_column import exact_vectors
 from icepuffin.puffin.blobs.theta import decode
 
 STORE = LocalStorage()
@@ -431,59 +431,3 @@ def test_deleted_rows_are_left_out_wherever_batches_and_row_groups_end(
     left = sorted(set(range(100)) - set(deleted))
     assert [position for batch in batches for position in batch.positions.tolist()] == left
     assert [value for batch in batches for value in batch.columns["a"].to_pylist()] == left
-
-
-LISTS = [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float16(), 2), pa.list_(pa.float32(), 2)]
-
-
-@pytest.mark.parametrize("kind", LISTS, ids=str)
-def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
-    values = [[np.float16(0.5), np.float16(1)], [np.float16(-2), np.float16(4)]]
-    plain = pa.array(values, pa.list_(pa.float16())).cast(pa.list_(kind.value_type))
-    vectors = exact_vectors(pa.chunked_array([plain.cast(kind), plain.cast(kind)[1:]]))
-    assert vectors.dtype == (np.float64 if kind.value_type == pa.float64() else np.float32)
-    assert vectors.tolist() == [[0.5, 1.0], [-2.0, 4.0], [-2.0, 4.0]]
-    assert vectors.flags.c_contiguous
-
-
-@pytest.mark.parametrize(
-    ("values", "dims", "message"),
-    [
-        ([[1.0, 2.0], None], None, r"row 1 has no vector \(null\)"),
-        ([[1.0, 2.0], [1.0]], None, "row 1 has a vector of 1 dimensions, 2 were expected"),
-        ([[1.0, 2.0]], 3, "row 0 has a vector of 2 dimensions, 3 were expected"),
-        ([[1.0, 2.0], [None, 1.0]], None, "row 1 has a null element"),
-    ],
-)
-def test_the_first_bad_vector_is_named(values: list[Any], dims: int | None, message: str) -> None:
-    with pytest.raises(VectorColumnError, match=message):
-        exact_vectors(pa.array(values, pa.list_(pa.float32())), dims)
-
-
-def test_a_sliced_column_with_nulls_before_the_slice_is_read() -> None:
-    array = pa.array([None, [1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2))
-    assert exact_vectors(array[1:]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
-def test_no_rows_are_a_matrix_of_no_rows() -> None:
-    assert exact_vectors(pa.array([], pa.list_(pa.float32())), 5).shape == (0, 5)
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.int64()])
-def test_lists_of_integers_are_vectors_of_the_same_numbers(kind: pa.DataType) -> None:
-    vectors = exact_vectors(pa.array([[1, 0], [127, 2]], pa.list_(kind)))
-    assert (vectors.dtype, vectors.tolist()) == (np.float32, [[1.0, 0.0], [127.0, 2.0]])
-
-
-@pytest.mark.parametrize("number", [(1 << 24) + 1, -(1 << 24) - 1, -(1 << 63)])
-def test_an_integer_that_no_float_may_hold_is_named_with_its_row(number: int) -> None:
-    edges = [[1 << 24, -(1 << 24)], [0, number]]
-    assert exact_vectors(pa.array(edges[:1], pa.list_(pa.int64()))).tolist() == edges[:1]
-    with pytest.raises(VectorColumnError, match=f"row 1 holds {number} in its vector, and floats are exact up to"):
-        exact_vectors(pa.array(edges, pa.list_(pa.int64())))
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.bool_()), pa.float32()])
-def test_a_column_of_another_type_is_no_vector_column(kind: pa.DataType) -> None:
-    with pytest.raises(VectorColumnError, match="a vector column is a list of numbers"):
-        exact_vectors(pa.array([], kind))
