@@ -24,7 +24,10 @@ _VALUE_WIDTH = 80
 @click.option("--catalog", help="Catalog of tables named without one. [default: the settings' first]")
 @click.option("--param", "parameters", multiple=True, metavar="NAME=JSON", help="A value for :NAME in the statement.")
 @click.option(
-    "--spark", is_flag=True, help="Run statements that no index answers on Spark, as [spark] in the settings says."
+    "--spark",
+    is_flag=True,
+    help="Run statements that no index answers on Spark, as [spark] in the settings says, and searches of more than "
+    "its in_process_mb by tasks.",
 )
 @json_option
 @settings_options
