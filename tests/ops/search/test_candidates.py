@@ -106,9 +106,9 @@ def test_each_row_is_read_once_file_by_file() -> None:
     assert _by_file(files[:0], positions[:0])[0] == []
 
 
-@pytest.mark.parametrize("metric", Metric)
+@pytest.mark.parametrize("metric", [metric for metric in Metric if metric is not Metric.HAMMING])
 def test_a_list_is_in_doubt_where_rounding_may_have_cut_a_neighbour_off(metric: Metric) -> None:
-    """The bound of rounding, for vectors and queries of length 1 in 4 dimensions."""
+    """The bound of rounding, for vectors and queries of length 1 in 4 dimensions. Bits are counted, and not rounded."""
     queries = np.array([[1.0, 0, 0, 0]])
     unit = 1.01 * 2.0**-24
     last = 0.5
