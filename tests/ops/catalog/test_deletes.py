@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icepuffin.ops.catalog import row_deletes
 from icepuffin.ops.catalog.live_files import RepeatedFileError
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, deleted_in_group, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
@@ -97,6 +99,24 @@ def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed
         assert deleted[file.path].tolist() == sorted(expected)
     alone = [deleted_by_file(lambda _: STORE, [file])[file.path].tolist() for file in files]
     assert alone == [deleted[file.path].tolist() for file in files]
+
+
+def test_files_that_share_their_deletes_count_as_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of files may: sets of their paths, one for each of them, would take the square of their number."""
+    table = pa.table({"file_path": ["file:///0", "file:///2"], "pos": [3, 4]})
+    (first,) = deleting(tmp_path, table, "file:///0")
+    files = [replace(first, path=f"file:///{number}") for number in range(3)]
+    groups = []
+    add = row_deletes._add_position_deletes
+
+    def recorded(parts: Any, covering: Any, open_store: Any) -> None:
+        groups.extend(paths for _, paths in covering)
+        add(parts, covering, open_store)
+
+    monkeypatch.setattr(row_deletes, "_add_position_deletes", recorded)
+    deleted = deleted_by_file(lambda _: STORE, files)
+    assert [positions.tolist() for positions in deleted.values()] == [[3], [], [4]]
+    assert groups == [[set(deleted)]]
 
 
 def test_a_fingerprint_is_that_of_the_files_own_deletes() -> None:

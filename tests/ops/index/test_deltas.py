@@ -26,6 +26,7 @@ from icepuffin.ops.index import (
 )
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -194,6 +195,20 @@ def test_rows_that_take_the_place_of_others_are_new(table: Table) -> None:
     report = append(table, 900, 950)
     assert (report.rows, report.remapped, report.inserted, report.tombstones) == (900, 0, 50, 50)
     assert how_of_shards(report) == ["masked"] * 3 + ["built"]
+
+
+def test_a_version_counts_live_rows_and_the_largest_share_of_tombstones(table: Table) -> None:
+    """Of the delta, where it is the largest. `test_work_bounds.py` has what follows from these sizes."""
+    table.refresh()
+    (routed,) = live_files(table, table.metadata.current_snapshot_id or 0).files
+    table.append(make_rows(900, 950))
+    index_head(table)
+    delta = next(file for file in live_files(table, table.metadata.current_snapshot_id or 0).files if file != routed)
+    append_position_deletes(table, {routed.path: np.arange(50), delta.path: np.arange(8)})
+    assert how_of_shards(index_head(table)) == ["masked"] * 4
+    sizes = VersionSizes.parse(index_versions(table.refresh(), "e")[-1].sizes)
+    assert sizes is not None
+    assert (sizes.shards, sizes.rows, sizes.deltas, sizes.tombstones) == (3, 850, (50,), 8 / 50)
 
 
 def test_a_rolled_back_delete_brings_rows_back_to_life(table: Table) -> None:

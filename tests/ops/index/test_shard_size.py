@@ -32,6 +32,20 @@ def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table
     return table_factory()
 
 
+@pytest.mark.parametrize(
+    ("vectors", "bits", "node_bytes", "codebook_bytes"),
+    [("f32", 8, 256, 0), ("f16", 8, 128, 0), ("none", 8, 32, 65_536), ("none", 4, 32, 4_096)],
+)
+def test_a_shard_has_as_many_rows_as_a_blob_has_room_for(
+    vectors: str, bits: int, node_bytes: int, codebook_bytes: int
+) -> None:
+    """Codes of 4 bits: 64 codes, in 32 bytes."""
+    definition = replace(ONE, vectors=vectors, pq_m=32, pq_nbits=bits)
+    of_graph = 8 + 20 + 5 + 4 * (DEFINITION.max_degree + 1)
+    expected = (2**31 - 1 - 4096 - codebook_bytes) // (node_bytes + of_graph)
+    assert max_shard_rows(definition, 64) == expected
+
+
 def lengths(table: Table) -> list[int]:
     return [part.length for part in open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards]
 

@@ -100,8 +100,14 @@ def test_a_search_reads_a_delete_file_once_for_all_files_that_it_is_about(table:
 def test_files_are_taken_together_up_to_a_number_of_rows(
     table: Table, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So memory is bounded; a delete file is read once for each group, here of two files, two files and one."""
-    monkeypatch.setattr(row_deletes, "_ROWS_TOGETHER", 20)
-    found = exact(table).search(queries(1), 50, columns=["id"])
-    assert len(np.unique(found.rows["id"])) == 8 * FILES
-    assert list(reads.values()) == [3, 3]
+    """So memory is bounded; a delete file is read once for each group, here of two files, two files and one. The rows
+    of delete files, which are read for each, may be as many.
+    """
+    for more, together in (((), 20), ((5, 8), 1)):
+        for row in more:
+            delete_row_of_each_file(table, row)
+        monkeypatch.setattr(row_deletes, "_ROWS_TOGETHER", together)
+        reads.clear()
+        found = exact(table.refresh()).search(queries(1), 50, columns=["id"])
+        assert len(np.unique(found.rows["id"])) == (8 - len(more)) * FILES
+        assert list(reads.values()) == [3] * (2 + len(more))
