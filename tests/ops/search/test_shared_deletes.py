@@ -111,3 +111,14 @@ def test_files_are_taken_together_up_to_a_number_of_rows(
         found = exact(table.refresh()).search(queries(1), 50, columns=["id"])
         assert len(np.unique(found.rows["id"])) == (8 - len(more)) * FILES
         assert list(reads.values()) == [3] * (2 + len(more))
+
+
+def test_the_plan_of_a_refresh_reads_the_deletes_that_came_since(table: Table, reads: Counter[str]) -> None:
+    """The proof of the new version reads all deletes, once."""
+    index_head(table)
+    older = set(reads)
+    delete_row_of_each_file(table, 5)
+    reads.clear()
+    index_head(table)
+    assert {path: count for path, count in reads.items() if path in older} == dict.fromkeys(older, 1)
+    assert sorted(reads.values()) == [1, 1, 2]
