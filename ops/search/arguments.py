@@ -98,6 +98,10 @@ def prepare_queries(
     return vectors
 
 
+BYTES = bytes | bytearray | memoryview
+"""Types of a query that is bytes"""
+
+
 def _column_of_bytes(queries: Any, element_type: str) -> pa.Array | pa.ChunkedArray | None:
     """Queries that are bytes, as an Arrow column; None where they are none, or the column holds no bytes."""
     if element_type == OF_COLUMN:
@@ -106,9 +110,9 @@ def _column_of_bytes(queries: Any, element_type: str) -> pa.Array | pa.ChunkedAr
         return queries
     if element_type == OF_BITS and isinstance(queries, np.ndarray) and queries.dtype == np.uint8:
         return pa.array([row.tobytes() for row in np.atleast_2d(queries)], pa.large_binary())
-    values = [queries] if isinstance(queries, bytes) else queries
-    if isinstance(values, list | tuple) and values and all(isinstance(value, bytes) for value in values):
-        return pa.array(values, pa.large_binary())
+    values = [queries] if isinstance(queries, BYTES) else queries
+    if isinstance(values, list | tuple) and values and all(isinstance(value, BYTES) for value in values):
+        return pa.array(map(bytes, values), pa.large_binary())
     return None
 
 

@@ -45,7 +45,7 @@ from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.threads import thread_count
-from icepuffin.ops.vector_column import VectorSchema, holds_doubles
+from icepuffin.ops.vector_column import VectorSchema, element_type_of, holds_doubles
 from icepuffin.puffin.errors import PuffinError
 
 _BALLS = "the index has no graphs"
@@ -392,13 +392,14 @@ def _choose_version(
 
 
 def _fits(version: OpenVersion, target: SearchTarget) -> bool:
-    """Whether its distances are those of the target. How a graph was built does not matter to a reader, but that there
-    is one does where the index has none: its answers are to be exact.
+    """Whether its distances are those of the target: column, metric, and what the column's bytes are. How a graph was
+    built does not matter to a reader, but that there is one does where the index has none: its answers are to be exact.
     """
     definition = version.definition
+    same_elements = definition.element_type == element_type_of(target.schema, target.field_id)
     by_scan = target.definition is not None and not target.definition.has_graphs
     same_distances = definition.field_id == target.field_id and definition.metric is target.metric
-    return same_distances and not (by_scan and definition.has_graphs)
+    return same_distances and same_elements and not (by_scan and definition.has_graphs)
 
 
 def _load_first(

@@ -43,7 +43,7 @@ from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search.arguments import field_ids, require_at_least_one
+from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_one
 from icepuffin.ops.search.candidates import answer_names
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
@@ -225,7 +225,7 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
         planned.storage,
     )  # fmt: skip
     result = reader.search(
-        query if isinstance(query, bytes) else np.asarray(query, np.float64),  # Spark reads literals as decimals
+        query if isinstance(query, BYTES) else np.asarray(query, np.float64),  # Spark reads literals as decimals
         planned.k,
         columns=planned.columns,
         where=planned.where,

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -318,13 +318,37 @@ def _state(table: Table) -> tuple[str, str, int]:
 
 
 def _element_type(table: Table, statement: Nearest) -> str:
-    """The element type of a column, as any index on it says; `OF_COLUMN` where none does. Hamming's are bits."""
+    """The element type of a column, as the indexes on it say; `OF_COLUMN` where there is none. Hamming's are bits.
+
+    Raises SqlError where they differ.
+    """
     if statement.metric is Metric.HAMMING:
         return OF_BITS
-    fields = schema_at(table, statement.snapshot).fields
-    field_id = next((field.field_id for field in fields if field.name == statement.vector_column), None)
-    definitions = (one for one in list_definitions(table) if one.field_id == field_id)
-    return next((definition.element_type for definition in definitions), OF_COLUMN)
+    definitions = _of_column(list_definitions(table), schema_at(table, statement.snapshot), statement)
+    _require_one_element_type(definitions)
+    return definitions[0].element_type if definitions else OF_COLUMN
+
+
+def _of_column(definitions: Iterable[IndexDefinition], schema: Schema, statement: Nearest) -> list[IndexDefinition]:
+    """The indexes on the column: by field id, as a rename does not lose an index, or by name where there is none."""
+    field_ids = {field.name: field.field_id for field in schema.fields}
+    field_id = field_ids.get(statement.vector_column)
+    return [
+        one
+        for one in definitions
+        if one.field_id == field_id is not None
+        or (one.column == statement.vector_column and (one.field_id is None or field_id is None))
+    ]
+
+
+def _require_one_element_type(definitions: Sequence[IndexDefinition]) -> None:
+    """Raises SqlError where indexes read the bytes of their column as different numbers: a statement names none."""
+    if len({one.element_type for one in definitions}) > 1:
+        read = ", ".join(f"{one.name} as {one.element_type}" for one in definitions)
+        raise SqlError(
+            f"the indexes on {definitions[0].column} read its bytes as different numbers ({read}), and a statement "
+            "cannot name an index: drop the others, or search from Python"
+        )
 
 
 def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> SparkStatement:
@@ -393,16 +417,11 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
 def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[IndexDefinition | None, str]:
     """The index on the column with the metric: of several the first by name that has a version, if one has.
 
-    Columns are compared by field id: a rename does not lose an index.
+    Raises SqlError where such indexes read the column's bytes as different numbers.
     """
-    field = next((field for field in schema.fields if field.name == statement.vector_column), None)
     definitions = list_definitions(table)
-    fitting = [
-        definition
-        for definition in definitions
-        if definition.metric is statement.metric
-        and (definition.column == statement.vector_column if field is None else definition.field_id == field.field_id)
-    ]
+    fitting = [one for one in _of_column(definitions, schema, statement) if one.metric is statement.metric]
+    _require_one_element_type(fitting)
     if fitting:
         chosen = next((one for one in fitting if index_versions(table, one.name)), fitting[0])
         return chosen, f"index {chosen.name}"

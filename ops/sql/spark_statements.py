@@ -29,8 +29,9 @@ _FORMULAS = {
         f"1 - try_divide({_DOT}, sqrt({_DOT.replace('{b}', '{a}')}) * sqrt({_DOT.replace('{a}', '{b}')}))"
     ),
     "hamming_distance": (
+        "CASE WHEN length({a}) = length({b}) AND length({a}) > 0 THEN "
         f"aggregate(sequence(1, length({{a}})), 0D, (s, i) -> s + bit_count({_BYTE.format('{a}')} ^ "
-        f"{_BYTE.format('{b}')}))"
+        f"{_BYTE.format('{b}')})) END"
     ),
 }
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}

@@ -17,8 +17,8 @@ from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, DefinitionError, IndexDefinition, create_index, list_definitions
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.search import Coverage, QueryError, open_exact, open_index
-from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
+from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -207,15 +207,54 @@ def test_bytes_of_another_length_or_without_a_number_are_refused_by_file_and_row
         table.manage_snapshots().set_current_snapshot(before).commit()
 
 
-def test_another_element_type_is_another_index(table_factory: Callable[..., Table]) -> None:
-    table, _ = table_of(table_factory, elements(0, 60, "u8"))
-    definition = create_index(table, replace(DEFINITION, element_type="u8"))
+@pytest.mark.parametrize("changes", [{}, {"vectors": "none", "pq_m": 13}, {"method": "centroid"}], ids=str)
+def test_another_element_type_is_another_index(table_factory: Callable[..., Table], changes: dict[str, Any]) -> None:
+    """Versions of before answer for it nowhere: not until it is built, nor at snapshots that have no other."""
+    everything = elements(0, 120, "i8")
+    table, kind = table_of(table_factory, everything[:60])
+    definition = create_index(table, replace(DEFINITION, element_type="u8", **changes))
     assert index_head(table, definition).action is Action.BUILT
     other = replace(definition, element_type="i8")
     with pytest.raises(DefinitionError, match="has an index 'e' already, with element_type u8; drop it"):
         create_index(table, other)
+    assert_nearest(open_index(table, other, storage=STORAGE), everything[:60], Coverage.EXACT_SCAN)
+    first = table.metadata.current_snapshot_id
+    table.append(rows_of(everything[60:], 60, kind))
     assert index_head(table, other).action is Action.BUILT
     assert index_head(table, other).action is Action.REUSED
+    assert_nearest(open_index(table, other, storage=STORAGE), everything, Coverage.EXACT_VERSION)
+    earlier = open_index(table, other, snapshot=first, storage=STORAGE)
+    assert_nearest(earlier, everything[:60], earlier.coverage)
+
+
+def assert_nearest(reader: IndexReader, vectors: npt.NDArray[Any], coverage: Coverage) -> None:
+    query = elements(1_000, 1_001, "i8")[0]
+    expected = np.sort(distances(replace(DEFINITION, element_type="i8"), vectors, query))
+    assert reader.coverage is coverage
+    certified = reader.search(query, 5, certified=True).rows
+    assert certified["distance"].to_pylist() == pytest.approx(expected[:5].tolist())
+    assert reader.within(query, expected[9:11].mean()).rows.num_rows == 10
+
+
+def test_a_statement_does_not_choose_between_indexes_that_read_other_numbers(
+    table_factory: Callable[..., Table],
+) -> None:
+    table, _ = table_of(table_factory, elements(0, 20, "i8"))
+    create_index(table, replace(DEFINITION, name="a", element_type="u8"))
+    sql = SqlSession(lambda name: (table.catalog.load_table(name), STORAGE)).sql
+    assert sql("SELECT id FROM db.octets ORDER BY l2_distance(embedding, X'" + "00" * DIMS + "') LIMIT 1").rows.num_rows
+    create_index(table, replace(DEFINITION, name="b", element_type="i8"))
+    for function in ("l2_distance", "cosine_distance"):
+        with pytest.raises(SqlError, match=r"read its bytes as different numbers \(a as u8, b as i8\)"):
+            sql(f"SELECT id FROM db.octets ORDER BY {function}(embedding, X'{'00' * DIMS}') LIMIT 1")
+
+
+def test_a_query_may_be_any_kind_of_bytes(table_factory: Callable[..., Table]) -> None:
+    vectors = elements(0, 20, "i8")
+    exact = open_exact(table_of(table_factory, vectors)[0], "embedding", "l2", element_type="i8", storage=STORAGE)
+    octets = vectors[7].tobytes()
+    for query in (octets, bytearray(octets), memoryview(octets), [bytearray(octets)]):
+        assert exact.search(query, 1).rows["distance"].to_pylist() == [0]
 
 
 def test_hamming_counts_bits_alone(table_factory: Callable[..., Table]) -> None:
