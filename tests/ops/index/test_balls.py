@@ -385,9 +385,9 @@ def test_a_file_without_balls_or_with_those_of_another_metric_has_a_fault(
 
 def test_a_metric_that_there_is_not_is_refused() -> None:
     index = centroid_blob.CentroidIndex(
-        3, 1, np.zeros((1, 1), np.float32), np.zeros(1, np.uint32), np.zeros(1, np.float32), ("a",)
+        4, 1, np.zeros((1, 1), np.float32), np.zeros(1, np.uint32), np.zeros(1, np.float32), ("a",)
     )
-    with pytest.raises(BadBlobError, match="unknown metric 3"):
+    with pytest.raises(BadBlobError, match="unknown metric 4"):
         centroid_blob.decode(centroid_blob.encode(index))
 
 

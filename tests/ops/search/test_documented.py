@@ -25,9 +25,12 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/demo-data/catalog.db"
     catalog = open_catalog("demo", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/demo-data/warehouse"})
+    rng = np.random.default_rng(1)
     rows = pa.table(
         {
             "id": np.arange(100),
+            "halves": [row.tobytes() for row in rng.random((100, 16)).astype("<f2")],
+            "code": [row.tobytes() for row in rng.integers(0, 256, (100, 8), np.uint8)],
             "name": ["postgresql", *(f"package {number}" for number in range(1, 100))],
             "section": ["database" if number % 2 else "games" for number in range(100)],
             "embedding": pa.array(
