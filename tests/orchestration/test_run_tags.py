@@ -248,6 +248,8 @@ def test_on_a_cluster_small_work_of_a_refresh_is_in_the_runs_own_process(indexed
     cluster = Engine(spark_conf={"spark.master": "spark://spark:7077"}, threads=1, driver_only_rows=0)
     fewer = needs(indexed, engine=cluster).memory_mb
     assert fewer == 512 + 1024 + 384 + int(np.ceil(128 * 1_000_000 / MIB))
+    small = needs(with_sizes(indexed, shards=1_000, largest=1_000), engine=cluster).memory_mb
+    assert small == 512 + 1024 + 384 + int(np.ceil(2 * 4 * (DIMS + 64) * 10_000 / MIB)), "the new shard alone"
     three = Engine(spark_conf={"spark.master": "local[3]"}, threads=1, driver_only_rows=0)
     assert needs(indexed, engine=three).memory_mb == fewer + 256 + int(np.ceil(2 * 4 * (DIMS + 64) * 10_000 / MIB))
 
