@@ -12,10 +12,9 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
-from icepuffin.ops.index import sizes
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import IMBALANCE, choose_shard_count, sample_size
+from icepuffin.ops.index.sizes import choose_shard_count, least_shards, sample_size
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
@@ -63,7 +62,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         )
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
-    least = -(-int(IMBALANCE * rows) // sizes.max_shard_rows(definition, sample.shape[1]))
+    least = least_shards(definition, rows, sample.shape[1])
     if shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",

@@ -56,6 +56,11 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
+def least_shards(definition: IndexDefinition, rows: int, dims: int) -> int:
+    """Shards of a build, at least, so that none gets too large for its file."""
+    return -(-int(IMBALANCE * rows) // max_shard_rows(definition, dims))
+
+
 def sample_size(total: int) -> int:
     """How many of a table's rows make the sample."""
     return min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))

@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.snapshots import ancestors_from, has_count, rows_in_f
 from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, max_shard_rows, sample_size
+from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, least_shards, sample_size
 from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
@@ -158,9 +158,9 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
     vectors = _vector_bytes(table, definition, versions, snapshot, rows)
     has_totals = has_count(snapshot, "total-records") and (vectors or not rows)
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
-    count = min(
-        max(definition.shards or -(-size // SHARD_BYTES), _least_shards(definition, rows, vectors)), max(1, rows)
-    )
+    dims = -(-vectors // (4 * rows)) if rows else 0
+    least = least_shards(replace(definition, vectors="f32"), rows, dims)
+    count = min(max(definition.shards or -(-size // SHARD_BYTES), least), max(1, rows))
     largest = size if count <= 1 else min(size, IMBALANCE * size / count)
     nodes = largest * rows / size if size else 0
     sample = vectors * sample_size(rows) / rows if rows else 0
@@ -190,12 +190,6 @@ def _vector_bytes(
     since = list(takewhile(lambda ancestor: ancestor.snapshot_id != newest, lineage))
     rows_are_left = len(since) < len(lineage) and rows > sum(snapshot_count(it, "added-records") for it in since)
     return 4 * dims * rows if dims and rows_are_left else max(4 * dims * rows, by_files)
-
-
-def _least_shards(definition: IndexDefinition, rows: int, vectors: int) -> int:
-    """A build makes more shards than the definition names where one might get too large for its file."""
-    dims = -(-vectors // (4 * rows)) if rows else 0
-    return -(-int(IMBALANCE * rows) // max_shard_rows(replace(definition, vectors="f32"), dims))
 
 
 def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
