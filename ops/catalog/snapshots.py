@@ -1,7 +1,7 @@
 """Data snapshots of a table: the user's own, without the ones that icepuffin derives."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -306,6 +306,18 @@ def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
     while head is not None and (snapshot := by_id.get(head)) is not None:
         yield snapshot
         head = snapshot.parent_snapshot_id
+
+
+def commits_since(
+    lineage: Iterable[Snapshot], is_base: Callable[[Snapshot], bool]
+) -> tuple[Snapshot | None, list[Snapshot]]:
+    """(the first snapshot of a lineage that is a base, the ones before it); None and no others where there is none."""
+    since: list[Snapshot] = []
+    for snapshot in lineage:
+        if is_base(snapshot):
+            return snapshot, since
+        since.append(snapshot)
+    return None, []
 
 
 def snapshot_count(snapshot: Snapshot, key: str) -> int:

@@ -5,13 +5,12 @@ metadata does not show that little is to be done, the bound is that of a build.
 """
 
 from dataclasses import dataclass
-from itertools import takewhile
 
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.catalog.snapshots import ancestors_from, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
 from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
@@ -108,11 +107,10 @@ def _changes_since(table: Table, base: DerivedVersion, snapshot: Snapshot, *, is
 
     is_newest: whether no version is of a later snapshot, which may share more rows where some have removed.
     """
-    lineage = list(ancestors_from(table, snapshot.snapshot_id))
-    since = list(takewhile(lambda ancestor: ancestor.snapshot_id != base.base_snapshot_id, lineage))
-    if len(since) == len(lineage) or any(snapshot_count(it, key) for it in since for key in _CHANGES_OF_DELETES):
+    lineage = ancestors_from(table, snapshot.snapshot_id)
+    before, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id == base.base_snapshot_id)
+    if before is None or any(snapshot_count(it, key) for it in since for key in _CHANGES_OF_DELETES):
         return None
-    before = lineage[len(since)]
     counts = {key: sum(snapshot_count(commit, key) for commit in since) for key in (*_ADDED, _REMOVED)}
     rows_add_up = _growth(before, snapshot, "total-records") == counts["added-records"] - counts[_REMOVED]
     deletes_add_up = _growth(before, snapshot, "total-position-deletes") == counts["added-position-deletes"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
 from pyiceberg.table import Table
@@ -12,7 +11,7 @@ from pyiceberg.types import ListType
 from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
-from icepuffin.ops.catalog.snapshots import ancestors_from, has_count, rows_in_files, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, has_count, rows_in_files, snapshot_count
 from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
@@ -186,9 +185,9 @@ def _vector_bytes(
     widened = 32 // ELEMENT_BITS.get(definition.element_type, 32)
     by_files = _FILE_FACTOR * widened * snapshot_count(snapshot, "total-files-size")
     newest = versions[-1].base_snapshot_id if versions else None
-    lineage = list(ancestors_from(table, snapshot.snapshot_id))
-    since = list(takewhile(lambda ancestor: ancestor.snapshot_id != newest, lineage))
-    rows_are_left = len(since) < len(lineage) and rows > sum(snapshot_count(it, "added-records") for it in since)
+    lineage = ancestors_from(table, snapshot.snapshot_id)
+    base, since = commits_since(lineage, lambda it: it.snapshot_id == newest)
+    rows_are_left = base is not None and rows > sum(snapshot_count(it, "added-records") for it in since)
     return 4 * dims * rows if dims and rows_are_left else max(4 * dims * rows, by_files)
 
 

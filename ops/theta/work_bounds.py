@@ -1,12 +1,12 @@
 """A bound on what a run reads for sketches, from the table's metadata alone: summaries and statistics."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.snapshots import ancestors_from, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.file_sketches import PART_ROWS
@@ -24,9 +24,8 @@ def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] |
     Otherwise those of all files.
     """
     own = _own_fields(table)
-    lineage = list(islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1))
-    since = list(takewhile(lambda ancestor: ancestor.snapshot_id not in own, lineage))
-    sketched = lineage[len(since)] if len(since) < len(lineage) else None
+    lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
+    sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in own)
     if (
         sketched
         and _chosen_fields(table, own, columns) <= own[sketched.snapshot_id]
