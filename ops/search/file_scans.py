@@ -127,6 +127,7 @@ class FileScans:
             scan = scan_in_reach(queries, k, self._vectors, files, bounds, farthest, matches, refined)
             read.here += len(scan.files)
             return scan
+        self._vectors.require_dims(files, queries.shape[1], matches)
         request = NearestRequest(queries, k, farthest)
         shares = self._shares(runner, files, matches, bounds)
         scans = runner.run(partial(scan_nearest, self._job, request), shares, label="scan files")
@@ -153,6 +154,7 @@ class FileScans:
         if runner is None:
             read.here += len(files)
             return _within(self._vectors, WithinRequest(queries, thresholds, limit), files, matches)
+        self._vectors.require_dims(files, queries.shape[1], matches)
         read.by_tasks += len(files)
         request = WithinRequest(queries, thresholds, limit)
         shares = self._shares(runner, files, matches)

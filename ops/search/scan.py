@@ -130,6 +130,11 @@ class VectorSource:
                 for usable, vectors, raw in self._prepared(positions, column, dims, file, skipped):
                     yield RowVectors(np.full(len(usable), number, np.int64), usable, vectors, raw)
 
+    def require_dims(self, files: Sequence[FileNumber], dims: int, matches: Matches | None) -> None:
+        """Raise QueryError where `rows` of these files does. Tasks that read them know only their own files."""
+        if self.dims is None:
+            next(self.rows(files, dims, matches, SkippedRows()), None)
+
     def _deleted(
         self, files: Sequence[FileNumber], matches: Matches | None, deleted: Mapping[str, I64] | None
     ) -> Iterator[tuple[LiveFile, I64 | None]]:

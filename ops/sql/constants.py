@@ -78,7 +78,12 @@ def written(value: Any) -> str:  # noqa: PLR0911  one per kind of value
 
 
 def encodable(value: Any, name: str) -> Any:
-    """The parameter. Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair."""
+    """The parameter, all kinds of bytes as `bytes`: NumPy reads others as numbers, whatever the column's elements are.
+
+    Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair.
+    """
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
     try:
         if isinstance(value, str):
             value.encode()

@@ -257,6 +257,19 @@ def test_a_query_may_be_any_kind_of_bytes(table_factory: Callable[..., Table]) -
         assert exact.search(query, 1).rows["distance"].to_pylist() == [0]
 
 
+def test_a_parameter_of_sql_may_be_any_kind_of_bytes(table_factory: Callable[..., Table]) -> None:
+    vectors = elements(0, 20, "i8")
+    table, _ = table_of(table_factory, vectors)
+    create_index(table, replace(DEFINITION, element_type="i8"))
+    sql = SqlSession(lambda name: (table.catalog.load_table(name), STORAGE)).sql
+    octets = vectors[7].tobytes()
+    assert vectors[7].min() < 0  # read as unsigned, they would be another vector
+    for query in (octets, bytearray(octets), memoryview(octets)):
+        for condition in ("", "WHERE embedding = :q"):
+            text = f"SELECT id FROM db.octets {condition} ORDER BY l2_distance(embedding, :q) LIMIT 1"
+            assert sql(text, {"q": query}).rows["id"].to_pylist() == [7]
+
+
 def test_hamming_counts_bits_alone(table_factory: Callable[..., Table]) -> None:
     message = "metric hamming counts bits that differ, so it needs element_type bit, not"
     with pytest.raises(DefinitionError, match=f"index e: {message} u8"):

@@ -236,6 +236,16 @@ def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
         check(found, table, query_vectors, t, metric)
 
 
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_query_of_other_dimensions_is_refused_where_no_index_knows_them(table: Table, by_tasks: bool) -> None:
+    runner = LocalRunner(1) if by_tasks else None
+    reader = open_index(table, DEFINITION, storage=STORAGE, runner=runner, in_process_mb=0)
+    with pytest.raises(QueryError, match="the query has 9 dimensions"):
+        reader.within(np.zeros(9), 1e9)
+    with pytest.raises(QueryError, match="the query has 9 dimensions"):
+        reader.search(np.zeros(9), 5)
+
+
 def test_the_threshold_itself_is_included_only_on_request(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
