@@ -20,6 +20,7 @@ ORDER = (
     "FollowingReader",
     "ArrayContains",
     "open_exact",
+    "tune",
     "IndexDefinition",
     "create_index",
     "refresh",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import SearchResult
+    from icepuffin.ops.search.tuning_run import tune
     from icepuffin.ops.spark.knn_join import knn_join
     from icepuffin.ops.spark.runner import SparkRunner
     from icepuffin.ops.spark.table_function import register_vector_search
@@ -44,6 +45,7 @@ _HOMES = {
     "IndexReader": "icepuffin.ops.search.reader",
     "FollowingReader": "icepuffin.ops.search.following_reader",
     "SearchResult": "icepuffin.ops.search.result",
+    "tune": "icepuffin.ops.search.tuning_run",
     "IndexDefinition": "icepuffin.ops.index.definition",
     "ArrayContains": "icepuffin.ops.search.list_predicate",
     "create_index": "icepuffin.ops.index.ddl",
@@ -87,6 +89,7 @@ __all__ = [
     "read_ndv",
     "refresh",
     "register_vector_search",
+    "tune",
 ]
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-_DEVIATIONS = 1.959963984540054
+DEVIATIONS = 1.959963984540054
 """Standard deviations on either side that hold 95 % of a normal distribution"""
 
 
@@ -14,8 +14,8 @@ def confidence_interval(share: float, count: int) -> tuple[float, float]:
     """
     if not count:
         return 0.0, 1.0
-    square = _DEVIATIONS**2 / count
+    square = DEVIATIONS**2 / count
     center = (share + square / 2) / (1 + square)
-    reach = _DEVIATIONS / (1 + square) * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    reach = DEVIATIONS / (1 + square) * math.sqrt(share * (1 - share) / count + square / (4 * count))
     # rounding may put a bound on the wrong side of a share of 0 or 1
     return max(0.0, min(share, center - reach)), min(1.0, max(share, center + reach))

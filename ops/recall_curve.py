@@ -24,6 +24,8 @@ GATE_QUERIES = 64
 OVERSAMPLE = 3
 """Candidates per result row that a lean shard hands over for exact ranking, by default"""
 
+BY_CURVES = "the curves measured with the index"
+
 
 @dataclass(frozen=True, slots=True)
 class Width:
@@ -75,6 +77,8 @@ class Foresight:
     """Shards with a curve that are probed per query, on average; None where only the recall is known"""
     shards_without_curve: int = 0
     """Shards of later rows: every query probes them, at a cost that was not measured"""
+    source: str = BY_CURVES
+    """Measurements that this is foreseen by, in words"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,14 +187,15 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
         point = _narrowest(curve, target / reach.recall if reach.recall else math.inf)
         if point is not None:
             cost = point.distances * reach.shards
-            choices.append((cost, _choice(point, reach.probe_slack, point.recall * reach.recall, k)))
+            choices.append((cost, choice_at(point, reach.probe_slack, point.recall * reach.recall, k)))
     if not choices:
         widest = max(curve, key=lambda point: (point.recall, point.search_list))
-        return _choice(widest, math.inf, widest.recall, k)
+        return choice_at(widest, math.inf, widest.recall, k)
     return min(choices, key=lambda item: item[0])[1]
 
 
-def _choice(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
+def choice_at(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
+    """The search parameters of a point for k rows, which may be others than those that it was measured with."""
     longer = longer_list(k, point.oversample, point.k)
     oversample = _oversample(point, k)
     return Choice(max(k * oversample, point.search_list + longer), oversample, probe_slack, recall)

@@ -22,6 +22,7 @@ from icepuffin.ops.index.definition import (
     resolve_field,
     resolve_filters,
 )
+from icepuffin.ops.index.tuning_record import forget_record
 
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
@@ -137,7 +138,8 @@ def _droppable_tags(table: Table, name: str) -> list[str]:
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:
-    """Drop an index: its definition and its tags. Refs that icepuffin did not make stay, whatever their names.
+    """Drop an index: its definition, its tags and its tuning. Refs that icepuffin did not make stay, whatever their
+    names.
 
     The files go when Iceberg expires their snapshots, or with the next garbage collection after that.
 
@@ -174,4 +176,5 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     dropped: list[str] = []
     while tags := _droppable_tags(table, name):  # a run that has not ended may publish a version meanwhile
         dropped += bindings.drop(table, *tags)
+    forget_record(table, name)
     return tuple(dropped)

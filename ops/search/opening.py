@@ -30,6 +30,7 @@ from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault, resolve_column, resolve_field
+from icepuffin.ops.index.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
@@ -175,7 +176,7 @@ def _open(
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
     workers = thread_count(threads)
-    index = index or _only_index(frozen)
+    index = index or only_index(frozen)
     definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_field(definition, schema, table_name(frozen))
@@ -302,7 +303,7 @@ def _parsed_metric(name: str) -> Metric:
         raise DefinitionError(str(error)) from None
 
 
-def _only_index(table: Table) -> str:
+def only_index(table: Table) -> str:
     """The table's index, where it has one. Raises DefinitionError."""
     names = defined_names(table)
     if len(names) == 1:
@@ -328,7 +329,8 @@ def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | 
         (version.index_snapshot_id, version.puffin_path, *(pack.path for pack in version.packs)) for version in versions
     )
     where = table.metadata.location, table.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
-    return table.metadata.table_uuid, where, data.snapshot_id, schema.schema_id, definition, files
+    tuning = table.properties.get(TUNING + definition.name) if definition else None
+    return table.metadata.table_uuid, where, data.snapshot_id, schema.schema_id, definition, files, tuning
 
 
 def _reopen(

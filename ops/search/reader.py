@@ -15,6 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
+from icepuffin.ops.index.tuning_record import usable_record
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
@@ -33,6 +34,7 @@ from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
+from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
@@ -108,7 +110,8 @@ class IndexReader:
         )
         self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
-        self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded)
+        record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
+        self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded, record, unfit)
         self._file_scans = FileScans(self._vectors, self._tasks)
         self._range_search = RangeSearch(
             target, choice, self._vectors, self._coverage.tail, self._rows, self._file_scans
@@ -214,7 +217,8 @@ class IndexReader:
         oversample : int, optional
             Candidates per row that are re-ranked by exact distance, where the index is not exact.
         target_recall : float, optional
-            Choose the parameters that are not given from the recall curve that was measured with the index.
+            Choose the parameters that are not given: by what `tune` measured with your own queries, else from the
+            recall curve that was measured with the index.
         rerank : bool, optional
             Rank candidates by the table's own vectors, where shards do not hold these as they are. Default: only where
             shards hold no vectors at all; otherwise distances are those of the index.
@@ -457,6 +461,14 @@ class IndexReader:
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
         return self._vectors.sample(count)
+
+    def recall_trial(self) -> RecallTrial:
+        """What measures the recall of the version that answers. Raises QueryError where no graph is searched."""
+        choice = self._choice
+        if choice.opened is None or choice.loaded is None or self._is_pruned_scan:
+            raise QueryError(f"{self.table}: every row is compared, which needs no tuning: {self.why}")
+        covered = tuple(sorted(choice.covered))
+        return RecallTrial(self._tier, self._vectors, choice.opened, choice.loaded, covered)
 
     def search_job(self) -> SearchJob:
         """This reader's snapshot and version, to be searched in other processes: both stay what they are."""

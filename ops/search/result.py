@@ -259,12 +259,12 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
 
 
 def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> Iterator[tuple[str, str]]:
-    """Recall and cost per query, as the curves of the index foresee them, and as they were."""
+    """Recall and cost per query, as they were foreseen, and as they were."""
     foreseen, live = parameters.foreseen, profile.live_recall
     if foreseen is None:
         yield "foreseen", "nothing: the curves that were measured with the index do not have these parameters"
     else:
-        yield "foreseen", f"recall {foreseen.recall:.4f}{_cost(foreseen)}, by the curves measured with the index"
+        yield "foreseen", f"recall {foreseen.recall:.4f}{_cost(foreseen)}, by {foreseen.source}"
     queries = max(1, profile.queries)
     distances, shards = profile.distances / queries, sum(shard.queries for shard in profile.work) / queries
     measured = f"{distances:,.0f} distances in {_number(shards)} shards per query"

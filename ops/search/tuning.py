@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.sizes import sample_size
+from icepuffin.ops.index.tuning_record import TuningRecord
 from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.measured_points import MeasuredPoint, choose_point, points_for
 from icepuffin.ops.recall_curve import (
     MEASURED_K,
     OVERSAMPLE,
@@ -18,6 +20,7 @@ from icepuffin.ops.recall_curve import (
     Reach,
     ShardCentroids,
     Width,
+    choice_at,
     choose,
     combined,
     foresee,
@@ -157,8 +160,12 @@ class TunableVersion(Protocol):
 class ParameterChooser:
     """Chooses the search parameters for searches of one version. Thread-safe."""
 
-    def __init__(self, version: TunableVersion | None) -> None:
+    def __init__(
+        self, version: TunableVersion | None, record: TuningRecord | None = None, unfit_record: str = ""
+    ) -> None:
         self._version = version
+        self._record = record
+        self._unfit_record = unfit_record
         self._chosen: dict[tuple[int, SearchOptions, bool], tuple[SearchParameters | None, tuple[str, ...]]] = {}
 
     def choose(
@@ -173,7 +180,9 @@ class ParameterChooser:
         key = (k, options, filtered)
         if remembered := self._chosen.get(key):
             return remembered
-        chosen = choose_parameters(self._version, k, options, filtered=filtered)
+        by_target = options.target_recall is not None and not filtered
+        parameters, warnings = choose_parameters(self._version, k, options, filtered=filtered, record=self._record)
+        chosen = parameters, (*warnings, self._unfit_record) if by_target and self._unfit_record else warnings
         if len(self._chosen) >= _MAX_REMEMBERED:
             self._chosen.clear()  # other threads return values of their own, not what this dict holds
         self._chosen[key] = chosen
@@ -181,25 +190,28 @@ class ParameterChooser:
 
 
 def choose_parameters(
-    version: TunableVersion, k: int, options: SearchOptions, *, filtered: bool
+    version: TunableVersion, k: int, options: SearchOptions, *, filtered: bool, record: TuningRecord | None = None
 ) -> tuple[SearchParameters, tuple[str, ...]]:
     """The parameters of one search, and warnings of options that could not be followed.
 
-    Under a condition every shard is probed: how many matching rows lie far from the query was not measured.
+    Under a condition every shard is probed: how many matching rows lie far from the query was not measured. Else a
+    target is met by the points of `record`, where there is one; by the curves that were measured with the index where
+    there is none.
     """
     model, own = version.recall_model, version.search_list
     rerank = not version.exact and (version.lean if options.rerank is None else options.rerank)
     warnings: list[str] = []
     choice: Choice | None = None
+    point: MeasuredPoint | None = None
     if options.target_recall is not None:
-        routing = () if filtered or k > model.routed_k else model.routing
-        curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
-        choice = choose(options.target_recall, k, curve, routing, model.shards)
-        if choice is None:
-            warnings.append("the version has no recall curve to choose by; its own search list was used")
-        elif choice.recall < options.target_recall:
-            widest = f"the widest one, {choice.recall:.4f}, was used"
-            warnings.append(f"no width that was measured reaches recall {options.target_recall:g}; {widest}")
+        if record is not None and not filtered:
+            point = choose_point(points_for(record.points, k), options.target_recall)
+        if point is not None and record is not None:
+            choice = _choice_at_point(point, k)
+            warnings += _out_of_reach(point, options.target_recall, record)
+        else:
+            choice = _choice_by_curves(model, k, options.target_recall, filtered=filtered)
+            warnings += _out_of_reach_of_curves(choice, options.target_recall)
     if filtered and options.shards is not None:
         warnings.append("under a condition every shard is probed, not only the nearest ones")
     if version.lean and not rerank:
@@ -216,11 +228,8 @@ def choose_parameters(
         else SearchParameters(choice.search_list, choice.oversample, None, choice.probe_slack)
     )
     explicit = [name for name in ("search_list", "shards", "oversample") if getattr(options, name) is not None]
-    why = (
-        "the index's own"
-        if choice is None
-        else f"recall {options.target_recall:g}, by the curve measured with the index"
-    )
+    source = record.origin if record is not None and point is not None else "the curve measured with the index"
+    why = "the index's own" if choice is None else f"recall {options.target_recall:g}, by {source}"
     parameters = SearchParameters(
         search_list=options.search_list or by_curve.search_list,
         oversample=(options.oversample or by_curve.oversample) if rerank else 1,
@@ -229,9 +238,50 @@ def choose_parameters(
         why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,
     )
-    return replace(
-        parameters, foreseen=None if filtered else _foreseen(model, k, parameters, None if explicit else choice)
-    ), tuple(warnings)
+    foreseen: Foresight | None = None
+    if point is not None and not explicit:
+        foreseen = _foreseen_by_point(point, k, source)
+    elif not filtered:
+        foreseen = _foreseen(model, k, parameters, None if explicit else choice)
+    return replace(parameters, foreseen=foreseen), tuple(warnings)
+
+
+def _choice_by_curves(model: RecallModel, k: int, target: float, *, filtered: bool) -> Choice | None:
+    """The choice by the curves that were measured with the index; None without one."""
+    routing = () if filtered or k > model.routed_k else model.routing
+    curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
+    return choose(target, k, curve, routing, model.shards)
+
+
+def _out_of_reach_of_curves(choice: Choice | None, target: float) -> tuple[str, ...]:
+    if choice is None:
+        return ("the version has no recall curve to choose by; its own search list was used",)
+    if choice.recall >= target:
+        return ()
+    widest = f"the widest one, {choice.recall:.4f}, was used"
+    return (f"no width that was measured reaches recall {target:g}; {widest}",)
+
+
+def _out_of_reach(point: MeasuredPoint, target: float, record: TuningRecord) -> tuple[str, ...]:
+    if point.reaches(target):
+        return ()
+    best = f"the best, {point.recall:.4f} +- {point.margin:.4f} by {record.queries:,} queries, was used"
+    return (f"no point that `icepuffin tune` measured is sure to reach recall {target:g}; {best}",)
+
+
+def _choice_at_point(point: MeasuredPoint, k: int) -> Choice:
+    if point.oversample == 1:
+        search_list = point.search_list + longer_list(k, 1, point.k)
+        return Choice(search_list, 1, point.probe_slack, point.recall)
+    width = Width(point.search_list, point.oversample, point.recall, point.distances, point.k)
+    return choice_at(width, point.probe_slack, point.recall, k)
+
+
+def _foreseen_by_point(point: MeasuredPoint, k: int, source: str) -> Foresight:
+    """What a point foresees; of more rows than it was measured with, the recall alone."""
+    if k > point.k:
+        return Foresight(point.recall, source=source)
+    return Foresight(point.recall, point.distances, point.shards, source=source)
 
 
 def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, choice: Choice | None) -> Foresight | None:

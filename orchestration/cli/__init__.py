@@ -18,6 +18,7 @@ _COMMANDS = {
     "plan": ("plan", "Say what a refresh will do, shard by shard, and what it will take."),
     "refresh": ("refresh", "Make the sketches and index versions of a snapshot now."),
     "search": ("search", "Find the nearest rows to a row or a vector."),
+    "tune": ("tune", "Measure recall by queries of your own, so that a target recall is met for them."),
     "sql": ("sql", "Run SQL: nearest rows, conditions, time travel, indexes."),
     "stats": ("stats", "Show the distinct values of each column, and the index versions."),
     "snapshots": ("snapshots", "List snapshots by time and operation, and what is derived from each."),

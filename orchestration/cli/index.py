@@ -25,6 +25,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, index_name, 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
     from icepuffin.ops.index.definition import IndexDefinition, IndexParameter
+    from icepuffin.ops.index.tuning_record import TuningRecord
     from icepuffin.ops.search.overview import Overview
 
 _LISTED = ("name", "column", "metric", "method", "versions", "snapshot_id")
@@ -160,6 +161,8 @@ class IndexDescription:
     """Reason why the version cannot be read; empty where it can"""
     milliseconds: Sequence[float] | None
     """Time of a search at each width of the curve; None where it was not measured"""
+    tuning: "TuningRecord | None"
+    """Recall by queries of a user's; None where none was measured"""
 
 
 @command.command("show")
@@ -175,8 +178,8 @@ def show_command(
 ) -> None:
     """Show an index: its definition, its versions, and one of them.
 
-    Of that one: the shards, what it covers, and recall over cost. It is the version at the index tag, or the last one
-    that was made for --snapshot.
+    Of that one: the shards, what it covers, and recall over cost, by rows and as `icepuffin tune` measured it. It is
+    the version at the index tag, or the last one that was made for --snapshot.
 
     INDEX may be left out if there is one.
 
@@ -205,12 +208,14 @@ def _describe(
     """Raises ClickException where a version must be read and there is none that can be."""
     from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index import NotAnIndexError
+    from icepuffin.ops.index.tuning_record import find_record
     from icepuffin.ops.search.overview import overview, time_widths
 
     table, storage = context.table, context.storage
     definition = context.index(name)
     version = None if snapshot is None else _version_of(context, definition.name, snapshot)
     shown, warning, milliseconds = None, "", None
+    tuning = find_record(table, definition.name)
     try:
         shown = overview(table, definition, storage, version=version)
     except NotAnIndexError as error:
@@ -225,7 +230,7 @@ def _describe(
 
         reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, shown.curve)
-    return IndexDescription(definition, index_versions(table, definition.name), shown, warning, milliseconds)
+    return IndexDescription(definition, index_versions(table, definition.name), shown, warning, milliseconds, tuning)
 
 
 def _document(description: IndexDescription) -> dict[str, object]:
@@ -243,13 +248,15 @@ def _document(description: IndexDescription) -> dict[str, object]:
             for version in description.versions
         ],
         "milliseconds": description.milliseconds,
+        "tuning": description.tuning.document() if description.tuning else None,
         "warnings": [description.warning] if description.warning else [],
         **({} if description.overview is None else report_document(description.overview)),
     }
 
 
 def _show(context: TableContext, description: IndexDescription) -> None:
-    from icepuffin.orchestration.cli.index_view import draw
+    from icepuffin.ops.measured_points import front
+    from icepuffin.orchestration.cli.index_view import draw, points_table
 
     console = context.console
     print_fields(console, dataclasses.asdict(description.definition), width=_DEFINITION_WIDTH)
@@ -264,6 +271,10 @@ def _show(context: TableContext, description: IndexDescription) -> None:
     )
     if description.overview is not None:
         draw(console, description.overview, description.milliseconds)
+    if description.tuning is not None:
+        print_lines(console, f"target_recall is chosen by {description.tuning.origin}")
+        for k in sorted({point.k for point in description.tuning.points}):
+            console.print(points_table(front(point for point in description.tuning.points if point.k == k), k))
     if description.warning:
         print_warnings(console, [description.warning])
 
@@ -361,7 +372,7 @@ def export_command(context: TableContext, /, index: str | None, *, snapshot: str
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not prompt for confirmation.")
 def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
-    """Drop an index: its definition and its tags. `icepuffin gc` deletes its files after the grace period.
+    """Drop an index: its definition, its tuning and its tags. `icepuffin gc` deletes its files after the grace period.
 
     \b
     Example:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from icepuffin.ops.measured_points import MeasuredPoint
     from icepuffin.ops.recall_curve import Width
     from icepuffin.ops.search.overview import Overview
 
@@ -30,6 +31,20 @@ def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float]
     ):
         if part is not None:
             console.print(part)
+
+
+def points_table(points: "Sequence[MeasuredPoint]", k: int) -> "Table":
+    """Recall and cost that queries of a user's measured, by distances."""
+    table = new_table(f"recall@{k} and distances per query; no other parameters gave more for less")
+    for name in ("L", "oversample", "shards", f"recall@{k}", "95 % interval", "distances"):
+        table.add_column(name, justify="right")
+    for point in points:
+        low, high = point.interval
+        table.add_row(
+            str(point.search_list), str(point.oversample), f"{point.shards:.1f}", f"{point.recall:.4f}",
+            f"{low:.4f} to {high:.4f}", f"{point.distances:,.0f}",
+        )  # fmt: skip
+    return table
 
 
 def bar(share: float, width: int = _BAR_CELLS) -> str:

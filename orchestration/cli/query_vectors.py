@@ -10,6 +10,7 @@ from icepuffin.ops.errors import IcepuffinError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
     from pyiceberg.table import Table
 
     from icepuffin.ops.model import StorageConfig
@@ -92,6 +93,43 @@ def read_vectors(path: Path) -> "npt.NDArray[Any]":
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise _no_vector(f"{path} holds {array.dtype} of shape {array.shape}, not numbers [queries, dims]")
     return np.ascontiguousarray(np.atleast_2d(array))
+
+
+def read_queries(path: Path, column: str | None) -> "npt.NDArray[Any] | pa.ChunkedArray":
+    """The queries of a .npy or a JSON file, array [queries, dims]; or a column of a Parquet file.
+
+    column: which one; where a Parquet file has one column of lists or bytes, None stands for it.
+    Raises ClickException for a file that holds no vectors, and for a column that it lacks.
+    """
+    if path.suffix != ".parquet":
+        if column is not None:
+            raise click.UsageError(f"--column goes with a Parquet file, not with {path}")
+        return read_vectors(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+        possible = [field.name for field in schema if pa.types.is_nested(field.type) or _holds_bytes(field.type)]
+        if column is None and len(possible) == 1:
+            column = possible[0]
+        if column is None:
+            names = ", ".join(possible) or "none"
+            raise click.ClickException(f"{path}: name the column of the queries with --column: {names}")
+        if column not in schema.names:
+            raise click.ClickException(f"{path} has no column '{column}'; it has {', '.join(schema.names)}")
+        queries: pa.ChunkedArray = pq.read_table(path, columns=[column]).column(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise click.ClickException(f"{path} is no Parquet file that can be read: {error}") from None
+    if queries.null_count:
+        raise click.ClickException(f"{path}: column '{column}' has {queries.null_count:,} nulls; leave these rows out")
+    return queries
+
+
+def _holds_bytes(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def parse_vectors(text: str, source: str) -> "npt.NDArray[Any]":

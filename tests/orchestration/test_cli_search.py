@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from icepuffin.orchestration.cli import main
@@ -187,3 +189,41 @@ def test_a_missing_table_is_reported_once(
     assert exited.value.code == 1
     assert capsys.readouterr().err.count("there is no table demo.absent") == 1
     assert not caplog.records
+
+
+def test_tuning_is_shown_kept_and_forgotten(
+    run: Run, lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = np.random.default_rng(0).random((60, DIMS)).astype(np.float32)
+    np.save(tmp_path / "logged.npy", vectors)
+    columns = {"vector": pa.array(vectors.tolist(), pa.list_(pa.float32())), "other": pa.array([[1.0]] * 60)}
+    pq.write_table(pa.table({"id": np.arange(60), **columns}), tmp_path / "logged.parquet")
+    tuning = ["tune", "demo.packages", "embedding", "--target", "0.9", "--queries"]
+    by_array = json.loads(run(*tuning, str(tmp_path / "logged.npy"), "--dry-run", "--json"))
+    parquet = [*tuning, str(tmp_path / "logged.parquet")]
+    by_column = json.loads(run(*parquet, "--column", "vector", "--json"))
+    assert by_array["points"] == by_column["points"]
+    assert (by_array["kept"], by_column["kept"], by_column["queries"]) == (False, True, 60)
+    assert [(one["k"], one["target"], one["reached"]) for one in by_column["targets"]] == [
+        (10, 0.9, True), (100, 0.9, True),
+    ]  # fmt: skip
+    shown = run(*tuning, str(tmp_path / "logged.npy"))
+    assert "60 of 60 queries" in shown
+    assert "recall@10 and distances per query" in shown
+    assert "kept with the table" in shown
+    assert "target_recall is chosen by 60 queries" in run("index", "show", "demo.packages")
+    document = json.loads(run("index", "show", "demo.packages", "--json"))
+    assert document["tuning"]["queries"] == 60
+    for wrong, message in (
+        (parquet, "name the column of the queries with --column: vector, other"),
+        ([*parquet, "--column", "absent"], "has no column 'absent'; it has id, vector, other"),
+        ([*parquet, "--column", "other"], f"the query has 1 dimensions, the index has {DIMS}"),
+        ([*tuning, str(tmp_path / "logged.npy"), "--column", "vector"], "--column goes with a Parquet file"),
+        (["tune", "demo.packages"], "give --queries, or --forget"),
+    ):
+        with pytest.raises(SystemExit):
+            run(*wrong)
+        assert message in capsys.readouterr().err
+    assert json.loads(run("tune", "demo.packages", "--forget", "--json"))["forgotten"]
+    assert "was not there" in run("tune", "demo.packages", "--forget")
+    assert json.loads(run("index", "show", "demo.packages", "--json"))["tuning"] is None

@@ -1,0 +1,117 @@
+"""The recall of an opened version for some queries, measured end to end at chosen search parameters."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.addresses import addresses_of
+from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.measured_points import MeasuredPoint, margin_of
+from icepuffin.ops.model import FileNumber
+from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.candidates import Candidates
+from icepuffin.ops.search.scan import SkippedRows, VectorSource
+from icepuffin.ops.search.tiers import Tier
+from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
+
+_TIES = 16
+"""Rows beyond k that are compared exactly, because some may be as near as the k-th"""
+_NO_DISTANCE = np.float32(1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruth:
+    """The k nearest rows that a version covers, by comparing each."""
+
+    addresses: npt.NDArray[np.int64]
+    """int64[Q, k + ties]: addresses of the rows that are no farther than the k-th; -1 beyond"""
+    limits: F64
+    """f64[Q]: distance of the k-th row, or of the last where there are fewer"""
+    counts: npt.NDArray[np.int64]
+    """int64[Q]: number of rows, at most k"""
+
+    @classmethod
+    def of(cls, candidates: Candidates, k: int) -> "GroundTruth":
+        counts = np.isfinite(candidates.distances[:, :k]).sum(axis=1)
+        last = np.maximum(counts - 1, 0)[:, None]
+        limits = np.take_along_axis(candidates.distances, last, axis=1)
+        addresses = addresses_of(candidates.files, candidates.positions)
+        return cls(np.where(candidates.distances <= limits, addresses, -1), limits[:, 0], counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecallTrial:
+    """An opened version, for measuring its recall where it is searched: in this process, or by tasks."""
+
+    tier: Tier
+    vectors: VectorSource
+    opened: OpenVersion
+    version: TunableVersion
+    files: tuple[FileNumber, ...]
+    """File numbers of the live files that the version covers"""
+
+    @property
+    def rows(self) -> int:
+        """Live rows that the version covers."""
+        return sum(entry.live_rows for entry in self.opened.routing.shards)
+
+    def prepared(self, queries: npt.ArrayLike) -> F64:
+        """f64[Q, D]: queries as searches take them. Raises QueryError."""
+        source = self.vectors
+        return prepare_queries(queries, source.metric, self.opened.routing.dims, source.element_type)
+
+    def ground_truth(self, queries: F64, k: int) -> GroundTruth:
+        """The k nearest of the rows that the version covers, by comparing each of them. `queries` f64[Q, D] prepared.
+
+        Reads the vector column of the data files.
+        """
+        candidates, _ = self.tier.scan(queries, k + _TIES, self.files, None, SkippedRows())
+        return GroundTruth.of(candidates, k)
+
+    def measure(self, queries: F64, k: int, parameters: SearchParameters, truth: GroundTruth) -> MeasuredPoint:
+        """Search as the parameters say, and compare with the nearest rows.
+
+        Reads no data file: candidates that a search would rank by the table's vectors count where the nearest rows are
+        among them, since exact distances put these first.
+        """
+        answer = self.tier.search(queries, k, replace(parameters, rerank=False), None)
+        recalls = self._recalls(answer.candidates, truth)
+        count = len(queries)
+        return MeasuredPoint(
+            k,
+            parameters.search_list,
+            parameters.oversample,
+            parameters.probe_slack,
+            float(recalls.mean()),
+            margin_of(recalls),
+            answer.computed / count,
+            sum(shard.queries for shard in answer.work) / count,
+        )
+
+    def slacks(self, queries: F64, shards: Sequence[float]) -> tuple[float, ...]:
+        """The probe slacks by which each query probes so many shards of the codebook on average, and inf.
+
+        Inner product has no near centroids.
+        """
+        routed = self.version.recall_model.routed
+        if len(routed.shards) < 2 or routed.metric is Metric.INNER_PRODUCT:
+            return (math.inf,)
+        distances = routed.distances(queries)
+        ratios = np.sort((distances / np.maximum(distances.min(axis=1, keepdims=True), _NO_DISTANCE)).ravel())
+        fewer = (number for number in shards if number < len(routed.shards))
+        slacks = (float(ratios[int(number * len(queries)) - 1]) - 1 for number in fewer)
+        return (*sorted({math.ceil(slack * 10_000) / 10_000 for slack in slacks}), math.inf)
+
+    def _recalls(self, candidates: Candidates, truth: GroundTruth) -> F64:
+        """f64[Q]: the share of the nearest rows that each query's candidates have. Of equally near rows any will do."""
+        addresses = addresses_of(candidates.files, candidates.positions)
+        hits = np.stack([np.isin(*pair) for pair in zip(addresses, truth.addresses, strict=True)])
+        hits &= addresses >= 0
+        if self.version.exact:
+            hits |= candidates.distances <= truth.limits[:, None]
+        return np.asarray(np.minimum(hits.sum(axis=1), truth.counts) / np.maximum(truth.counts, 1))

@@ -1,0 +1,268 @@
+"""Tuning: the recall of an index for a user's own queries, measured and kept with the table.
+
+The curves that are measured with an index take rows as queries. Queries from elsewhere, such as texts that search
+images, find fewer of their nearest rows with the same parameters, and their nearest rows lie in more shards.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, table_name
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.tuning_record import TuningRecord, identity_of, keep_record
+from icepuffin.ops.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
+from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.recall_curve import MEASURED_K, WIDE_K
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.opening import only_index, open_index
+from icepuffin.ops.search.recall_trial import GroundTruth, RecallTrial
+from icepuffin.ops.search.result import StalePolicy
+from icepuffin.ops.search.tuning import SearchOptions, SearchParameters, choose_parameters
+from icepuffin.ops.tasks.recall_gate import (
+    CURVE_OVERSAMPLES,
+    CURVE_WIDTHS,
+    WIDE_CURVE_OVERSAMPLES,
+    WIDE_CURVE_WIDTHS,
+)
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+
+TARGETS = (0.9, 0.95, 0.99)
+MOST_QUERIES = 1_000
+FEWEST_QUERIES = 50
+_WIDTHS = {MEASURED_K: (*CURVE_WIDTHS, 400, 640), WIDE_K: (*WIDE_CURVE_WIDTHS, 600, 900)}
+"""Widths by k: queries unlike the rows need wider ones than rows do"""
+_OVERSAMPLES = {MEASURED_K: CURVE_OVERSAMPLES, WIDE_K: WIDE_CURVE_OVERSAMPLES}
+_SHARDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0, 1024.0)
+"""Shards per query, on average, that probe slacks are measured for"""
+_LEAST_GAIN = 0.001
+"""Gain of recall by the next width under which wider ones are not measured: what is missing lies in other shards"""
+_WHOLE = 0.9995
+"""Recall from which wider lists are not measured"""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedTarget:
+    """The search parameters for a target recall, without and with tuning."""
+
+    k: int
+    target: float
+    by_curves: MeasuredPoint
+    """What the curves that were measured with the index choose, and what that gave the queries"""
+    tuned: MeasuredPoint
+    """What is chosen from now on"""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the queries are enough to be sure of the target."""
+        return self.tuned.reaches(self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """What `tune` measured."""
+
+    table: str
+    index: str
+    record: TuningRecord
+    """Record that readers choose by"""
+    points: tuple[MeasuredPoint, ...]
+    """All points that were measured"""
+    targets: tuple[TunedTarget, ...]
+    offered_queries: int
+    """Queries that were handed over; at most 1,000, evenly among these, were measured"""
+    is_kept: bool
+    """Whether the record is in the table's properties now"""
+    warnings: tuple[str, ...] = field(default=())
+
+    def front(self, k: int) -> list[MeasuredPoint]:
+        """The points for k rows that no other one beats in both recall and distances, by distances."""
+        return front(point for point in self.points if point.k == k)
+
+
+def tune(
+    table: Table,
+    queries: npt.ArrayLike,
+    index: str | IndexDefinition | None = None,
+    *,
+    targets: Sequence[float] = TARGETS,
+    snapshot: SnapshotName = None,
+    dry_run: bool = False,
+    storage: StorageConfig | None = None,
+    threads: int | None = None,
+    runner: TaskRunner | None = None,
+    in_process_mb: int = IN_PROCESS_MB,
+    progress: StageProgress | None = None,
+) -> TuningReport:
+    """Measure the recall of an index for your own queries; from then on `target_recall` is met for queries like these.
+
+    Needed where queries are not like the rows: texts that search images, titles that search articles. Up to 1,000
+    queries are compared with every row, and then searched for with many parameters. The outcome is kept in a property
+    of the table, so that every reader has it, after refreshes too.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table. It is read anew from its catalog before the outcome is kept.
+    queries : array_like
+        Vectors [Q, D] as for `IndexReader.search`, 50 at least: logged ones, or a set that is held out.
+    index : str, optional
+        Name of the index. Default: the only one that the table has.
+    targets : sequence of float
+        Recalls for which parameters are reported and measured themselves.
+    snapshot : int, str or datetime, optional
+        Snapshot whose version is measured. Default: that of the version at the index tag.
+    dry_run : bool
+        Keep nothing.
+    storage, threads, runner, in_process_mb : optional
+        As for `open_index`.
+    progress : callable, optional
+        Called with a label, and the numbers of finished pieces and of all pieces of that work.
+
+    Returns
+    -------
+    TuningReport
+        Recall with its interval, and cost, of all that was measured; and for each target what is chosen, without and
+        with tuning.
+
+    Raises
+    ------
+    QueryError
+        There are too few queries, or one is not a vector of the index's dimensions; or the index has no graphs.
+    IndexUnavailableError
+        The snapshot has no version that can be read.
+    DefinitionError, UnknownSnapshotError, StorageError, DataFileError
+        As for `open_index`, and where data files cannot be read.
+    IcepuffinError
+        The property cannot be written.
+
+    Examples
+    --------
+    >>> logged = [row["embedding"] for row in table.scan(limit=60).to_arrow().to_pylist()]
+    >>> report = icepuffin.tune(table, logged, "embedding", dry_run=True)
+    >>> [(choice.k, choice.target) for choice in report.targets][:3]
+    [(10, 0.9), (10, 0.95), (10, 0.99)]
+    """
+    require_table(table, "tune")
+    for target in targets:
+        SearchOptions(target_recall=target)  # raises for what is no share
+    index = index or only_index(table)
+    name = index if isinstance(index, str) else index.name
+    if snapshot is None:
+        tagged = tagged_version(table, name)
+        if tagged is None:
+            raise IndexUnavailableError(f"{table_name(table)}: index {name} has no version yet; refresh it first")
+        snapshot = tagged.index_snapshot_id
+    reader = open_index(
+        table, index, snapshot=snapshot, storage=storage, stale=StalePolicy.FAIL, threads=threads, runner=runner,
+        in_process_mb=in_process_mb,
+    )  # fmt: skip
+    trial = reader.recall_trial()
+    offered = trial.prepared(queries)
+    if len(offered) < FEWEST_QUERIES:
+        raise QueryError(
+            f"there are {len(offered)} queries; tuning takes {FEWEST_QUERIES} at least, and some hundred are better"
+        )
+    vectors = offered[np.linspace(0, len(offered) - 1, min(len(offered), MOST_QUERIES)).astype(np.int64)]
+    ks = (MEASURED_K, WIDE_K) if trial.rows >= WIDE_K else (MEASURED_K,)
+    run = _TuningRun(trial, vectors, progress)
+    points: list[MeasuredPoint] = []
+    outcomes: list[TunedTarget] = []
+    for k in ks:
+        measured, chosen = run.of_k(k, targets)
+        points += measured
+        outcomes += chosen
+    bound = trial.opened.bound
+    record = TuningRecord(
+        points_to_keep(points),
+        len(vectors),
+        bound.index_snapshot_id,
+        bound.base_snapshot_id,
+        time.time_ns() // 1_000_000,
+        identity_of(trial.opened),
+    )
+    if not dry_run:
+        keep_record(table, name, record)
+    return TuningReport(
+        table_name(table), name, record, tuple(points), tuple(outcomes), len(offered), not dry_run,
+        tuple(_warnings(outcomes, len(vectors))),
+    )  # fmt: skip
+
+
+def _warnings(outcomes: Iterable[TunedTarget], queries: int) -> list[str]:
+    return [
+        f"recall@{choice.k} of {choice.target:g} is not sure to be reached: the best that was measured is "
+        f"{choice.tuned.recall:.4f} +- {choice.tuned.margin:.4f} by {queries:,} queries"
+        for choice in outcomes
+        if not choice.is_reached
+    ]
+
+
+class _TuningRun:
+    """Measures one version with the same queries f64[Q, D], prepared."""
+
+    def __init__(self, trial: RecallTrial, vectors: F64, progress: StageProgress | None) -> None:
+        self._trial = trial
+        self._vectors = vectors
+        self._progress = progress
+
+    def of_k(self, k: int, targets: Sequence[float]) -> tuple[list[MeasuredPoint], list[TunedTarget]]:
+        """(points for k rows, choices for the targets)."""
+        self._show(f"exact {k} nearest", 0, 1)
+        truth = self._trial.ground_truth(self._vectors, k)
+        self._show(f"exact {k} nearest", 1, 1)
+        points = self._grid(k, truth)
+        for target in targets:  # between two widths the recall was reckoned: there it is measured, too
+            chosen = choose_point(points_for(points, k), target)
+            if chosen is not None and chosen not in points:
+                points.append(self._measure(k, _parameters_at(chosen), truth))
+        outcomes = []
+        for target in targets:
+            tuned = choose_point(points_for(points, k), target)
+            if tuned is not None:
+                options = SearchOptions(target_recall=target)
+                own, _ = choose_parameters(self._trial.version, k, options, filtered=False)
+                outcomes.append(TunedTarget(k, target, self._measure(k, own, truth), tuned))
+        return points, outcomes
+
+    def _grid(self, k: int, truth: GroundTruth) -> list[MeasuredPoint]:
+        """The points of each probe slack, by width, up to the one from which wider lists find nothing more."""
+        slacks, widths = self._trial.slacks(self._vectors, _SHARDS), self._widths(k)
+        points: list[MeasuredPoint] = []
+        for number, slack in enumerate(slacks):
+            before: MeasuredPoint | None = None
+            for place, (search_list, oversample) in enumerate(widths):
+                self._show(f"recall@{k}", number * len(widths) + place, len(slacks) * len(widths))
+                point = self._measure(k, SearchParameters(search_list, oversample, None, slack), truth)
+                points.append(point)
+                gain = math.inf if before is None or math.isinf(slack) else point.recall - before.recall
+                if point.recall >= _WHOLE or gain < _LEAST_GAIN:
+                    break
+                before = point
+        self._show(f"recall@{k}", len(slacks) * len(widths), len(slacks) * len(widths))
+        return points
+
+    def _widths(self, k: int) -> list[tuple[int, int]]:
+        """(L, oversample), ascending: of lean shards by oversample, whose list has to hold all candidates."""
+        version = self._trial.version
+        if not version.lean:
+            return [(width, 1) for width in _WIDTHS[k]]
+        return [(max(version.search_list, 2 * k * oversample), oversample) for oversample in _OVERSAMPLES[k]]
+
+    def _measure(self, k: int, parameters: SearchParameters, truth: GroundTruth) -> MeasuredPoint:
+        return self._trial.measure(self._vectors, k, parameters, truth)
+
+    def _show(self, label: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(label, done, total)
+
+
+def _parameters_at(point: MeasuredPoint) -> SearchParameters:
+    return SearchParameters(point.search_list, point.oversample, None, point.probe_slack)

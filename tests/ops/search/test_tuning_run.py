@@ -1,0 +1,317 @@
+"""A target recall for queries that are not like the rows: measured by some of them, met for others."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.index import IndexDefinition, create_index, drop_index, tuning_record
+from icepuffin.ops.index.tuning_record import PREFIX, TuningError, TuningRecord, find_record, forget_record, keep_record
+from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search, open_index, tuning_run
+from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.recall_trial import RecallTrial
+from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.tuning_run import TuningReport, tune
+from icepuffin.ops.tasks.runner import LocalRunner
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries, vectors_of
+from tests.ops.index.comparison import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+SHARDED = replace(DEFINITION, metric="cosine", shards=6, max_degree=8, search_list=20, target_recall=0.1)
+PROPERTY = f"{PREFIX}e"
+Vectors = npt.NDArray[np.float32]
+
+
+def foreign(count: int, first: int) -> Vectors:
+    """Queries that are like the rows of another table, rotated by a seed: f32[count, DIMS]."""
+    rotation, _ = np.linalg.qr(np.random.default_rng(3).standard_normal((DIMS, DIMS)))
+    return np.asarray(vectors_of(np.arange(first, first + count)) @ rotation, np.float32)
+
+
+MEASURED, OTHERS = foreign(300, 1_000_000), foreign(300, 2_000_000)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """An indexed table, the same for all tests: what they keep with it is forgotten after each."""
+    folder = tmp_path_factory.mktemp("tuning")
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    catalog = open_catalog("test", properties)
+    catalog.create_namespace("db")
+    created = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    created.append(make_rows(0, 3000))
+    index_head(created, SHARDED)
+    return created.refresh()
+
+
+@pytest.fixture(scope="module")
+def report(table: Table) -> TuningReport:
+    return tune(table, MEASURED, SHARDED, storage=STORAGE, dry_run=True)
+
+
+@pytest.fixture
+def tuned(table: Table, report: TuningReport) -> Iterator[Table]:
+    keep_record(table, "e", report.record)
+    yield table
+    forget_record(table, "e")
+
+
+@pytest.fixture
+def own_table(table_factory: TableFactory) -> Table:
+    """A smaller one, for a test that changes it."""
+    created = table_factory()
+    created.append(make_rows(0, 600))
+    create_index(created, replace(SHARDED, shards=2))
+    index_head(created, replace(SHARDED, shards=2))
+    return created.refresh()
+
+
+def recall(table: Table, vectors: Vectors, k: int, target: float, definition: IndexDefinition = SHARDED) -> float:
+    """Recall by distances of a search by target."""
+    exact = exact_search(table, "embedding", definition.metric, vectors, k, storage=STORAGE, columns=[]).rows
+    found = open_index(table, definition, storage=STORAGE).search(vectors, k, target_recall=target, columns=[]).rows
+    limits, distances = (np.asarray(rows["distance"]).reshape(len(vectors), k) for rows in (exact, found))
+    return float((distances <= limits[:, -1:] * (1 + 1e-6)).mean())
+
+
+@pytest.mark.parametrize("target", [0.9, 0.95])
+def test_a_target_is_met_for_queries_unlike_the_rows(table: Table, report: TuningReport, target: float) -> None:
+    assert recall(table, OTHERS, 10, target) < target - 0.02
+    keep_record(table, "e", report.record)
+    for k in (5, 10, 40, 100):
+        assert recall(table, OTHERS, k, target) >= target - 0.01
+    forget_record(table, "e")
+
+
+def test_a_report_says_what_the_curves_of_the_index_would_have_chosen(table: Table, report: TuningReport) -> None:
+    assert [(choice.k, choice.target) for choice in report.targets] == [
+        (k, target) for k in (10, 100) for target in (0.9, 0.95, 0.99)
+    ]
+    for choice in report.targets[:3]:
+        by_search = recall(table, MEASURED, 10, choice.target)
+        assert choice.by_curves.recall == pytest.approx(by_search, abs=1e-3)
+        assert choice.tuned.recall >= choice.target
+        assert choice.is_reached
+    front = report.front(10)
+    assert [point.recall for point in front] == sorted(point.recall for point in front)
+    assert front[0].shards < 6
+
+
+def test_what_tuning_foresees_happens(tuned: Table) -> None:
+    reader = open_index(tuned, SHARDED, storage=STORAGE)
+    result = reader.search(MEASURED, target_recall=0.9, columns=[])
+    parameters = result.profile.parameters
+    assert parameters is not None
+    assert parameters.foreseen is not None
+    assert result.profile.distances / 300 == pytest.approx(parameters.foreseen.distances, rel=0.02)
+    assert sum(shard.queries for shard in result.profile.work) / 300 == pytest.approx(parameters.foreseen.shards)
+    assert parameters.foreseen.recall == pytest.approx(recall(tuned, MEASURED, 10, 0.9), abs=0.005)
+    measured = f"300 queries that `icepuffin tune` measured with index version {result.index_snapshot_id}"
+    assert parameters.why.startswith(f"recall 0.9, by {measured} of snapshot {result.base_snapshot_id} on 20")
+    assert measured in dict(explain(result))["foreseen"]
+    assert not result.warnings
+
+
+def test_under_a_condition_and_by_hand_all_is_as_without_tuning(table: Table, report: TuningReport) -> None:
+    options: tuple[dict[str, Any], ...] = (
+        {"target_recall": 0.9, "where": "id >= 5"}, {"search_list": 30}, {"target_recall": 0.9, "search_list": 77},
+    )  # fmt: skip
+
+    def chosen(options: dict[str, Any]) -> tuple[int, bool]:
+        parameters = open_index(table, SHARDED, storage=STORAGE).search(queries(1), **options).profile.parameters
+        assert parameters is not None
+        return parameters.search_list, parameters.probe_slack == np.inf
+
+    before = [chosen(one) for one in options]
+    keep_record(table, "e", report.record)
+    after = [chosen(one) for one in options]
+    forget_record(table, "e")
+    assert after[:2] == before[:2]
+    assert after[2][0] == 77
+
+
+def test_a_target_that_is_not_sure_to_be_reached_is_reported(tuned: Table) -> None:
+    """However wide the list is: 50 queries cannot tell .999 from .98."""
+    few = tune(tuned, MEASURED[:50], SHARDED, targets=[0.999], storage=STORAGE)
+    assert "recall@10 of 0.999 is not sure to be reached" in few.warnings[0]
+    (warning,) = open_index(tuned, SHARDED, storage=STORAGE).search(queries(1), target_recall=0.999).warnings
+    assert "no point that `icepuffin tune` measured is sure to reach recall 0.999" in warning
+
+
+def test_tasks_measure_what_this_process_measures(table: Table) -> None:
+    here, by_tasks = (
+        tune(table, MEASURED[:50], SHARDED, targets=[0.9], storage=STORAGE, dry_run=True, **options)
+        for options in ({}, {"runner": LocalRunner(1), "in_process_mb": 0})
+    )
+    assert by_tasks.points == here.points
+
+
+def test_a_dry_run_writes_nothing(table: Table) -> None:
+    before = table.refresh().metadata_location
+    tuning = tune(table, MEASURED[:50], SHARDED, targets=[0.9], storage=STORAGE, dry_run=True)
+    assert (table.refresh().metadata_location, tuning.is_kept) == (before, False)
+
+
+def test_at_most_a_thousand_queries_are_taken_evenly(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    class Recorder(tuning_run._TuningRun):
+        def __init__(self, trial: RecallTrial, vectors: Vectors, progress: None) -> None:
+            measured.append(vectors)
+            super().__init__(trial, vectors[:50], progress)
+
+    monkeypatch.setattr(tuning_run, "_TuningRun", Recorder)
+    offered = np.random.default_rng(0).standard_normal((1999, DIMS))
+    tuning = tune(table, offered, SHARDED, targets=[0.9], storage=STORAGE, dry_run=True)
+    assert (tuning.record.queries, tuning.offered_queries) == (1000, 1999)
+    assert np.array_equal(measured[0], prepare_queries(offered[::2], Metric.COSINE, DIMS))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.ones((60, DIMS + 1)), f"the query has {DIMS + 1} dimensions, the index has {DIMS}"),
+        (np.full((60, DIMS), np.nan), "the query cannot be run"),
+        (np.ones((49, DIMS)), "there are 49 queries; tuning takes 50 at least"),
+        ([["a"] * DIMS] * 60, "queries are text, not numbers"),
+    ],
+    ids=["dimensions", "NaN", "few", "text"],
+)
+def test_queries_that_measure_nothing_are_refused(table: Table, wrong: Any, message: str) -> None:
+    with pytest.raises(QueryError, match=message):
+        tune(table, wrong, SHARDED, storage=STORAGE)
+
+
+def test_what_cannot_be_tuned_is_refused(table: Table, table_factory: TableFactory) -> None:
+    with pytest.raises(QueryError, match="target_recall is 90; it is a share"):
+        tune(table, MEASURED, SHARDED, targets=[90], storage=STORAGE)
+    with pytest.raises(IndexUnavailableError, match="index other has no version yet"):
+        tune(table, MEASURED, replace(SHARDED, name="other"), storage=STORAGE)
+    balls = replace(DEFINITION, name="b", method="centroid")
+    other = table_factory()
+    other.append(make_rows(0, 50))
+    index_head(other, balls)
+    with pytest.raises(QueryError, match="every row is compared, which needs no tuning"):
+        tune(other.refresh(), MEASURED, balls, storage=STORAGE)
+
+
+def test_a_lean_index_is_tuned_by_its_candidates(own_table: Table) -> None:
+    lean = replace(SHARDED, name="lean", shards=2, vectors="none", pq_m=4, target_recall=0.1)
+    index_head(own_table, lean)
+    tune(own_table.refresh(), MEASURED[:100], lean, targets=[0.95], storage=STORAGE)
+    assert recall(own_table, OTHERS[:100], 10, 0.95, lean) >= 0.94
+    reader = open_index(own_table, lean, storage=STORAGE)
+    cheap, dear = (reader.search(queries(1), target_recall=t).profile.parameters for t in (0.5, 0.99))
+    assert cheap is not None
+    assert dear is not None
+    assert cheap.oversample < dear.oversample
+
+
+def test_tuning_outlives_a_refresh_and_not_a_drop(own_table: Table) -> None:
+    tuning = tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
+    assert tuning.is_kept
+    own_table.append(make_rows(600, 640))
+    index_head(own_table, replace(SHARDED, shards=2))
+    result = open_index(own_table.refresh(), storage=STORAGE).search(queries(1), target_recall=0.9)
+    assert result.index_snapshot_id != tuning.record.index_snapshot_id
+    assert result.profile.parameters is not None
+    assert f"60 queries that `icepuffin tune` measured with index version {tuning.record.index_snapshot_id}" in (
+        result.profile.parameters.why
+    )
+    assert not result.warnings
+    drop_index(own_table, "e")
+    assert PROPERTY not in own_table.refresh().properties
+
+
+def test_tuning_of_another_definition_is_not_used_and_that_is_reported(own_table: Table) -> None:
+    tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
+    changed = replace(SHARDED, shards=2, max_degree=16)
+    index_head(own_table, changed)
+    reader = open_index(own_table.refresh(), changed, storage=STORAGE)
+    result = reader.search(queries(1), target_recall=0.9)
+    assert result.profile.parameters is not None
+    assert result.profile.parameters.why == "recall 0.9, by the curve measured with the index"
+    (warning,) = result.warnings
+    assert "is not used, since the index has changed: max_degree was 8 and is 16" in warning
+    assert "icepuffin tune db.t e --queries FILE" in warning
+    assert not reader.search(queries(1)).warnings
+    own_table.transaction().set_properties({PROPERTY: "{}"}).commit_transaction()
+    (warning,) = open_index(own_table, changed, storage=STORAGE).search(queries(1), target_recall=0.9).warnings
+    assert f"table property {PROPERTY} is not used: it is no record of tuning" in warning
+    later = {"format": 2}
+    own_table.transaction().set_properties({PROPERTY: json.dumps(later)}).commit_transaction()
+    with pytest.raises(TuningError, match="it has format 2, and this release reads 1"):
+        find_record(own_table, "e")
+
+
+def test_a_following_reader_takes_tuning_up(table: Table, report: TuningReport) -> None:
+    with open_index(table, SHARDED, storage=STORAGE).follow(interval=3600) as following:
+        keep_record(table, "e", report.record)
+        following.update()
+        parameters = following.search(queries(1), target_recall=0.9).profile.parameters
+    forget_record(table, "e")
+    assert parameters is not None
+    assert "300 queries" in parameters.why
+
+
+def test_one_tuning_is_kept_when_several_end_at_once(table: Table, report: TuningReport) -> None:
+    records = [replace(report.record, queries=number) for number in range(60, 64)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda record: keep_record(table.catalog.load_table("db.t"), "e", record), records))
+    assert find_record(table.refresh(), "e") in [TuningRecord.from_json(record.to_json()) for record in records]
+    assert forget_record(table, "e")
+    assert not forget_record(table, "e")
+
+
+def test_tuning_is_kept_beside_a_version_that_is_published_meanwhile(
+    own_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+
+    def meanwhile(*arguments: Any) -> CommitOutcome:
+        if not outcomes:
+            other = own_table.catalog.load_table("db.t")
+            other.append(make_rows(600, 610))
+            index_head(other, replace(SHARDED, shards=2))
+        outcomes.append(attempt_commit(*arguments))
+        return outcomes[-1]
+
+    monkeypatch.setattr(tuning_record, "attempt_commit", meanwhile)
+    tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
+    assert outcomes == [CommitOutcome.REFUSED, CommitOutcome.DONE]
+    assert find_record(own_table.refresh(), "e") is not None
+
+
+def test_tuning_of_an_index_that_is_dropped_meanwhile_is_not_kept(
+    own_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*arguments: Any) -> CommitOutcome:
+        monkeypatch.undo()
+        drop_index(own_table.catalog.load_table("db.t"), "e")
+        return attempt_commit(*arguments)
+
+    monkeypatch.setattr(tuning_record, "attempt_commit", meanwhile)
+    with pytest.raises(TuningError, match="index e was dropped meanwhile; nothing is kept"):
+        tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
+    assert PROPERTY not in own_table.refresh().properties
+
+
+def test_equally_near_rows_count_alike(table_factory: TableFactory) -> None:
+    """Which of 30 equal rows a search gives does not matter."""
+    vectors = vectors_of(np.arange(3))
+    rows = {**make_rows(0, 90).to_pydict(), "embedding": vectors[np.arange(90) % 3].tolist()}
+    table = table_factory()
+    table.append(pa.table(rows, schema=ROWS))
+    index_head(table, SHARDED)
+    report = tune(table.refresh(), MEASURED[:50], SHARDED, targets=[0.9], storage=STORAGE, dry_run=True)
+    assert max(point.recall for point in report.points) == 1.0
