@@ -26,7 +26,7 @@ from icepuffin.ops.search.overview import overview
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 _LABELS = {
     "recall": "recall",
-    "rows_measured_before": "rows/measured before",
+    "recall_basis": "recall",
     "action": "action",
     "reason": "reason",
     "rows": "rows/live",
@@ -84,7 +84,8 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
     return {
         "recall@10": _WITHOUT_GRAPHS
         if report.recall is None
-        else f"{report.recall:.4f}, target {definition.target_recall:g}",
+        else f"{report.recall:.4f}, target {definition.target_recall:g}"
+        + (f"; {report.recall_basis.summary}" if report.recall_basis else ""),
         **done,
         "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
@@ -98,14 +99,16 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
 
 
 def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
-    if report.recall is None:
+    basis = report.recall_basis
+    if report.recall is None or basis is None:
         return {"not measured": _WITHOUT_GRAPHS}
-    low, high = confidence_interval(report.recall, report.recall_queries)
+    low, high = confidence_interval(report.recall, basis.queries)
     return {
         "recall": report.recall,
-        "queries": report.recall_queries,
-        "measured before": f"{report.rows_measured_before:,} of {report.rows:,} rows, in shards that stay",
+        "queries": basis.queries,
         "95 % interval": f"{low:.4f} to {high:.4f}",
+        **({"recall@100": basis.wide} if basis.wide is not None else {}),
+        "measured": basis.summary,
         **({"self-search": report.self_search.summary} if report.self_search else {}),
     }
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -302,6 +302,7 @@ def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
         "deltas": report.deltas,
         "merged": report.merged,
         "gate_recall": report.recall,
+        "recall_basis": asdict(report.recall_basis) if report.recall_basis else None,
         "stage_seconds": dict(report.stage_seconds),
         "copy_seconds": report.stage_seconds.get("copy", 0.0),
         "index_snapshot_id": report.index_snapshot_id,

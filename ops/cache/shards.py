@@ -114,9 +114,7 @@ class ShardCache:
     def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
         """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads."""
         owner, name = principal(key.where.path, storage), key.name
-        source, ready_shard = "memory", self._from_memory(owner, name, ReadyShard)
-        if ready_shard is None and self._disk is not None:
-            source, ready_shard = "disk", self._disk.get(owner, name, from_arrays)
+        source, ready_shard = self._nearest(owner, name)
         if ready_shard is None:
             source, ready_shard = "store", self._fetched(owner, name, key, storage, threads)
         with self._lock:
@@ -125,6 +123,17 @@ class ShardCache:
         if (moved := key.stored.addresses) is None:
             return ready_shard
         return ready_shard.relocated(self._addresses(moved, ready_shard.count, storage))
+
+    def find(self, key: ShardKey, storage: StorageConfig) -> ReadyShard | None:
+        """The shard, with the addresses in its blob, where it is in memory or on disk; the store is not read."""
+        return self._nearest(principal(key.where.path, storage), key.name)[1]
+
+    def _nearest(self, owner: str, name: str) -> tuple[str, ReadyShard | None]:
+        """(source, shard); the shard is None where neither memory nor disk has it."""
+        ready_shard = self._from_memory(owner, name, ReadyShard)
+        if ready_shard is not None or self._disk is None:
+            return "memory", ready_shard
+        return "disk", self._disk.get(owner, name, from_arrays)
 
     def _addresses(self, moved: StoredAddresses, count: int, storage: StorageConfig) -> NodeAddresses:
         owner, name = principal(moved.blob.path, storage), _name_of(moved)

@@ -30,6 +30,7 @@ from icepuffin.ops.index.version_reader import (
     RECALL_CURVE,
     RECALL_CURVES,
     ROUTING_CURVE,
+    SHARD_RECALL,
     read_centroids,
     read_routing,
     stored_shards,
@@ -186,7 +187,7 @@ class Assembly:
             count=shard.count,
             live_rows=shard.live_rows,
             medoid=shard.medoid,
-            recall=shard.recall,
+            recall=shard.written_recall,
             length=shard.length,
             sha256=shard.sha256,
             tombstones=shard.tombstones,
@@ -208,6 +209,7 @@ class Assembly:
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         for shard in shard_set.shards:
             of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = _tombstone_ratio(shard)
+            of_routing[SHARD_RECALL.format(shard.shard_id)] = shard.recall.text()
         of_balls = {
             "dimensions": str(balls.dims),
             "metric": plan.definition.metric,
@@ -299,7 +301,7 @@ def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
         "alpha": str(definition.alpha),
         "metric": definition.metric,
         "ann.tombstone_ratio": _tombstone_ratio(shard),
-        "ann.recall": f"{shard.recall:.6f}",
+        "ann.recall": f"{shard.written_recall:.6f}",
     }
     if shard.curve:
         properties[RECALL_CURVE] = shard.curve

@@ -28,10 +28,11 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof import require_enclosed, require_rows
 from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
-from icepuffin.ops.index.report import IndexReport, mean_recall
+from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.shard_recall import mean_recall
 from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, left_where_refused, open_storage
@@ -114,8 +115,11 @@ def make_version(
 
 
 def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
-    """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
-    recall = mean_recall(shard_set.shards)
+    """Raises GateFailedError, before anything is published, where recall is under the definition's target.
+
+    A shard that stays enters by its recall when it was written: without this version its graph would be searched, too.
+    """
+    recall = mean_recall((shard.written_recall, shard.live_rows) for shard in shard_set.shards)
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
         raise GateFailedError(

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import IndexReport, ShardRecall, ShardReport, mean_recall
+from icepuffin.ops.index.report import IndexReport, ShardReport, VersionRecall
 from icepuffin.ops.model import Action, How, ShardId
+from icepuffin.ops.shard_recall import ShardRecall, mean_recall
 from icepuffin.ops.stage_clock import StageClock
-from icepuffin.puffin.blobs.routing import CoveredFile
+from icepuffin.puffin.blobs.routing import CoveredFile, ShardEntry
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.assembly import VersionFile
     from icepuffin.ops.index.stages import ShardSet
+    from icepuffin.ops.tasks.shard import ShardResult
 
 
 def empty_report(plan: VersionPlan, clock: StageClock) -> IndexReport:
@@ -42,23 +44,40 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
     if plan.base is None:
         return report
     routing = plan.base.routing
+    recalls = [(recall, entry.live_rows) for recall, entry in zip(plan.base.recalls, routing.shards, strict=True)]
     return replace(
         report,
         rows=_live_rows(routing.shards, routing.files),
         tombstones=sum(entry.count - entry.live_rows for entry in routing.shards),
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
-        recall=mean_recall(routing.shards),
-        rows_measured_before=sum(entry.live_rows for entry in routing.shards),
+        recall=_mean_recall(recalls),
+        recall_basis=VersionRecall.of(recalls) if recalls else None,
         bytes_total=plan.base.bytes_total,
         shard_reports=tuple(
-            ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live_rows, 0, 0, entry.recall, entry.length)
-            for shard_id, entry in enumerate(routing.shards)
+            ShardReport(
+                number=ShardId(shard_id),
+                how=How.REUSED,
+                nodes=entry.count,
+                live=entry.live_rows,
+                inserted=0,
+                remapped=0,
+                recall=recall.recall,
+                queries=recall.queries,
+                measured=recall.basis,
+                bytes=entry.length,
+            )
+            for shard_id, (entry, recall) in enumerate(zip(routing.shards, plan.base.recalls, strict=True))
         ),
     )
 
 
-def _live_rows(shards: Sequence[ShardRecall], files: Sequence[CoveredFile]) -> int:
+def _mean_recall(shards: Sequence[tuple[ShardRecall, int]]) -> float | None:
+    """recall@10 of a version, out of that of its shards, each with its live rows."""
+    return mean_recall((shard.recall, live_rows) for shard, live_rows in shards)
+
+
+def _live_rows(shards: Sequence[ShardEntry] | Sequence["ShardResult"], files: Sequence[CoveredFile]) -> int:
     """Live rows with a vector in a version: of its nodes, or of its files where it has no shards."""
     return sum(shard.live_rows for shard in shards) if shards else sum(file.live_rows for file in files)
 
@@ -68,6 +87,7 @@ def new_version_report(
 ) -> IndexReport:
     """Report a run that published a version."""
     shards = shard_set.shards
+    recalls = [(shard.recall, shard.live_rows) for shard in shards]
     base = plan.base if plan.action is Action.REFRESHED else None
     live_before = _live_rows(base.routing.shards, base.routing.files) if base else 0
     live_rows = _live_rows(shards, shard_set.files)
@@ -91,8 +111,8 @@ def new_version_report(
         merged=shard_set.merged,
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
-        recall=mean_recall(shards),
-        rows_measured_before=sum(shard.live_rows for shard in shards if shard.how.keeps_bytes),
+        recall=_mean_recall(recalls),
+        recall_basis=VersionRecall.of(recalls) if recalls else None,
         bytes_total=file.bytes_total,
         bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
         bytes_shared=file.bytes_shared,
@@ -104,7 +124,9 @@ def new_version_report(
                 live=shard.live_rows,
                 inserted=shard.inserted,
                 remapped=shard.remapped,
-                recall=shard.recall,
+                recall=shard.recall.recall,
+                queries=shard.recall.queries,
+                measured=shard.recall.basis,
                 bytes=shard.length,
             )
             for shard in shards

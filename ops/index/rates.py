@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.report import mean_recall
 from icepuffin.ops.model import Action, How
+from icepuffin.ops.shard_recall import mean_recall
 from icepuffin.ops.tasks.runner import TaskRunner
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
         amounts=asdict(amounts),
         action=plan.action,
-        recall=mean_recall(shard_set.shards),
+        recall=mean_recall((shard.recall.recall, shard.live_rows) for shard in shard_set.shards),
     )
     return measurement.text()
 

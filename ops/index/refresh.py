@@ -11,6 +11,7 @@ from icepuffin.ops.index import dead_nodes, sizes
 from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.layout import Layout
+from icepuffin.ops.index.masked_recall import measure_masked
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.slots import assign_slots, file_table
@@ -26,6 +27,7 @@ from icepuffin.ops.index.stages import (
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, How, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
@@ -45,6 +47,8 @@ class _EarlierShard:
     """Id in the base version"""
     entry: ShardEntry
     stored: StoredShard
+    recall: ShardRecall
+    """Recall as it was last measured, in the base version"""
     curve: str
     tombstones: Nodes
     """Nodes that are dead in the new snapshot"""
@@ -145,6 +149,7 @@ def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[S
         shard_id=shard_id,
         entry=base.routing.shards[shard_id],
         stored=base.shards[shard_id],
+        recall=base.recalls[shard_id],
         curve=base.curves[shard_id],
         tombstones=np.setdiff1d(nodes, np.concatenate(moved), assume_unique=True) if moved else nodes,
         moves=moves,
@@ -217,6 +222,8 @@ def _make(
         require_capacity(context, delta_id, arriving)
         rows += arriving
     on_kept(dict(results))
+    for shard_id, recall in measure_masked(context, results.values()).items():
+        results[shard_id] = replace(results[shard_id], recall=recall)
     results |= {shard.shard_id: shard for shard in make_shards(context, tasks, rows)}
     for relocated in _relocate(context, moved):
         result = results[relocated.shard_id]
@@ -259,7 +266,8 @@ def _kept_result(shard_id: ShardId, how: How, shard: _EarlierShard) -> ShardResu
         sha256=shard.entry.sha256,
         count=shard.entry.count,
         medoid=shard.entry.medoid,
-        recall=shard.entry.recall,
+        written_recall=shard.entry.recall,
+        recall=shard.recall.after(len(np.setxor1d(shard.tombstones, shard.entry.tombstones, assume_unique=True))),
         curve=shard.curve,
         tombstones=shard.tombstones,
         inserted=0,

@@ -1,13 +1,13 @@
 """Reports and estimates of runs on an index, in numbers. Their fields are the keys of `--json` output."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from icepuffin.ops.index.retention_plan import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
-from icepuffin.ops.recall_curve import GATE_QUERIES
+from icepuffin.ops.shard_recall import RecallBasis, ShardRecall, mean_recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,57 @@ class ShardReport:
     inserted: int
     remapped: int
     recall: float
+    """recall@10"""
+    queries: int
+    """Queries by which it was measured."""
+    measured: RecallBasis
+    """Whether it was measured here, or earlier and is the same still, or is outdated: the shard has lost rows since."""
     bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRecall:
+    """What the recall of a version is made of."""
+
+    queries: int = 0
+    """Queries for recall@10, over all shards; those of earlier runs are counted."""
+    wide: float | None = None
+    """recall@100 of the shards of which it was measured; None where there are none."""
+    wide_queries: int = 0
+    """Queries for recall@100."""
+    rows_here: int = 0
+    """Live rows of shards that this run measured: it wrote them, or they have lost rows."""
+    rows_unchanged: int = 0
+    """Live rows of shards that have the same live nodes as when an earlier run measured them."""
+    rows_outdated: int = 0
+    """Live rows of shards that were not measured since they lost rows: they count as they were before."""
+
+    @classmethod
+    def of(cls, shards: Iterable[tuple[ShardRecall, int]]) -> "VersionRecall":
+        """The sum over shards, each with its live rows."""
+        measured = list(shards)
+        rows = Counter[RecallBasis]()
+        for shard, live_rows in measured:
+            rows[shard.basis] += live_rows
+        return cls(
+            queries=sum(shard.queries for shard, _ in measured),
+            wide=mean_recall((shard.wide_recall, live_rows) for shard, live_rows in measured if shard.wide_queries),
+            wide_queries=sum(shard.wide_queries for shard, _ in measured),
+            rows_here=rows[RecallBasis.HERE],
+            rows_unchanged=rows[RecallBasis.UNCHANGED],
+            rows_outdated=rows[RecallBasis.OUTDATED],
+        )
+
+    @property
+    def summary(self) -> str:
+        """Where the rows' recall comes from, in words, on one line; empty where there are no rows."""
+        rows = self.rows_here + self.rows_unchanged + self.rows_outdated
+        parts = {
+            "measured here": self.rows_here,
+            "in shards unchanged since they were measured": self.rows_unchanged,
+            "in shards not measured since they lost rows": self.rows_outdated,
+        }
+        return ", ".join(f"{count / rows:.0%} of the rows {where}" for where, count in parts.items() if count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +151,8 @@ class IndexReport:
     shards_copied: int = 0
     recall: float | None = None
     """recall@10 of the version's graphs; None where it has none: answers are exact, or there is no row."""
-    rows_measured_before: int = 0
-    """Live rows of shards that this run kept: they enter `recall` by what was measured when the shards were written."""
+    recall_basis: VersionRecall | None = None
+    """What `recall` is made of; None where there is none."""
     bytes_total: int = 0
     bytes_written: int = 0
     """New bytes; the store copied the rest, but for those that are shared."""
@@ -115,11 +165,6 @@ class IndexReport:
     """Proof before publication; None where nothing was published."""
     bytes_shared: int = 0
     """Bytes of shards in packs that the base version has, too: neither written nor copied."""
-
-    @property
-    def recall_queries(self) -> int:
-        """Queries by which `recall` was measured, over all shards; some of them for an earlier version."""
-        return sum(min(GATE_QUERIES, shard.live) for shard in self.shard_reports)
 
     @property
     def tombstone_ratio(self) -> float:
@@ -146,22 +191,3 @@ class GcReport:
     """Tags that were set on versions of tagged snapshots, or would be."""
     refused: tuple[str, ...] = ()
     """Reasons why tags or snapshots could not be changed: that is left for the next garbage collection."""
-
-
-class ShardRecall(Protocol):
-    """A shard with its recall and the number of its live rows."""
-
-    @property
-    def recall(self) -> float: ...
-    @property
-    def live_rows(self) -> int: ...
-
-
-def mean_recall(shards: Iterable[ShardRecall]) -> float | None:
-    """Recall of a version: the shards' mean, weighted by live rows; None where there are none.
-
-    It holds for searches that probe every shard, as they do by default: the true neighbours are among the shards' own.
-    """
-    measured = list(shards)
-    live_rows = sum(shard.live_rows for shard in measured)
-    return sum(shard.recall * shard.live_rows for shard in measured) / live_rows if live_rows else None

@@ -23,6 +23,7 @@ from icepuffin.ops.model import (
     StoredAddresses,
     StoredShard,
 )
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -42,6 +43,8 @@ ROUTING_CURVE = "ann.routing_curve"
 """
 RECALL_CURVES = "ann.recall_curves"
 """Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
+SHARD_RECALL = "ann.shard_{}.recall"
+"""Property of the routing blob, by shard id: its recall as it was last measured; see `icepuffin.ops.shard_recall`"""
 COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
@@ -63,6 +66,8 @@ class OpenVersion:
     file_size: int
     curves: tuple[str, ...]
     """Recall curves, by shard; see `icepuffin.ops.recall_curve`"""
+    recalls: tuple[ShardRecall, ...]
+    """Recall as it was last measured, by shard"""
     routing_curve: str
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
@@ -103,6 +108,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
+        recalls = _shard_recalls(routing, routing_properties)
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
@@ -118,7 +124,30 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     if len(curves) != len(shards):
         raise NotAnIndexError(f"{path}: it has {len(curves)} recall curves for {len(shards)} shards")
     return OpenVersion(
-        version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names, attributes
+        version,
+        routing,
+        definition,
+        shards,
+        centroid,
+        file_size,
+        curves,
+        recalls,
+        routing_curve,
+        column_names,
+        attributes,
+    )
+
+
+def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:
+    """Recall of each shard, by the properties of the routing blob."""
+    return tuple(
+        ShardRecall.parse(
+            properties.get(SHARD_RECALL.format(shard_id), ""),
+            written=entry.recall,
+            live_rows=entry.live_rows,
+            tombstones=len(entry.tombstones),
+        )
+        for shard_id, entry in enumerate(routing.shards)
     )
 
 

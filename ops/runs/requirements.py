@@ -192,19 +192,22 @@ def _vector_bytes(
 
 
 def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
-    """The work of a refresh. In local files, one shard that stays is read whole now and then, too."""
+    """The work of a refresh. In local files, one shard that stays is read whole now and then, too. Small ones are,
+    wherever they lie, whose recall is measured after deletes.
+    """
     base = bounds.base
     node = 4 * (base.dims + definition.max_degree)
     task = _SHARD_FACTOR * node * bounds.largest
     matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
     nodes = max(base.largest, *base.deltas, 0)
+    measured = min(nodes, SMALL_WORK / (2 * base.dims)) if bounds.removed or base.tombstones else 0
     proof = _proof_bytes(nodes, base.shards + len(base.deltas), engine)
     return _Work(
         rows=bounds.arriving,
         files=bounds.files,
         shards=bounds.written,
         task=task,
-        driver=max(proof, matched, _SEARCH_FACTOR * node * nodes if is_local and bounds.written else 0),
+        driver=max(proof, matched, _SEARCH_FACTOR * node * (nodes if is_local and bounds.written else measured)),
         in_driver=min(task, _SHARD_FACTOR * SMALL_WORK * node / (4 * base.dims)),
         **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )

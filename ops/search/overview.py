@@ -31,7 +31,7 @@ class ShardState:
     live: int
     tombstones: int
     recall: float
-    """recall@10, measured when the shard was last written"""
+    """recall@10, as it was last measured"""
     bytes: int
     routed: bool
     """Whether the codebook routes to the shard. Others hold later rows, and every query probes them"""
@@ -39,6 +39,8 @@ class ShardState:
     """Number of the pack that it lies in; 0: it lies in the version's own file"""
     addresses_bytes: int = 0
     """Bytes of new addresses beside its blob, in the version's own file, since its rows have moved"""
+    changed: int = 0
+    """Nodes that have lost their rows since the recall was measured, or have got one again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,14 @@ def overview(
                 entry.count,
                 entry.live_rows,
                 len(entry.tombstones),
-                entry.recall,
+                recall.recall,
                 entry.length,
                 number in routed,
                 entry.pack,
                 entry.addresses.length if entry.addresses else 0,
+                recall.changed,
             )
-            for number, entry in enumerate(opened.routing.shards)
+            for number, (entry, recall) in enumerate(zip(opened.routing.shards, opened.recalls, strict=True))
         ),
         curve=model.curve,
         routing=model.routing,

@@ -13,9 +13,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.puffin.blobs.shard import Shard
 
 GATE_K = 10
+_GATE_TO_WIDE = 4
+"""Queries for 10 rows per query for `WIDE_K` rows"""
 CURVE_QUERIES = 128
 WIDE_CURVE_QUERIES = 32
 """Queries of the curve for `WIDE_K` rows, each of which tells about ten times as many rows"""
@@ -27,18 +30,40 @@ WIDE_CURVE_OVERSAMPLES = (1, 2, 3, 5)
 
 
 def measure_recall(
-    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], *, seed: int, threads: int
-) -> float:
-    """recall@10 of a shard, with some of its own live rows as queries; a row is no answer to itself.
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
+    *,
+    seed: int,
+    threads: int,
+    queries: int = GATE_QUERIES,
+    at_once: int = GATE_QUERIES,
+    coded_from: int = FEWEST_CODED,
+) -> ShardRecall:
+    """recall@10 and recall@100 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
-    vectors: f32[N, D], prepared, as the table has them. Returns 1.0 where there is nothing to find.
+    vectors: f32[N, D], prepared, as the table has them. queries: their number. at_once: how many are compared with all
+    rows together. coded_from: as for `searcher_of`. Returns 1.0, of no queries, where there is nothing to find.
+    Deterministic.
     """
     nodes = np.flatnonzero(is_live)
     if len(nodes) < 2:
-        return 1.0
-    query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
-    searcher = searcher_of(shard, vectors, is_live)
-    return float(np.mean(recall_of_nodes(searcher, shard, vectors, is_live, query_nodes, threads=threads)))
+        return ShardRecall(1.0, 0)
+    query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(queries, len(nodes)), replace=False))
+    searcher = searcher_of(shard, vectors, is_live, coded_from=coded_from)
+
+    def mean(query_nodes: npt.NDArray[np.intp], rows: int) -> float:
+        parts = [query_nodes[start : start + at_once] for start in range(0, len(query_nodes), at_once)]
+        recalls = [
+            recall_of_nodes(searcher, shard, vectors, is_live, part, threads=threads, rows=rows) for part in parts
+        ]
+        return float(np.concatenate(recalls).mean())
+
+    recall = mean(query_nodes, GATE_K)
+    if len(nodes) <= WIDE_K:
+        return ShardRecall(recall, len(query_nodes))
+    wide_nodes = query_nodes[::_GATE_TO_WIDE]
+    return ShardRecall(recall, len(query_nodes), mean(wide_nodes, WIDE_K), len(wide_nodes))
 
 
 def recall_of_nodes(

@@ -16,6 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
 from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
@@ -67,7 +68,10 @@ class ShardResult:
     """sha256 of the blob; UNKNOWN_SHA256 where an older release did not record it"""
     count: int
     medoid: int
-    recall: float
+    written_recall: float
+    """recall@10 when the shard was last written"""
+    recall: ShardRecall
+    """Recall as it was last measured"""
     curve: str
     """Recall curve as `icepuffin.ops.recall_curve` encodes it; empty where it was not measured"""
     tombstones: npt.NDArray[np.int64]
@@ -116,7 +120,8 @@ def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArr
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
     stored = StoredShard(ObjectRange(**recorded["stored"]["blob"]))  # what a task writes has its own addresses
-    return ShardResult(**{**recorded, "how": How(recorded["how"]), "stored": stored})
+    recall = ShardRecall(**recorded["recall"])
+    return ShardResult(**{**recorded, "how": How(recorded["how"]), "stored": stored, "recall": recall})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,17 +131,17 @@ class _MeasuredShard:
     shard: Shard
     vectors: npt.NDArray[np.float32]
     is_live: npt.NDArray[np.bool_]
-    recall: float
+    recall: ShardRecall
 
 
 def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
     if task.base is not None and task.how is How.INSERTED:
         shard = _insert(task, task.base, incoming)
-        if shard.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
+        if shard.recall.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
             return _write(task, storage, shard, incoming.count)
         _log.warning(
             "%s: shard %s finds %.4f of the nearest rows after inserts, %.4f before, target %s: it is built anew",
-            task.staging, task.shard_id, shard.recall, task.base.recall, task.target_recall,
+            task.staging, task.shard_id, shard.recall.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
         del shard  # the build needs the room
@@ -149,13 +154,13 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     rows = rows.reordered(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
     shard = _build_over(task, rows, coded=True)
-    if shard.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
-        by_codes = shard.recall
+    if shard.recall.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
+        by_codes = shard.recall.recall
         del shard  # its graph: the second one needs the room
         shard = _build_over(task, rows, coded=False)
         _log.warning(
             "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
-            task.staging, task.shard_id, by_codes, task.target_recall, shard.recall,
+            task.staging, task.shard_id, by_codes, task.target_recall, shard.recall.recall,
         )  # fmt: skip
     return shard
 
@@ -179,7 +184,7 @@ def _measured(
 ) -> _MeasuredShard:
     recall = measure_recall(shard, vectors, is_live, seed=task.params.seed, threads=task.threads)
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
-        recall = min(recall, task.base.recall) if task.base.recall == task.base.recall else recall
+        recall = recall.at_most(ShardRecall(task.base.recall, 0))
     return _MeasuredShard(shard, vectors, is_live, recall)
 
 
@@ -234,6 +239,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         sha256=digest.digest(),
         count=measured.shard.count,
         medoid=measured.shard.medoid,
+        written_recall=measured.recall.recall,
         recall=measured.recall,
         curve=curve,
         tombstones=np.flatnonzero(~measured.is_live).astype(np.int64),

@@ -58,7 +58,8 @@ def _shards(overview: "Overview") -> "Table | Text":
         from rich.text import Text
 
         return Text(f"version of snapshot {overview.base_snapshot_id}: {overview.without_graphs}")
-    table = new_table(f"shards of the version of snapshot {overview.base_snapshot_id}; ░ tombstones")
+    outdated = "; * before it lost rows" if any(shard.changed for shard in overview.shards) else ""
+    table = new_table(f"shards of the version of snapshot {overview.base_snapshot_id}; ░ tombstones{outdated}")
     for name in ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""):
         table.add_column(name, justify="right" if name else "left")
     largest = max((shard.nodes for shard in overview.shards), default=1) or 1
@@ -66,8 +67,9 @@ def _shards(overview: "Overview") -> "Table | Text":
         tombstone_ratio = shard.tombstones / shard.nodes if shard.nodes else 0.0
         later = "" if shard.routed else "  later rows, always probed"
         tombstones = "░" * round(_BAR_CELLS * shard.tombstones / largest)
+        recall = f"{shard.recall:.4f}" + "*" * bool(shard.changed)
         table.add_row(
-            str(shard.shard), f"{shard.nodes:,}", f"{shard.live:,}", f"{tombstone_ratio:.1%}", f"{shard.recall:.4f}",
+            str(shard.shard), f"{shard.nodes:,}", f"{shard.live:,}", f"{tombstone_ratio:.1%}", recall,
             f"{shard.bytes / 1024:,.0f}", bar(shard.live / largest) + tombstones + later,
         )  # fmt: skip
     return table

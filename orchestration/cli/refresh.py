@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.model import MIB, Action, SnapshotId
 from icepuffin.orchestration.cli.output import (
     plural,
@@ -109,7 +110,7 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
         + (f"; {report.merged:,} merged from deltas" if report.merged else "")
         + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
         "shards": _shard_counts(report),
-        "recall@10": "" if report.recall is None else _recall(report.recall, report),
+        "recall@10": _recall(report),
         "self-search": report.self_search.summary if report.self_search else "",
         "MiB": f"{report.bytes_total / MIB:,.1f}, {report.bytes_written / MIB:,.1f} of it newly written"
         + (f", {report.bytes_shared / MIB:,.1f} shared with other versions" if report.bytes_shared else ""),
@@ -120,9 +121,13 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
     return {key: text for key, text in fields.items() if text}
 
 
-def _recall(recall: float, report: "IndexReport") -> str:
-    before = report.rows_measured_before / report.rows if report.rows else 0.0
-    return f"{recall:.4f}" + (f"; {before:.0%} of the rows as measured before, in shards that stay" if before else "")
+def _recall(report: "IndexReport") -> str:
+    recall, basis = report.recall, report.recall_basis
+    if recall is None or basis is None:
+        return ""
+    low, high = confidence_interval(recall, basis.queries)
+    wide = "" if basis.wide is None else f"recall@100 {basis.wide:.4f}"
+    return "; ".join(filter(None, [f"{recall:.4f} ({low:.3f} to {high:.3f})", wide, basis.summary]))
 
 
 def _shard_counts(report: "IndexReport") -> str:

@@ -70,7 +70,7 @@ def test_a_version_is_balls_and_no_shard(table: Table, metric: str) -> None:
     definition = replace(BALLS, metric=metric)
     report = index_head(table, definition)
     assert (report.action, report.shards, report.rows, report.inserted) == (Action.BUILT, 0, 400, 400)
-    assert (report.recall, report.rows_measured_before) == (None, 0)
+    assert (report.recall, report.recall_basis) == (None, None)
     assert report.bytes_total < 8_000
     assert require_exact(table, definition) is Coverage.EXACT_VERSION
     shown = overview(table, definition, STORAGE)

@@ -75,8 +75,9 @@ def test_a_second_run_finds_the_work_done(table: Table) -> None:
     first = index_head(table)
     second = index_head(table)
     assert second.action is Action.REUSED
-    assert (first.rows_measured_before, second.rows_measured_before) == (0, second.rows)
+    assert (first.recall_basis.rows_here, second.recall_basis.rows_unchanged) == (first.rows, second.rows)
     assert second.recall == pytest.approx(first.recall)
+    assert (second.recall_basis.wide, second.recall_basis.queries) == (first.recall_basis.wide, 3 * 64)
     assert second.index_snapshot_id == first.index_snapshot_id
     assert len(index_versions(table, "e")) == 1
 
@@ -134,7 +135,9 @@ def test_position_deletes_become_tombstones_and_nothing_is_rewritten(table: Tabl
     report = index_head(table)
     _, recall = answer_with_recall(table)
     assert (report.tombstones, report.inserted, report.shards_copied) == (20, 0, 3)
-    assert report.rows_measured_before == report.rows
+    touched = [shard for shard in report.shard_reports if shard.how == "masked"]
+    assert report.recall_basis.rows_here == sum(shard.live for shard in touched), "their recall may be another now"
+    assert report.recall_basis.rows_unchanged == report.rows - report.recall_basis.rows_here
     assert report.bytes_written < report.bytes_total / 4
     assert recall >= 0.95
 
@@ -146,8 +149,10 @@ def test_a_shard_full_of_tombstones_is_rebuilt_and_others_are_not(table: Table) 
     report = index_head(table)
     _, recall = answer_with_recall(table)
     assert (report.shards_rebuilt, report.shards_copied) == (1, 2)
-    assert report.rows_measured_before == sum(shard.live for shard in report.shard_reports if shard.how.keeps_bytes)
-    assert 0 < report.rows_measured_before < report.rows
+    unchanged = [shard for shard in report.shard_reports if shard.how.keeps_bytes]
+    assert report.recall_basis.rows_unchanged == sum(shard.live for shard in unchanged)
+    assert [shard.measured for shard in unchanged] == ["unchanged", "unchanged"]
+    assert report.recall_basis.rows_here == report.rows - report.recall_basis.rows_unchanged
     assert report.tombstones == 0
     assert recall >= 0.95
 
@@ -172,6 +177,7 @@ def test_a_table_written_anew_with_its_old_rows_costs_no_graph_work(table: Table
     assert report.action is Action.REFRESHED
     assert (report.inserted, report.remapped, report.tombstones) == (0, 900, 0)
     assert {shard.how for shard in report.shard_reports} == {"remapped"}
+    assert report.recall_basis.rows_unchanged == 900, "no node of the graphs is another"
     found, recall = answer_with_recall(table)
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95

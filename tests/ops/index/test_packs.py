@@ -39,6 +39,7 @@ from icepuffin.ops.model import How, ObjectRange, ShardId, StoredAddresses, Stor
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -381,7 +382,10 @@ def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
 def kept_shard(shard_id: int, pack: BoundPack, length: int) -> ShardResult:
     part = ObjectRange(pack.path, 64, length)
     empty = np.empty(0, np.int64)
-    return ShardResult(ShardId(shard_id), How.COPIED, StoredShard(part), bytes(32), 1, 0, 1.0, "", empty, 0, 0, None)
+    recall = ShardRecall(1.0, 1)
+    return ShardResult(
+        ShardId(shard_id), How.COPIED, StoredShard(part), bytes(32), 1, 0, 1.0, recall, "", empty, 0, 0, None
+    )
 
 
 def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

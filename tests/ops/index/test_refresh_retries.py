@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexReport, dead_nodes, materialize_index, refresh
+from icepuffin.ops.index import Action, IndexReport, dead_nodes, masked_recall, materialize_index, refresh
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.model import StoredShard
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
@@ -161,6 +164,19 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, 
 
 def test_spark_refreshes_to_the_same_bytes(changed: ChangedTable, spark: "SparkSession") -> None:
     assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected
+
+
+def test_shards_in_the_cache_make_the_same_bytes(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recall of a shard that has lost rows is measured, and is part of a version: it may not tell who had read it
+    before.
+    """
+    base = open_version(index_versions(changed.table, "e")[-1], STORAGE)
+    for shard, entry in zip(base.shards, base.routing.shards, strict=True):
+        process_cache().shard(ShardKey(shard, entry.sha256, base.bound.index_snapshot_id), STORAGE)
+    reads: list[StoredShard] = []
+    monkeypatch.setattr(masked_recall, "open_shard", lambda shard, _: reads.append(shard))
+    assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
+    assert reads == [], "the cache has them"
 
 
 def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(

@@ -22,7 +22,7 @@ from icepuffin.puffin.blobs.shard import Shard
 def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
     shard, vectors = _shard(metric, rows=300)
     live = np.ones(shard.count, np.bool_)
-    assert measure_recall(shard, vectors, live, seed=0, threads=1) == 1.0
+    assert measure_recall(shard, vectors, live, seed=0, threads=1).recall == 1.0
     assert json.loads(measure_curve(shard, vectors, live, seed=0, threads=1))[-1][2] > 0.99
 
 
@@ -30,9 +30,12 @@ def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
 def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: float, offset: float) -> None:
     shard, vectors = _shard(Metric.L2, rows=300, scale=scale, offset=offset)
     live = np.ones(shard.count, np.bool_)
-    assert measure_recall(shard, vectors, live, seed=0, threads=1) == 1.0
+    assert measure_recall(shard, vectors, live, seed=0, threads=1).recall == 1.0
     rounded = replace(shard, vectors=vectors.astype(np.float16))
-    assert measure_recall(rounded, vectors, live, seed=0, threads=1) < 0.6
+    recall = measure_recall(rounded, vectors, live, seed=0, threads=1)
+    assert recall.recall < 0.6
+    assert (recall.queries, recall.wide_queries) == (64, 16)
+    assert measure_recall(rounded, vectors, live, seed=0, threads=1, at_once=7) == recall, "parts make no difference"
     assert json.loads(measure_curve(rounded, vectors, live, seed=0, threads=1))[-1][2] < 0.6
 
 
@@ -61,7 +64,7 @@ def test_a_row_is_not_among_its_own_neighbours() -> None:
         _shard(Metric.L2, rows=rows)[0], dims=hubs, max_degree=hubs, search_list=hubs, medoid=0, neighbors=neighbors,
         degrees=np.full(rows, hubs, np.int32), vectors=vectors,
     )  # fmt: skip
-    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1) == 0.0
+    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1).recall == 0.0
 
 
 def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0) -> tuple[Shard, np.ndarray]:
@@ -90,4 +93,4 @@ def test_a_bad_graph_is_a_bad_graph_at_any_scale(scale: float) -> None:
         file_slots=np.zeros(rows, np.uint32), row_positions=np.arange(rows),
         content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
     )  # fmt: skip
-    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1) < 0.6
+    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1).recall < 0.6

@@ -1,0 +1,105 @@
+"""Recall of shards that a refresh keeps, measured again where they have lost rows since it was measured."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.cache import ShardKey, process_cache
+from icepuffin.ops.index.stages import BuildContext
+from icepuffin.ops.model import MIB, ShardId, StoredShard
+from icepuffin.ops.recall_curve import GATE_QUERIES
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shard_recall import ShardRecall
+from icepuffin.ops.tasks.recall_gate import measure_recall
+from icepuffin.ops.tasks.rows import live_nodes
+from icepuffin.ops.tasks.runner import SMALL_WORK, driver_runner
+from icepuffin.ops.tasks.shard import ShardResult
+from icepuffin.puffin.blobs.shard import Shard
+
+_ONE_BYTE_IN = 16
+"""Bytes of shards that stay per byte of those that are measured"""
+_ALWAYS_MEASURED = 8 * MIB
+"""Bytes of shards that are measured however few there are"""
+_COMPARED = 80 * MIB
+"""Bytes of shards that are compared with queries, a byte counting once per query: 8 to 64 queries per shard"""
+_FEWEST_QUERIES = 8
+_AT_ONCE = 8
+"""Queries that are compared with all rows together: as few as are compared without a matrix product, whose threads
+would go on spinning for longer than it takes
+"""
+_BY_VECTORS = np.iinfo(np.int64).max
+"""Number of nodes from which graphs are walked by codes: to make these takes longer than a few searches"""
+
+
+def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> dict[ShardId, ShardRecall]:
+    """Recall of some of the shards, by id, as they are in the new version. `shards`: all that stay.
+
+    Those with most changed nodes come first, up to a sixteenth of the bytes that stay: at least 8 MiB, and at most 64.
+    The choice never depends on what the shard cache holds, since a version keeps the result; a shard in the cache is
+    only sooner read. Lean shards have no vectors to compare, and are not measured. Raises StorageError, PuffinError.
+    """
+    definition, plan = context.plan.definition, context.plan
+    if definition.vectors == "none" or plan.base is None:
+        return {}
+    chosen = _chosen(shards)
+    size = sum(shard.length for shard in chosen)
+    queries = min(max(_FEWEST_QUERIES, _COMPARED // max(1, size)), GATE_QUERIES)
+    threads = driver_runner(context.runner).task_threads
+    recalls = {}
+    for result in chosen:
+        key = ShardKey(StoredShard(result.stored.blob), result.sha256, plan.base.bound.index_snapshot_id)
+        shard = _read(context, key)
+        recall = measure_recall(
+            shard,
+            np.asarray(shard.vectors),
+            live_nodes(shard.count, result.tombstones),
+            seed=definition.seed,
+            threads=threads,
+            queries=queries,
+            at_once=_AT_ONCE,
+            coded_from=_BY_VECTORS,
+        )
+        if definition.vectors == "f16":  # the rounded vectors alone are known
+            recall = recall.at_most(ShardRecall(result.written_recall, 0))
+        recalls[result.shard_id] = recall
+    return recalls
+
+
+def _chosen(shards: Collection[ShardResult]) -> list[ShardResult]:
+    """The shards that are measured."""
+    size = sum(shard.length for shard in shards)
+    budget = min(max(_ALWAYS_MEASURED, size // _ONE_BYTE_IN), SMALL_WORK)
+    outdated = [shard for shard in shards if shard.recall.changed]
+    chosen = []
+    for shard in sorted(outdated, key=lambda shard: (-shard.recall.changed / shard.count, shard.shard_id)):
+        if shard.length <= budget:
+            chosen.append(shard)
+            budget -= shard.length
+    return chosen
+
+
+def _read(context: BuildContext, key: ShardKey) -> Shard:
+    """Graph and vectors of a shard, these as f32. It has no addresses."""
+    cached = process_cache().find(key, context.storage)
+    if cached is not None and cached.vectors is not None:
+        graph, vectors = cached.graph, cached.vectors
+    else:
+        reader = open_shard(key.stored, context.storage)
+        graph = Graph(*reader.read_graph(), reader.header.medoid)
+        vectors = np.asarray(reader.read_vectors(), np.float32)
+    definition = context.plan.definition
+    return Shard(
+        metric=definition.metric.code,
+        dims=vectors.shape[1],
+        max_degree=definition.max_degree,
+        search_list=definition.search_list,
+        alpha=definition.alpha,
+        medoid=graph.medoid,
+        neighbors=graph.neighbors,
+        degrees=graph.degrees,
+        file_slots=np.empty(0, np.uint32),
+        row_positions=np.empty(0, np.int64),
+        content_hashes=np.empty(0, np.uint64),
+        vectors=vectors,
+    )

@@ -1,0 +1,136 @@
+"""The recall of a version is that of its shards as they are in it, whichever rows have gone since they were written."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from rich.console import Console
+
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import masked_recall
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.search.overview import overview
+from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.tasks.recall_gate import recall_of_nodes, searcher_of
+from icepuffin.ops.tasks.rows import live_nodes
+from icepuffin.orchestration.cli.index_view import draw
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import ROWS, STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+NUMBER, DIMS, EASY = 900, 32, 171
+"""Rows, dimensions, and rows that lie in a plane far from all others, where a weak graph finds the nearest"""
+WEAK = replace(DEFINITION, shards=1, max_degree=4, search_list=8, target_recall=0.0)
+
+
+def delete_rows(table: Table, count: int) -> None:
+    """Delete the first rows of the first file."""
+    first = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {first.path: np.arange(count)})
+
+
+def recall_of_all_rows(table: Table) -> float:
+    """recall@10 of the one shard, by each live row as a query."""
+    version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    shard = open_shard(version.shards[0], STORAGE).read()
+    vectors = np.asarray(shard.vectors, np.float32)
+    live = live_nodes(shard.count, version.routing.shards[0].tombstones)
+    searcher = searcher_of(shard, vectors, live)
+    return float(recall_of_nodes(searcher, shard, vectors, live, np.flatnonzero(live), threads=1).mean())
+
+
+@pytest.mark.parametrize("kept", ["f32", "f16", "none"])
+def test_where_the_rows_that_were_found_are_deleted_the_recall_of_the_version_falls(
+    table_factory: TableFactory, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masked_recall, "GATE_QUERIES", 400)  # a handful would leave more to chance
+    definition = replace(WEAK, vectors=kept)
+    table = table_factory()
+    rows = np.random.default_rng(0).standard_normal((NUMBER, DIMS))
+    rows[:EASY, :2] *= 0.1
+    rows[:EASY, 2:] = 10
+    table.append(_rows(rows))
+    built = index_head(table, definition)
+    before = recall_of_all_rows(table) if kept != "none" else 1.0
+    delete_rows(table, EASY)
+    masked = index_head(table, definition)
+    (shard,) = masked.shard_reports
+    assert (shard.how, masked.tombstones) == ("masked", EASY)
+    if kept == "none":
+        assert (masked.recall, masked.recall_basis.rows_outdated) == (pytest.approx(built.recall), NUMBER - EASY)
+        return
+    assert (masked.recall_basis.rows_here, masked.recall_basis.queries) == (NUMBER - EASY, 400)
+    assert masked.recall == pytest.approx(recall_of_all_rows(table), abs=0.03)
+    assert masked.recall < before - 0.05
+    searched = check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).self_search
+    assert searched is not None
+    assert searched.recall_low <= masked.recall <= searched.recall_high
+
+
+def test_what_rounding_costs_is_not_forgotten_where_the_rounded_vectors_alone_are_compared(
+    table_factory: TableFactory,
+) -> None:
+    definition = replace(WEAK, vectors="f16", max_degree=16, search_list=40)
+    table = table_factory()
+    table.append(_rows(100 + 0.01 * np.random.default_rng(0).standard_normal((300, DIMS))))
+    built = index_head(table, definition)
+    delete_rows(table, 30)
+    masked = index_head(table, definition)
+    assert masked.recall == pytest.approx(built.recall)
+    assert built.recall < 0.8
+    assert (masked.recall_basis.rows_here, masked.recall_basis.wide) == (270, None)
+
+
+def test_shards_over_the_budget_are_measured_by_a_later_refresh_and_are_said_to_be_outdated_until_then(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    built = index_head(table)
+    delete_rows(table, 60)
+    lengths = [shard.bytes for shard in built.shard_reports]
+    monkeypatch.setattr(masked_recall, "_ALWAYS_MEASURED", max(lengths))
+    masked = index_head(table)
+    measured = {shard.number for shard in masked.shard_reports if shard.measured == "here"}
+    outdated = [shard for shard in masked.shard_reports if shard.measured == "outdated"]
+    assert measured == {max(masked.shard_reports, key=lambda shard: (shard.nodes - shard.live) / shard.nodes).number}
+    assert [shard.recall for shard in outdated] == pytest.approx(
+        [built.shard_reports[shard.number].recall for shard in outdated]
+    )
+    assert masked.recall_basis.rows_outdated == sum(shard.live for shard in outdated) > 0
+    assert "not measured since they lost rows" in masked.recall_basis.summary
+    assert index_head(table).recall_basis.rows_outdated == masked.recall_basis.rows_outdated
+    view = overview(table.refresh(), DEFINITION, STORAGE)
+    assert view is not None
+    assert {shard.shard for shard in view.shards if shard.changed} == {shard.number for shard in outdated}
+    console = Console(record=True, width=200, file=io.StringIO())
+    draw(console, view, None)
+    text = console.export_text()
+    assert all(f"{shard.recall:.4f}* " in text for shard in outdated)
+    assert "* before it lost rows" in " ".join(text.split())
+    monkeypatch.setattr(masked_recall, "_ALWAYS_MEASURED", sum(lengths))
+    table.append(make_rows(600, 610))
+    later = index_head(table)
+    assert {shard.number: shard.measured for shard in later.shard_reports} == {
+        **dict.fromkeys(measured, "unchanged"),
+        **{shard.number: "here" for shard in outdated},
+        3: "here",
+    }
+
+
+def _rows(vectors: np.ndarray) -> pa.Table:
+    texts = [""] * len(vectors)
+    columns = [
+        np.arange(len(vectors)),
+        texts,
+        texts,
+        pa.array(list(vectors.astype(np.float32)), pa.list_(pa.float32())),
+    ]
+    return pa.table(dict(zip(ROWS.names, columns, strict=True)), schema=ROWS)
