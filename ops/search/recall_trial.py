@@ -18,6 +18,7 @@ from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.tiers import Tier
 from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
+from icepuffin.ops.tasks.recall_gate import with_tolerance
 
 _TIES = 16
 """Rows beyond k that are compared exactly, because some may be as near as the k-th"""
@@ -113,5 +114,5 @@ class RecallTrial:
         hits = np.stack([np.isin(*pair) for pair in zip(addresses, truth.addresses, strict=True)])
         hits &= addresses >= 0
         if self.version.exact:
-            hits |= candidates.distances <= truth.limits[:, None]
+            hits |= candidates.distances <= with_tolerance(truth.limits[:, None])
         return np.asarray(np.minimum(hits.sum(axis=1), truth.counts) / np.maximum(truth.counts, 1))

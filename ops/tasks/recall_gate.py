@@ -90,7 +90,7 @@ def recall_of_nodes(
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     expected = np.minimum((exact_ids != itself).sum(axis=1), rows)
-    limits = _with_tolerance(np.take_along_axis(others, expected[:, None] - 1, axis=1))
+    limits = with_tolerance(np.take_along_axis(others, expected[:, None] - 1, axis=1))
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
     return np.asarray(np.minimum(hits, expected) / expected)
 
@@ -138,7 +138,7 @@ def _curve(
         return []
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
-    limits = _with_tolerance(exact[:, -1:])
+    limits = with_tolerance(exact[:, -1:])
     searcher = searcher_of(shard, vectors, others)
     if _lean(shard):
         oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
@@ -216,6 +216,6 @@ def _exact_of(
     return out
 
 
-def _with_tolerance(limit: Any) -> Any:
+def with_tolerance(limit: Any) -> Any:
     """A limit a little above a distance of any sign and size: those of the inner product are negative."""
     return limit + 1e-6 * np.abs(limit)

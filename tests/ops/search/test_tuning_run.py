@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -21,6 +20,7 @@ from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.tuning_run import TuningReport, tune
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries, vectors_of
@@ -306,12 +306,12 @@ def test_tuning_of_an_index_that_is_dropped_meanwhile_is_not_kept(
     assert PROPERTY not in own_table.refresh().properties
 
 
-def test_equally_near_rows_count_alike(table_factory: TableFactory) -> None:
-    """Which of 30 equal rows a search gives does not matter."""
-    vectors = vectors_of(np.arange(3))
-    rows = {**make_rows(0, 90).to_pydict(), "embedding": vectors[np.arange(90) % 3].tolist()}
-    table = table_factory()
-    table.append(pa.table(rows, schema=ROWS))
-    index_head(table, SHARDED)
-    report = tune(table.refresh(), MEASURED[:50], SHARDED, targets=[0.9], storage=STORAGE, dry_run=True)
-    assert max(point.recall for point in report.points) == 1.0
+def test_other_rows_as_near_as_the_true_ones_count(table: Table) -> None:
+    """Of many equal rows the exact search names some, and the index others."""
+    trial = open_index(table, SHARDED, storage=STORAGE).recall_trial()
+    vectors = trial.prepared(MEASURED[:50])
+    truth = trial.ground_truth(vectors, 10)
+    others = replace(truth, addresses=np.full_like(truth.addresses, -1))
+    alike, expected = (trial.measure(vectors, 10, SearchParameters(20), rows).recall for rows in (others, truth))
+    assert 0.5 < expected < 1
+    assert alike == pytest.approx(expected, abs=0.01)
