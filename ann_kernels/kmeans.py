@@ -25,6 +25,8 @@ _SEEDING_ROWS = 16
 """Vectors per centroid among which seeding chooses"""
 _BLOCK_BYTES = 1024**2
 """Size of the scores of a block of vectors, which stay in the cache until they are read"""
+_MOVED_BYTES = 16 * 1024**2
+"""Size of a block of vectors, at most"""
 
 
 class CenteredCentroids(NamedTuple):
@@ -65,7 +67,7 @@ def assign(vectors: F32, centroids: F32, *, threads: int = 1) -> tuple[I32, F32]
     labels = np.empty(len(vectors), np.int32)
     squared = np.empty(len(vectors), np.float32)
     narrow = vectors.shape[1] <= NARROW
-    rows = max(64, _BLOCK_BYTES // (4 * len(centroids)))
+    rows = max(64, min(_BLOCK_BYTES // (4 * len(centroids)), _MOVED_BYTES // (4 * vectors.shape[1])))
     bounds = _block_bounds(len(vectors), rows, max(1, threads))
 
     def assign_part(low: int, high: int) -> None:
@@ -88,7 +90,7 @@ def _assign_by_product(vectors: F32, centroids: F32, rows: int, labels: I32, squ
     center, doubled, norms = centered(centroids)
     doubled = np.ascontiguousarray(doubled.T)
     scores = np.empty((rows, len(centroids)), np.float32)
-    moved = np.empty((rows if len(center) else 0, vectors.shape[1]), np.float32)
+    moved = np.empty((min(rows, len(vectors)) if len(center) else 0, vectors.shape[1]), np.float32)
     for start in range(0, len(vectors), rows):
         part = slice(start, start + rows)
         points = vectors[part]

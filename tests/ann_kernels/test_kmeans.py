@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
@@ -79,3 +81,16 @@ def test_tables_of_codewords_hold_their_distances_at_any_offset(offset: float) -
     tables = PqCodebook(codebook).tables(queries, inner_product=False)
     gaps = queries.reshape(5, 4, 1, 3).astype(float) - codebook[None]
     np.testing.assert_allclose(tables, np.square(gaps).sum(axis=3), rtol=1e-4, atol=1e-5)
+
+
+def test_a_few_vectors_of_many_dimensions_take_little_memory() -> None:
+    """A block had as many rows as scores of one centroid filled it: 64 GiB of the longest vectors."""
+    vectors = np.random.default_rng(0).standard_normal((12, 8_192)).astype(np.float32) + 100
+    tracemalloc.start()
+    try:
+        labels, _ = kmeans.assign(vectors, vectors[:1])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert labels.tolist() == [0] * 12
+    assert peak < 16 * vectors.nbytes
