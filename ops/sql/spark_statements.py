@@ -21,17 +21,17 @@ from icepuffin.ops.sql.tokens import tokens_of
 
 _DOT = "aggregate(zip_with({a}, {b}, (x, y) -> CAST(x AS DOUBLE) * CAST(y AS DOUBLE)), 0D, (s, v) -> s + v)"
 _GAP = "aggregate(zip_with({a}, {b}, (x, y) -> power(CAST(x AS DOUBLE) - CAST(y AS DOUBLE), 2)), 0D, (s, v) -> s + v)"
-_BYTE = "CAST(conv(hex(substr({}, i, 1)), 16, 10) AS INT)"
+_BYTE = "CAST(conv(hex(substr(p.{}, i, 1)), 16, 10) AS INT)"
+_BITS = f"aggregate(sequence(1, length(p.a)), 0D, (s, i) -> s + bit_count({_BYTE.format('a')} ^ {_BYTE.format('b')}))"
 _FORMULAS = {
     "l2_distance": f"sqrt({_GAP})",
     "inner_product": _DOT,
     "cosine_distance": (
         f"1 - try_divide({_DOT}, sqrt({_DOT.replace('{b}', '{a}')}) * sqrt({_DOT.replace('{a}', '{b}')}))"
     ),
-    "hamming_distance": (
-        "CASE WHEN length({a}) = length({b}) AND length({a}) > 0 THEN "
-        f"aggregate(sequence(1, length({{a}})), 0D, (s, i) -> s + bit_count({_BYTE.format('{a}')} ^ "
-        f"{_BYTE.format('{b}')})) END"
+    "hamming_distance": (  # {a} and {b} stand outside of every lambda: its variables hide columns of their names
+        "transform(array(named_struct('a', {a}, 'b', {b})), "
+        f"p -> CASE WHEN length(p.a) = length(p.b) AND length(p.a) > 0 THEN {_BITS} END)[0]"
     ),
 }
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}

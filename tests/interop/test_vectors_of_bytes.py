@@ -48,6 +48,9 @@ def test_bytes_of_spark_and_of_pyiceberg_are_the_same_vectors(spark: Any, change
     joined = knn_join(left, reader, on="query", k=6, columns=["id"], search_list=80).rows
     assert joined.sort("number", "rank").toArrow()["id"].to_pylist() == answer.rows["id"].to_pylist()
     differing = np.unpackbits(np.frombuffer(b"".join(row[1] for row in rows), np.uint8).reshape(80, 14) ^ 0x0F, axis=1)
-    text = f"SELECT max(hamming_distance(fixed, X'{'0F' * 14}')) AS d FROM changes.db.octets"
     session = SqlSession(lambda name: (changes_catalog.load_table(name), STORAGE), spark=spark)
-    assert session.sql(text).rows.to_pylist() == [{"d": differing.sum(axis=1).max()}]
+    for name in ("s", "i", "p", "octets"):  # those of the variables in what Spark computes, and another
+        for source in (f"(SELECT fixed AS {name} FROM changes.db.octets)", f"changes.db.octets AS {name}"):
+            vector = name if source.startswith("(") else f"{name}.fixed"
+            text = f"SELECT max(hamming_distance({vector}, X'{'0F' * 14}')) AS d FROM {source}"
+            assert session.sql(text).rows.to_pylist() == [{"d": differing.sum(axis=1).max()}]
