@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.measured_points import MeasuredPoint
     from icepuffin.ops.search.tuning_run import TuningReport
 
-_COLUMNS = ("k", "target", "L", "shards", "distances", "recall", "L, tuned", "shards", "distances", "recall")
+_COLUMNS = ("target", "L", "shards", "distances", "recall", "L, tuned", "shards", "distances", "recall")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,18 +163,10 @@ def _show(console: "Console", report: "TuningReport") -> None:
     print_lines(console, f"index {report.index} of {report.table}, measured by {measured}")
     for k in sorted({point.k for point in report.points}):
         console.print(points_table(report.front(k), k))
-    rows = (
-        (
-            choice.k,
-            f"{choice.target:g}",
-            *_cells(choice.by_curves),
-            *_cells(choice.tuned),
-        )
-        for choice in report.targets
-    )
-    print_table(
-        console, _COLUMNS, rows, title="what target_recall chooses by the index's own curves, and tuned", whole=2
-    )
+        chosen = [choice for choice in report.targets if choice.k == k]
+        rows = ((f"{one.target:g}", *_cells(one.by_curves), *_cells(one.tuned)) for one in chosen)
+        title = f"what target_recall chooses for {k} rows by the index's own curves, and tuned"
+        print_table(console, _COLUMNS, rows, title=title)
     print_warnings(console, report.warnings)
     if report.is_kept:
         print_lines(console, "kept with the table: each reader that opens it from now on chooses by it")
@@ -183,5 +175,4 @@ def _show(console: "Console", report: "TuningReport") -> None:
 
 
 def _cells(point: "MeasuredPoint") -> tuple[object, ...]:
-    recall = f"{point.recall:.4f} +- {point.margin:.4f}"
-    return point.search_list, f"{point.shards:.1f}", f"{point.distances:,.0f}", recall
+    return point.search_list, f"{point.shards:.1f}", f"{point.distances:,.0f}", f"{point.recall:.4f}"

@@ -210,6 +210,7 @@ def test_tuning_is_shown_kept_and_forgotten(
     shown = run(*tuning, str(tmp_path / "logged.npy"))
     assert "60 of 60 queries" in shown
     assert "recall@10 and distances per query" in shown
+    assert "what target_recall chooses for 100 rows by the index's own curves, and tuned" in shown
     assert "kept with the table" in shown
     assert "target_recall is chosen by 60 queries" in run("index", "show", "demo.packages")
     document = json.loads(run("index", "show", "demo.packages", "--json"))
