@@ -52,7 +52,7 @@ class CodedBounds:
         offset = self.codes.offset.astype(np.float64)
         gaps = query - offset
         scale = np.abs(gaps).max(initial=0.0) / LIMIT or 1.0
-        code = np.zeros(self.codes.padded_dims, np.int8)
+        code = np.zeros(self.codes.row_bytes, np.int8)
         code[: len(query)] = np.rint(gaps / scale)
         rounded = gaps - scale * code[: len(query)]
         norm = scale**2 * float(np.square(code.astype(np.int64)).sum())

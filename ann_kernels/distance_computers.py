@@ -13,7 +13,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, I8, I32, U8
 from icepuffin.ann_kernels.compilation import compiled_form, inline_kernel
-from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
+from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot, four_bit_dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
 
 
@@ -33,6 +33,15 @@ class CodeSpace(NamedTuple):
     """Squared norms int32[N] of the signed codes"""
     sums: I32
     """Sums int32[N] of the signed codes"""
+
+
+class FourBitSpace(NamedTuple):
+    """Nodes as the codes of `four_bit_quantization`."""
+
+    codes: U8
+    """u8[N * P], two codes per byte; P is half of D padded to 128"""
+    norms: F32
+    """Squared norms f32[N] of what the codes stand for, from the offset on, in units of the scale"""
 
 
 class L2Queries(NamedTuple):
@@ -62,6 +71,20 @@ class CodeQueries(NamedTuple):
     """int32[N]"""
     queries: I8
     """Signed codes int8[Q, P]"""
+    norm_weight: np.float32
+    dot_weights: F32
+    """f32[Q]"""
+
+
+class FourBitQueries(NamedTuple):
+    """Queries over four-bit codes; see `FourBitComputer`."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: F32
+    """f32[N]"""
+    queries: I8
+    """Signed codes int8[Q, 2 P]"""
     norm_weight: np.float32
     dot_weights: F32
     """f32[Q]"""
@@ -108,6 +131,19 @@ class CodeComputer(NamedTuple):
     shift: np.float32
 
 
+class FourBitComputer(NamedTuple):
+    """norm_weight * norm - dot_weight * dot, of four-bit codes and a query of signed bytes."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: F32
+    """f32[N]"""
+    query: I8
+    """int8[2 P]"""
+    norm_weight: np.float32
+    dot_weight: np.float32
+
+
 class PqComputer(NamedTuple):
     """Sum of one query's table entries at a node's codes."""
 
@@ -118,8 +154,8 @@ class PqComputer(NamedTuple):
 
 
 Space: TypeAlias = FloatSpace | CodeSpace
-Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | PqQueries
-DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | PqComputer
+Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | PqQueries
+DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | FourBitComputer | PqComputer
 
 
 def distance(computer: DistanceComputer, node: Any) -> Any:
@@ -181,6 +217,12 @@ def _code_distance(computer: CodeComputer, node: Any) -> Any:
     return np.float32(weighted + computer.shift)
 
 
+def _four_bit_distance(computer: FourBitComputer, node: Any) -> Any:
+    size = computer.query.size >> 1
+    product = four_bit_dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
+    return np.float32(computer.norm_weight * computer.norms[node] - computer.dot_weight * np.float32(product))
+
+
 def _pq_distance(computer: PqComputer, node: Any) -> Any:
     total = np.float32(0)
     for part in range(computer.table.shape[0]):
@@ -194,6 +236,13 @@ def _float_prefetch(computer: L2Computer | DotComputer, node: Any) -> None:
 
 def _code_prefetch(computer: CodeComputer, node: Any) -> None:
     size = computer.query.size
+    for i in range(0, size, LINE):
+        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch(computer.norms, np.intp(node))
+
+
+def _four_bit_prefetch(computer: FourBitComputer, node: Any) -> None:
+    size = computer.query.size >> 1
     for i in range(0, size, LINE):
         prefetch(computer.codes, np.intp(node) * size + i)
     prefetch(computer.norms, np.intp(node))
@@ -214,6 +263,11 @@ def _dot_query_computer(queries: DotQueries, row: Any) -> DotComputer:
 def _code_query_computer(queries: CodeQueries, row: Any) -> CodeComputer:
     weight = queries.dot_weights[row]
     return CodeComputer(queries.codes, queries.norms, queries.queries[row], queries.norm_weight, weight, np.float32(0))
+
+
+def _four_bit_query_computer(queries: FourBitQueries, row: Any) -> FourBitComputer:
+    weight = queries.dot_weights[row]
+    return FourBitComputer(queries.codes, queries.norms, queries.queries[row], queries.norm_weight, weight)
 
 
 def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:
@@ -237,18 +291,21 @@ _DISTANCES: dict[type, Any] = {
     L2Computer: _l2_distance,
     DotComputer: _dot_distance,
     CodeComputer: _code_distance,
+    FourBitComputer: _four_bit_distance,
     PqComputer: _pq_distance,
 }
 _PREFETCHES: dict[type, Any] = {
     L2Computer: _float_prefetch,
     DotComputer: _float_prefetch,
     CodeComputer: _code_prefetch,
+    FourBitComputer: _four_bit_prefetch,
     PqComputer: _pq_prefetch,
 }
 _QUERY_COMPUTERS: dict[type, Any] = {
     L2Queries: _l2_query_computer,
     DotQueries: _dot_query_computer,
     CodeQueries: _code_query_computer,
+    FourBitQueries: _four_bit_query_computer,
     PqQueries: _pq_query_computer,
 }
 _NODE_COMPUTERS: dict[type, Any] = {FloatSpace: _float_node_computer, CodeSpace: _code_node_computer}

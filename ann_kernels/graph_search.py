@@ -1,8 +1,8 @@
 """Searching one graph. Tombstones are walked through, never returned.
 
-Where there are vectors, the beam walks by their SQ8 codes, a quarter of the bytes, and the nearest nodes that it met
-are ranked by exact distances. It walks by the vectors themselves where codes do not preserve the nearest neighbours,
-and where there are few vectors.
+Where there are vectors, the beam walks by their codes, an eighth or a quarter of the bytes, and the nearest nodes that
+it met are ranked by exact distances. It walks by the vectors themselves where codes do not preserve the nearest
+neighbours, and where there are few vectors.
 """
 
 import copy
@@ -33,10 +33,11 @@ from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
 from icepuffin.ann_kernels.graph import Adjacency, Graph
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import PqCodebook
-from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, encode, preserves_neighbors, ranked_exactly
+from icepuffin.ann_kernels.scalar_quantization import ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
 from icepuffin.ann_kernels.top_k import ExactTopK, Neighbors, RowIds
+from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
@@ -140,7 +141,7 @@ class Searcher:
     ----------
     graph : Graph
     vectors : f32[N, D], optional
-        Prepared for the metric. With them, distances are exact, in float64; codes take N * D bytes more.
+        Prepared for the metric. With them, distances are exact, in float64; codes take up to N * D bytes more.
     metric : Metric
     is_live : bool[N], optional
         The nodes that may be returned; default all.
@@ -149,7 +150,7 @@ class Searcher:
         ranks the candidates again.
     threads : int
         Threads for making codes.
-    codes : ScalarCodes, optional
+    codes : WalkCodes, optional
         The codes of an earlier searcher of the same vectors: making them reads all vectors.
     coded_from : int
         Number of vectors below which no codes are made.
@@ -171,7 +172,7 @@ class Searcher:
         is_live: Bool | None = None,
         pq: tuple[F32, U8] | None = None,
         threads: int = 1,
-        codes: ScalarCodes | None = None,
+        codes: WalkCodes | None = None,
         coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
@@ -189,8 +190,7 @@ class Searcher:
         self._codebook = PqCodebook(self._pq[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
-            encoded = encode(vectors, threads=threads)
-            self._codes = encoded if encoded and preserves_neighbors(encoded, vectors, metric) else None
+            self._codes = walk_codes(vectors, metric, threads=threads)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
@@ -211,7 +211,7 @@ class Searcher:
         return self._metric
 
     @property
-    def codes(self) -> ScalarCodes | None:
+    def codes(self) -> WalkCodes | None:
         """The codes by which the beam walks; None where it walks by the vectors themselves, or by PQ codes."""
         return self._codes
 
@@ -318,7 +318,7 @@ class Searcher:
         """The fields of this searcher's `Queries` for a few nodes alone."""
         if self._codes is not None:
             space = self._codes.space
-            codes = space.codes.reshape(-1, self._codes.padded_dims)[nodes].reshape(-1)
+            codes = space.codes.reshape(-1, self._codes.row_bytes)[nodes].reshape(-1)
             return {"codes": codes, "norms": space.norms[nodes]}
         if self._vectors is not None:
             return {"vectors": read_only(self._vectors[nodes])}

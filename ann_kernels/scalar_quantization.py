@@ -6,7 +6,7 @@ codes are distances of vectors, but for rounding. `preserves_neighbors` tells wh
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from icepuffin.ann_kernels.distance_computers import (
     CodeQueries,
     CodeSpace,
     DotQueries,
+    FourBitQueries,
     L2Queries,
     distance,
     query_computer,
@@ -33,10 +34,12 @@ ZERO = 128
 """Byte that stands for the code 0"""
 LIMIT = 127
 """Largest code"""
-_SAMPLE_ROWS = 4_096
+SAMPLE_ROWS = 4_096
+"""Vectors by which the scale of codes is chosen"""
 _COVERED = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
-_ROWS_PER_TASK = 8_192
+ROWS_PER_TASK = 8_192
+"""Vectors that a thread encodes at once"""
 _ROWS_PER_BLOCK = 256
 _CHECKED_QUERIES = 64
 _CHECKED_NEAREST = (1, 10)
@@ -56,7 +59,7 @@ class ScalarCodes:
     """Width of one code"""
 
     @property
-    def padded_dims(self) -> int:
+    def row_bytes(self) -> int:
         """P: bytes per row."""
         return len(self.space.codes) // max(1, len(self.space.norms))
 
@@ -66,7 +69,7 @@ class ScalarCodes:
         Distances come out in units of the scale: squared L2 but for a constant per query, or minus the dot product.
         """
         inner = metric is Metric.INNER_PRODUCT
-        codes = np.zeros((len(vectors), self.padded_dims), np.int8)
+        codes = np.zeros((len(vectors), self.row_bytes), np.int8)
         weights = np.empty(len(vectors), np.float32)
         _encode_queries(read_only(vectors), self.offset, np.float32(2 / self.scale), inner, codes, weights)
         return CodeQueries(self.space.codes, self.space.norms, codes, np.float32(not inner), weights)
@@ -80,27 +83,27 @@ def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> Scala
     count, dims = len(vectors), vectors.shape[1] + last.shape[1]
     if dims > MAX_CODE_DIMS:
         return None
-    step = max(1, count // _SAMPLE_ROWS)
+    step = max(1, count // SAMPLE_ROWS)
     sample = np.concatenate([vectors[::step], last[::step]], axis=1)
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = _scale(np.abs(sample - offset).reshape(-1))
     if scale < _FINEST:
         return None
     width = dims + -dims % BLOCK
-    codes = _aligned_bytes(count * width).reshape(count, width)
+    codes = aligned_bytes(count * width).reshape(count, width)
     norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)
     inverse = np.float32(1 / scale)
 
     def encode_rows(start: int) -> None:
-        rows = slice(start, start + _ROWS_PER_TASK)
+        rows = slice(start, start + ROWS_PER_TASK)
         _encode(read_only(vectors[rows]), read_only(last[rows]), offset, inverse, codes[rows], norms[rows], sums[rows])
 
     with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, _ROWS_PER_TASK)))
+        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
     return ScalarCodes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
 
 
-def _aligned_bytes(size: int) -> U8:
+def aligned_bytes(size: int) -> U8:
     """u8[size] that begins with a cache line: a row of whole blocks then touches no line more than it has.
 
     NumPy's own arrays begin anywhere.
@@ -165,7 +168,14 @@ def ranked_exactly(k: int) -> int:
     return max(2 * k, k + 10)
 
 
-def preserves_neighbors(codes: ScalarCodes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> bool:
+class Codes(Protocol):
+    """Codes of N vectors, by which distances from queries are estimated."""
+
+    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries:
+        """Queries f32[Q, D] as the codes are compared with."""
+
+
+def preserves_neighbors(codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> bool:
     """Whether the rows nearest to a row f32[D] are among the nearest by code, as far as a search ranks these exactly.
 
     Some rows are queries, but all rows are compared: among fewer, neighbours lie farther apart than they do, and codes
@@ -199,7 +209,7 @@ def _evenly_spread(count: int, largest: int) -> I32:
 
 
 @fast_kernel
-def _nearest_by_code(queries: CodeQueries, own: I32, candidates: I32) -> None:
+def _nearest_by_code(queries: CodeQueries | FourBitQueries, own: I32, candidates: I32) -> None:
     """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
 
     Some nodes are compared with all queries, then the next ones: each node is read once.

@@ -8,7 +8,8 @@ from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import lengths
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE
@@ -40,6 +41,8 @@ def warm() -> None:
     Searcher(vamana.build(few, Metric.INNER_PRODUCT, params), few, Metric.INNER_PRODUCT).search(
         few[:2], 3, search_list=16
     )
+    long = even[:FEWEST_CODED] @ rng.standard_normal((even.shape[1], FEWEST_DIMS)).astype(np.float32)
+    Searcher(vamana.build(long, Metric.L2, params), long, Metric.L2).search(long[:2], 3, search_list=16)
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)

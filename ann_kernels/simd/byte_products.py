@@ -1,4 +1,4 @@
-"""Sums of byte products: an unsigned code times a signed query, added up in 32 bits.
+"""Sums of byte products: an unsigned code of one byte, or of half a byte, times a signed query, in 32 bits.
 
 VNNI is used where numba compiles for a CPU that has AVX-512 VNNI (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES count, and are
 part of the key of numba's cache). Elsewhere, and with the JIT off, the same integers come from plain code.
@@ -80,6 +80,49 @@ def dot(
             builder.store(builder.call(_dot_add(builder), [builder.load(total), a, b]), total)
         add = llvm_function(builder, f"llvm.vector.reduce.add.v{LANES}i32", i32, I32_LANES)
         return builder.call(add, [builder.load(total)])
+
+    return types.int32(codes, types.intp, query, types.intp, types.intp), generate
+
+
+@inline_kernel
+def _plain_four_bit_dot(codes: U8, codes_start: Any, query: I8, query_start: Any, blocks: Any) -> Any:
+    size = BLOCK * blocks
+    codes, query = codes[codes_start : codes_start + size], query[query_start : query_start + 2 * size]
+    total = np.int32(0)
+    for i in range(size):
+        at = i + i // BLOCK * BLOCK
+        total = np.int32(total + np.int32(codes[i] & np.uint8(15)) * np.int32(query[at]))
+        total = np.int32(total + np.int32(codes[i] >> np.uint8(4)) * np.int32(query[at + BLOCK]))
+    return total
+
+
+@with_fallback(_plain_four_bit_dot, when=HAS_VNNI)
+def four_bit_dot(
+    typing_context: Typing, codes: Typing, codes_start: Typing, query: Typing, query_start: Typing, blocks: Typing
+) -> Code:
+    """four_bit_dot(codes u8[..], codes_start, query i8[..], query_start, blocks) -> int32: 128 * blocks products.
+
+    64 bytes of codes hold those of 128 dimensions: the low halves the first 64, the high halves the others.
+    """
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
+        left = address(context, builder, signature.args[0], args[0], args[1], I32_LANES)
+        right = address(context, builder, signature.args[2], args[2], args[3], I32_LANES)
+        zeros = ir.Constant(I32_LANES, [0] * LANES)
+        low = ir.Constant(I32_LANES, [0x0F0F0F0F] * LANES)
+        four = ir.Constant(I32_LANES, [4] * LANES)
+        totals = [cgutils.alloca_once(builder, I32_LANES) for _ in range(2)]
+        for total in totals:
+            builder.store(zeros, total)
+        with cgutils.for_range(builder, args[4]) as loop:
+            both = builder.load(builder.gep(left, [loop.index]), align=1)
+            place = builder.mul(loop.index, i64(2))
+            halves = (builder.and_(both, low), builder.and_(builder.lshr(both, four), low))
+            for part, (total, half) in enumerate(zip(totals, halves, strict=True)):
+                of_query = builder.load(builder.gep(right, [builder.add(place, i64(part))]), align=1)
+                builder.store(builder.call(_dot_add(builder), [builder.load(total), half, of_query]), total)
+        add = llvm_function(builder, f"llvm.vector.reduce.add.v{LANES}i32", i32, I32_LANES)
+        return builder.call(add, [builder.add(*(builder.load(total) for total in totals))])
 
     return types.int32(codes, types.intp, query, types.intp, types.intp), generate
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.distance_computers import CodeSpace
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace
+from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ann_kernels.walk_codes import WalkCodes
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError
 
@@ -108,9 +110,11 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         "rounded": shard.rounded,
     }
     if (codes := shard.searcher.codes) is not None:
-        arrays |= {f"sq8_{name}": array for name, array in codes.space._asdict().items()}
-        arrays["sq8_offset"] = codes.offset
-        values["sq8_scale"] = codes.scale
+        kind = "sq8" if isinstance(codes, ScalarCodes) else "sq4"
+        arrays |= {f"{kind}_{name}": array for name, array in codes.space._asdict().items()}
+        arrays[f"{kind}_offset"], values[f"{kind}_scale"] = codes.offset, codes.scale
+        if isinstance(codes, FourBitCodes):
+            arrays["sq4_widths"] = codes.widths
     return arrays, values
 
 
@@ -119,8 +123,11 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     graph = Graph(arrays["neighbors"], arrays["degrees"], values["medoid"])
     vectors = arrays.get("vectors")
     pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
-    codes = None
-    if "sq8_scale" in values:
+    codes: WalkCodes | None = None
+    if "sq4_scale" in values:
+        four_bit = FourBitSpace(*(arrays[f"sq4_{name}"] for name in FourBitSpace._fields))
+        codes = FourBitCodes(four_bit, arrays["sq4_offset"], arrays["sq4_widths"], values["sq4_scale"])
+    elif "sq8_scale" in values:
         space = CodeSpace(*(arrays[f"sq8_{name}"] for name in CodeSpace._fields))
         codes = ScalarCodes(space, arrays["sq8_offset"], values["sq8_scale"])
     return ReadyShard(

@@ -26,8 +26,8 @@ _SCRATCH_BYTES = 192 << 20
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
-_LAYOUT = 3
-"""Version of the files' layout, and of the rules by which codes of one byte are kept for searches. It is part of the
+_LAYOUT = 4
+"""Version of the files' layout, and of the rules by which codes are kept for searches. It is part of the
 names of files, so those of other versions are never read"""
 
 

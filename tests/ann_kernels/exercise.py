@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels import bulk_build, kmeans, product_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels import (
+    bulk_build,
+    four_bit_quantization,
+    kmeans,
+    product_quantization,
+    scalar_quantization,
+    vamana,
+)
 from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.bulk_build import BulkParams
@@ -18,6 +25,7 @@ from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
@@ -74,6 +82,12 @@ def main() -> dict[str, Any]:
         )
         floats = Searcher(built(ready, metric), read_only(ready), metric)
         merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+    long = clustered(ROWS, FEWEST_DIMS)
+    four_bit = four_bit_quantization.encode(long)
+    assert four_bit is not None
+    out["four bits"] = digest(*four_bit.space)
+    by_four_bits = Searcher(graph, long, Metric.L2, codes=four_bit)
+    out["found by four bits"] = digest(by_four_bits.search(long[:5] + 0.1, 3, search_list=12)[0])
     bounds = CodedBounds.of(even)
     assert bounds is not None
     assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()

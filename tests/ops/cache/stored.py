@@ -20,9 +20,11 @@ DIMS = 16
 STORAGE = StorageConfig({})
 
 
-def random_shard(seed: int = 0, rows: int = ROWS) -> Shard:
+def random_shard(seed: int = 0, rows: int = ROWS, dims: int = DIMS) -> Shard:
     """A small shard with vectors; its row positions tell which one it is."""
     vectors = np.random.default_rng(seed).standard_normal((rows, DIMS)).astype(np.float32)
+    if dims != DIMS:  # the same distances in more dimensions
+        vectors = vectors @ np.random.default_rng(seed).standard_normal((DIMS, dims)).astype(np.float32)
     params = vamana.VamanaParams(max_degree=8, search_list=16)
     graph = vamana.build(vectors, Metric.L2, params)
     shard = Shard(
@@ -58,6 +60,6 @@ def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:
 
 def answers(shard: ReadyShard) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Rows and distances that a search of it gives."""
-    query_vectors = np.random.default_rng(7).standard_normal((5, DIMS)).astype(np.float32)
+    query_vectors = np.random.default_rng(7).standard_normal((5, shard.searcher.dims)).astype(np.float32)
     nodes, distances, _ = shard.searcher.search(query_vectors, 5, search_list=20)
     return shard.row_positions[nodes], distances

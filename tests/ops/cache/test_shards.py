@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim
@@ -23,7 +24,7 @@ from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, lean, random_shard, stored
+from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, kept_by, lean, random_shard, stored
 
 SHARD = random_shard()
 ONE = ready(SHARD).nbytes
@@ -72,12 +73,13 @@ def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
     assert same(kept_by(cache, key), ready(SHARD))
 
 
-def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
-    key = stored(tmp_path, random_shard(rows=1_100))
+@pytest.mark.parametrize(("dims", "kind"), [(DIMS, ScalarCodes), (FEWEST_DIMS, FourBitCodes)])
+def test_codes_are_kept_and_not_made_again(tmp_path: Path, dims: int, kind: type) -> None:
+    key = stored(tmp_path, random_shard(rows=1_100, dims=dims))
     decoded = kept_by(cache_in(tmp_path), key)
     kept = kept_by(cache_in(tmp_path), key)
-    assert decoded.searcher.codes is not None
-    assert isinstance(kept.searcher, Searcher)
+    assert isinstance(decoded.searcher.codes, kind)
+    assert isinstance(kept.searcher.codes, kind)
     assert same(kept, decoded)
 
 

@@ -1,0 +1,127 @@
+"""Scalar quantization to four bits per dimension (SQ4), for the walk of a search: half the bytes of SQ8.
+
+A code is 0 to 15, and stands for offset[d] + scale * widths[d] * (code - 7.5). The width of each dimension is
+multiplied into the query: so a distance is one product of bytes, and a dimension of little spread keeps its four bits.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F32, I8, U8, read_only
+from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
+from icepuffin.ann_kernels.distance_computers import FourBitQueries, FourBitSpace
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.scalar_quantization import (
+    LIMIT,
+    MAX_CODE_DIMS,
+    ROWS_PER_TASK,
+    SAMPLE_ROWS,
+    aligned_bytes,
+)
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
+
+FEWEST_DIMS = 256
+"""Dimensions below which there are no such codes: fewer cache lines are saved then, and more recall is lost"""
+_CODES = 16
+_CENTER = 7.5
+_STEP = 0.3352
+"""Width of a code in standard deviations of its dimension: of 16 even steps the one of the least squared error for a
+normal distribution (J. Max, Quantizing for Minimum Distortion, 1960, table II)"""
+_LEAST_WIDTH = 2.0**-20
+"""Relative width of a code in a dimension that is the same in all rows"""
+_FINEST = 2.0**-100
+"""Smallest scale: products with the least width stay in float's range"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FourBitCodes:
+    """N vectors as four bits per dimension."""
+
+    space: FourBitSpace
+    offset: F32
+    """Mean of a sample of the vectors, f32[D]"""
+    widths: F32
+    """Relative width of one code in each dimension, f32[D], at most 1"""
+    scale: float
+    """Width of one code in the dimension of the largest spread"""
+
+    @property
+    def row_bytes(self) -> int:
+        """P: bytes per row."""
+        return len(self.space.codes) // max(1, len(self.space.norms))
+
+    def queries(self, vectors: F32, metric: Metric) -> FourBitQueries:
+        """Queries f32[Q, D] times the widths, as bytes, each with a scale of its own.
+
+        Distances come out in units of the scale: squared L2 but for a constant per query, or minus the dot product.
+        """
+        inner = metric is Metric.INNER_PRODUCT
+        codes = np.zeros((len(vectors), 2 * self.row_bytes), np.int8)
+        weights = np.empty(len(vectors), np.float32)
+        _encode_queries(read_only(vectors), self.offset, self.widths, np.float32(2 / self.scale), inner, codes, weights)
+        return FourBitQueries(*self.space, codes, np.float32(not inner), weights)
+
+
+def encode(vectors: F32, *, threads: int = 1) -> FourBitCodes | None:
+    """Codes of prepared vectors f32[N, D]. None where there are no codes: D is under FEWEST_DIMS or over
+    MAX_CODE_DIMS, or the vectors are too small or too large.
+    """
+    count, dims = vectors.shape
+    if not count or not FEWEST_DIMS <= dims <= MAX_CODE_DIMS:
+        return None
+    sample = vectors[:: max(1, count // SAMPLE_ROWS)]
+    offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spreads = sample.std(axis=0, dtype=np.float64)
+    scale = _STEP * float(spreads.max())
+    if not _FINEST < scale < np.inf:
+        return None
+    widths = np.maximum(_STEP * spreads / scale, _LEAST_WIDTH).astype(np.float32)
+    width = (dims + -dims % (2 * BLOCK)) // 2
+    codes = aligned_bytes(count * width).reshape(count, width)
+    norms = np.empty(count, np.float32)
+
+    def encode_rows(start: int) -> None:
+        rows = slice(start, start + ROWS_PER_TASK)
+        _encode(read_only(vectors[rows]), offset, widths, np.float32(scale), codes[rows], norms[rows])
+
+    with ThreadPoolExecutor(max(1, threads)) as executor:
+        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    return FourBitCodes(FourBitSpace(codes.reshape(-1), norms), offset, widths, scale)
+
+
+@numpy_kernel
+def _encode_queries(
+    queries: F32, offset: F32, widths: F32, unit: np.float32, inner: bool, codes: I8, dot_weights: F32
+) -> None:
+    """Each query by a scale of its own, so that none is clipped. For inner product the offset is not subtracted."""
+    for row in range(queries.shape[0]):
+        widest = np.float32(0)
+        for d in range(queries.shape[1]):
+            gap = (queries[row, d] if inner else queries[row, d] - offset[d]) * widths[d]
+            widest = max(widest, abs(gap))
+        scale = widest / np.float32(LIMIT)
+        if scale == 0:
+            scale = np.float32(1)
+        for d in range(queries.shape[1]):
+            gap = (queries[row, d] if inner else queries[row, d] - offset[d]) * widths[d]
+            codes[row, d] = np.int8(np.rint(gap / scale))
+        dot_weights[row] = np.float32(1) if inner else unit * scale
+
+
+@kernel
+def _encode(vectors: F32, offset: F32, widths: F32, scale: np.float32, codes: U8, norms: F32) -> None:
+    """Codes u8[n, P] of vectors f32[n, D], and squared norms f32[n] of what they stand for, in units of the scale."""
+    center, highest = np.float32(_CENTER), np.float32(_CODES - 1)
+    for row in range(vectors.shape[0]):
+        norm = np.float32(0)
+        codes[row] = np.uint8(0)
+        for d in range(vectors.shape[1]):
+            code = np.rint((vectors[row, d] - offset[d]) / (scale * widths[d]) + center)
+            code = min(max(code, np.float32(0)), highest)
+            value = (code - center) * widths[d]
+            norm += value * value
+            byte = d // (2 * BLOCK) * BLOCK + d % BLOCK
+            codes[row, byte] |= np.uint8(code) << np.uint8(4 if d // BLOCK % 2 else 0)
+        norms[row] = norm

@@ -1,0 +1,20 @@
+"""The codes by which a search walks: of four bits, or else of one byte, where they tell which vectors are nearest."""
+
+from typing import TypeAlias
+
+from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization
+from icepuffin.ann_kernels.arrays import F32
+from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, preserves_neighbors
+
+WalkCodes: TypeAlias = FourBitCodes | ScalarCodes
+
+
+def walk_codes(vectors: F32, metric: Metric, *, threads: int = 1) -> WalkCodes | None:
+    """The smallest codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do."""
+    for kind in (four_bit_quantization, scalar_quantization):
+        codes: WalkCodes | None = kind.encode(vectors, threads=threads)
+        if codes and preserves_neighbors(codes, vectors, metric):
+            return codes
+    return None
