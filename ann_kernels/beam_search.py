@@ -61,8 +61,9 @@ def _advance_stamp(visited: VisitedTable) -> None:
 
 
 @fast_kernel
-def _enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int:
-    """Empty the candidate list and put the entry nodes into it, each once. Returns its size."""
+def enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int:
+    """Forget the last walk, empty the candidate list, and put the entry nodes into it, each once. Returns its size."""
+    _advance_stamp(scratch.visited)
     candidates, marks, stamp = scratch.candidates, scratch.visited.marks, scratch.visited.stamp[0]
     candidates[:] = NO_KEY
     size = 0
@@ -83,13 +84,24 @@ def beam_search(
 
     Fills `scratch.candidates` and `scratch.path`. Returns (size of the list, nodes expanded, distances computed).
     """
-    _advance_stamp(scratch.visited)
+    entered = enter(computer, entries, scratch)
+    size, expanded, computed = walk_on(computer, adjacency, scratch, entered, scratch.width)
+    return size, expanded, entered + computed
+
+
+@fast_kernel
+def walk_on(
+    computer: DistanceComputer, adjacency: Adjacency, scratch: BeamScratch, size: int, first: int
+) -> tuple[int, int, int]:
+    """Walk on from a candidate list of some `size` until its `first` nodes, or all there are, are expanded.
+
+    The path begins anew. Returns (size of the list, nodes expanded, distances computed).
+    """
     neighbors, degrees = adjacency.neighbors, adjacency.degrees
     width, candidates, path, fresh, keys = scratch.width, scratch.candidates, scratch.path, scratch.fresh, scratch.keys
     marks, stamp = scratch.visited.marks, scratch.visited.stamp[0]
-    size = _enter(computer, entries, scratch)
-    computed, expanded, current = size, 0, 0
-    while current < size:
+    computed, expanded, current = 0, 0, next_unexpanded(candidates, size, 0)
+    while current < min(size, first):
         if expanded < path.size:
             path[expanded] = candidates[current]
         expanded += 1

@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import I64, U64, Bool, read_only
+from icepuffin.ann_kernels.arrays import I64, U64, AnyArray, Bool, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
+from icepuffin.ann_kernels.simd.bits import trailing_zeros
 
 _WORD = 64
 _SHIFT, _LAST_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
-_POWERS = np.uint64(67)
-"""Smallest number that leaves another remainder of each power of two up to 2^63"""
-_EXPONENTS = np.zeros(67, np.int64)
-_EXPONENTS[[pow(2, exponent, 67) for exponent in range(_WORD)]] = np.arange(_WORD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +33,10 @@ class Bitmap:
     def of_rows(cls, places: Any, size: int) -> "Bitmap":
         """The rows whose numbers are `places`, integers [n] under `size`, in any order."""
         bitmap = cls._none(size)
-        _mark(read_only(np.ascontiguousarray(places, np.int64)), bitmap.words)
+        rows = np.ascontiguousarray(places)
+        if rows.dtype != np.uint32:  # which is marked as it is: a copy takes as long
+            rows = rows.astype(np.int64, copy=False)
+        _mark(read_only(rows), bitmap.words)
         return bitmap
 
     @classmethod
@@ -59,9 +59,10 @@ class Bitmap:
 
     def places(self) -> I64:
         """int64[n]: numbers of the rows that it has, ascending."""
-        places = np.empty(self.count(), np.int64)
-        _fill_places(read_only(self.words), places)
-        return places
+        count = self.count()
+        places = np.empty(count + _WORD, np.int64)
+        next_places(read_only(self.words), 0, places, self.size)
+        return places[:count]
 
     def marked(self, start: int = 0, stop: int | None = None) -> Bool:
         """bool[stop - start]: which rows of a span it has; default all rows."""
@@ -79,19 +80,24 @@ def has_row(words: U64, row: Any) -> Any:
 
 
 @kernel
-def _mark(places: I64, words: U64) -> None:
+def _mark(places: AnyArray, words: U64) -> None:
     for place in places:
         row = np.uint64(place)
         words[row >> _SHIFT] |= _ONE << (row & _LAST_BITS)
 
 
 @kernel
-def _fill_places(words: U64, places: I64) -> None:
-    count = 0
-    for number in range(words.size):
+def next_places(words: U64, first: int, places: AnyArray, enough: int) -> tuple[int, int]:
+    """The numbers, ascending, of the rows in some words from the `first` on, into integers [enough + 64].
+
+    Returns (the word after these, number of the rows). It stops at the word that makes them `enough`.
+    """
+    count, number = 0, first
+    while number < words.size and count < enough:
         word = words[number]
         while word != 0:
-            rest = word & (word - _ONE)
-            places[count] = number * _WORD + _EXPONENTS[(word ^ rest) % _POWERS]
+            places[count] = number * _WORD + trailing_zeros(word)
             count += 1
-            word = rest
+            word &= word - _ONE
+        number += 1
+    return number, count

@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.scalar_quantization import LIMIT, ZERO, ScalarCodes, encode
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
 
-_ROUNDING = 2.0**-48
+ROUNDING = 2.0**-48
 """Relative error of a few sums in float64, at most"""
 _ROWS_AT_ONCE = 4_096
 
@@ -45,7 +45,7 @@ class CodedBounds:
             errors[rows] = np.sqrt(np.einsum("ij,ij->i", gaps, gaps))
         norms = codes.scale**2 * codes.space.norms.astype(np.float64)
         largest = np.linalg.norm(offset) + np.sqrt(norms)
-        return cls(codes, norms, errors + _ROUNDING * (errors + largest))
+        return cls(codes, norms, errors + ROUNDING * (errors + largest))
 
     def least_distances(self, query: F64) -> F64:
         """f64[N]: a Euclidean distance that no vector is under, from a query f64[D]."""
@@ -61,10 +61,10 @@ class CodedBounds:
         unsigned = ZERO * int(code.sum(dtype=np.int64))
         magnitudes = norm + self.norms
         squared = magnitudes - (2 * scale * self.codes.scale) * (products - np.float64(unsigned))
-        squared -= _ROUNDING * magnitudes
+        squared -= ROUNDING * magnitudes
         distances = np.sqrt(np.maximum(squared, 0.0))
-        error = np.sqrt(rounded @ rounded) + _ROUNDING * (np.linalg.norm(query) + np.linalg.norm(offset))
-        return np.asarray(np.maximum(distances * (1 - _ROUNDING) - (1 + _ROUNDING) * error - self.errors, 0.0))
+        error = np.sqrt(rounded @ rounded) + ROUNDING * (np.linalg.norm(query) + np.linalg.norm(offset))
+        return np.asarray(np.maximum(distances * (1 - ROUNDING) - (1 + ROUNDING) * error - self.errors, 0.0))
 
 
 def _spans_floats(vectors: F32) -> bool:

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, U64, Bool, Floats, read_only
-from icepuffin.ann_kernels.beam_search import VisitedTable, beam_search, new_beam_scratch
+from icepuffin.ann_kernels.beam_search import VisitedTable, enter, new_beam_scratch, walk_on
 from icepuffin.ann_kernels.bitmap import Bitmap, has_row
-from icepuffin.ann_kernels.compilation import fast_kernel, strict_kernel
+from icepuffin.ann_kernels.coded_comparison import CodedVectors, CodeErrors
+from icepuffin.ann_kernels.compilation import fast_kernel, kernel, strict_kernel
 from icepuffin.ann_kernels.distance import reported
 from icepuffin.ann_kernels.distance_computers import (
     DistanceComputer,
@@ -31,9 +32,10 @@ from icepuffin.ann_kernels.distance_computers import (
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
 from icepuffin.ann_kernels.graph import Adjacency, Graph
+from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import PqCodebook
-from icepuffin.ann_kernels.scalar_quantization import ranked_exactly
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
 from icepuffin.ann_kernels.top_k import ExactTopK, Neighbors, RowIds
@@ -42,6 +44,8 @@ from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
 where they lie together and mostly far from the query (measured with 128 and 384 dimensions)"""
+_CODES_PER_NODE = 85
+"""Live vectors that are compared in that time where codes of one byte rule most of them out"""
 FEWEST_CODED = 1_024
 """Number of vectors below which they fit the caches as they are"""
 _QUERIES_PER_TASK = 64
@@ -52,9 +56,12 @@ _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 
 
-def comparing_is_faster(live_count: int, width: int) -> bool:
-    """Whether comparing `live_count` vectors is faster than a beam of that width (of several beams: their sum)."""
-    return live_count <= _COMPARED_PER_NODE * width
+def comparing_is_faster(live_count: int, width: int, *, coded: bool) -> bool:
+    """Whether comparing `live_count` vectors is faster than a beam of that width (of several beams: their sum).
+
+    `coded`: whether they have codes of one byte.
+    """
+    return live_count <= (_CODES_PER_NODE if coded else _COMPARED_PER_NODE) * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +91,16 @@ class _EntryPoints(NamedTuple):
     """The queries over the entry points alone, which lie together, so that comparing them is cheap"""
 
 
+class _Beam(NamedTuple):
+    """How wide a beam is."""
+
+    first: int
+    """Width at first"""
+    widest: int
+    meeting: int
+    """Number of live nodes for which it is widened, beyond half of its width at first"""
+
+
 class _Ranking(NamedTuple):
     """Exact distances, by which the nearest nodes of a candidate list are ranked."""
 
@@ -105,17 +122,17 @@ class _Results(NamedTuple):
     distances: F64
     """f64[Q, k], reported; inf where there are fewer"""
     work: I64
-    """Nodes expanded and distances computed, int64[Q, 2]"""
+    """Nodes expanded, distances computed, and live nodes that the beam met, int64[Q, 3]"""
 
     @classmethod
     def unfilled(cls, queries: int, k: int) -> "_Results":
         shape = queries, k
-        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 2), np.int64))
+        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 3), np.int64))
 
     @classmethod
     def nothing(cls, queries: int, k: int) -> "_Results":
         ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
-        return cls(ids, distances, np.zeros((queries, 2), np.int64))
+        return cls(ids, distances, np.zeros((queries, 3), np.int64))
 
     def part(self, rows: slice) -> "_ResultFields":
         """The fields for some of the queries."""
@@ -123,7 +140,8 @@ class _Results(NamedTuple):
 
     def replace(self, rows: npt.NDArray[np.intp], others: "_Results") -> None:
         self.ids[rows], self.distances[rows] = others.ids, others.distances
-        self.work[rows] += others.work
+        self.work[rows, :2] += others.work[:, :2]
+        self.work[rows, 2] = others.work[:, 2]
 
 
 _RankingFields: TypeAlias = tuple[F32, F64, int, int]
@@ -152,6 +170,8 @@ class Searcher:
         Threads for making codes.
     codes : WalkCodes, optional
         The codes of an earlier searcher of the same vectors: making them reads all vectors.
+    errors : CodeErrors, optional
+        The errors of the codes, of that earlier searcher.
     coded_from : int
         Number of vectors below which no codes are made.
 
@@ -173,6 +193,7 @@ class Searcher:
         pq: tuple[F32, U8] | None = None,
         threads: int = 1,
         codes: WalkCodes | None = None,
+        errors: CodeErrors | None = None,
         coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
@@ -191,6 +212,9 @@ class Searcher:
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             self._codes = walk_codes(vectors, metric, threads=threads)
+        self._coded = None
+        if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
+            self._coded = CodedVectors(self._vectors, self._codes, errors, threads)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
@@ -216,6 +240,16 @@ class Searcher:
         return self._codes
 
     @property
+    def compares_codes(self) -> bool:
+        """Whether comparing goes by codes first: by those of one byte."""
+        return self._coded is not None
+
+    @property
+    def code_errors(self) -> CodeErrors | None:
+        """The errors of codes of one byte; None where there are none. The first call reads all vectors."""
+        return None if self._coded is None else self._coded.errors
+
+    @property
     def live_count(self) -> int:
         return self._live_count
 
@@ -226,11 +260,15 @@ class Searcher:
         codebook = self._pq[0]
         return int(codebook.shape[0] * codebook.shape[2])
 
-    def search(self, queries: Floats, k: int, *, search_list: int, threads: int = 1) -> tuple[I64, F64, SearchStats]:
+    def search(
+        self, queries: Floats, k: int, *, search_list: int, widest: int = 0, meeting: int = 0, threads: int = 1
+    ) -> tuple[I64, F64, SearchStats]:
         """The k live nodes nearest to each query.
 
         The beam is widened where tombstones crowd the live nodes out, up to the width from which comparing all live
         vectors is faster. One as wide as the graph is answered by comparing the vectors, where the walk goes by codes.
+        Where few nodes are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes,
+        but for half of its width at first, which finds the way.
 
         Parameters
         ----------
@@ -239,6 +277,11 @@ class Searcher:
         k : int
         search_list : int
             L: width of the beam.
+        widest : int
+            Width up to which the beam is widened to meet so many live nodes. Where it meets less than half of them,
+            they lie elsewhere: it is widened further, or all live vectors are compared.
+        meeting : int
+            Live nodes that are to be met; 0 for any number.
         threads : int
 
         Returns
@@ -257,23 +300,38 @@ class Searcher:
             raise KernelError(f"k is {k}; it must be at least 1")
         if queries.shape[1:] != (self.dims,):
             raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
-        width = min(max(search_list, k), self._count)
+        first = min(max(search_list, k), self._count)
+        width = max(first, min(widest, self._count))
         last = min(k, self._live_count) - 1
         compared = self._codes is not None and width == self._count  # a walk would lose what codes misplace
+        compared |= meeting > 0 and self._compares_from(width)
         empty = last < 0 or compared
-        results = _Results.nothing(len(queries), k) if empty else self._walk(queries, k, width, threads)
-        short = np.flatnonzero(results.ids[:, last] < 0) if last >= 0 else np.empty(0, np.int64)
-        while len(short) and width < self._count and not self._compares_from(2 * width):
-            width = min(2 * width, self._count)
-            results.replace(short, self._walk(queries[short], k, width, threads))
-            short = short[results.ids[short, last] < 0]
+        results = _Results.nothing(len(queries), k)
+        if not empty:
+            results = self._walk(queries, k, _Beam(first, width, meeting), threads)
+        short = self._short(results, last, meeting) if last >= 0 else np.empty(0, np.intp)
+        while len(short) and width < self._count:
+            # of a beam that met few, the share that it met tells how wide it had to be
+            factor = max(2, meeting // max(1, int(results.work[short, 2].max())))
+            if self._compares_from(factor * width):
+                break
+            width = min(factor * width, self._count)
+            results.replace(short, self._walk(queries[short], k, _Beam(width, width, meeting), threads))
+            short = self._short(results, last, meeting)
         if len(short) and self._vectors is not None:
             results.ids[short], results.distances[short] = self.compare(queries[short], k)
             results.work[short, 1] += self._live_count
         return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
 
+    def _short(self, results: _Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
+        """Queries whose beam met too few live nodes."""
+        short = results.ids[:, last] < 0
+        if self._vectors is not None:  # else nothing is left but to widen the beam, up to all nodes
+            short |= 2 * results.work[:, 2] < min(meeting, self._live_count)
+        return np.flatnonzero(short)
+
     def _compares_from(self, width: int) -> bool:
-        return self._vectors is not None and comparing_is_faster(self._live_count, width)
+        return self._vectors is not None and comparing_is_faster(self._live_count, width, coded=self.compares_codes)
 
     def compare(self, queries: Floats, k: int, *, ids: RowIds | None = None) -> Neighbors:
         """The k live nodes nearest to each query f32 or f64 [Q, D], by comparing every one; results as of `search`.
@@ -282,16 +340,31 @@ class Searcher:
         """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
+        if self._coded is not None and len(queries) < FEW_QUERIES:
+            return self._compare_codes(self._coded, queries, k, ids)
         top = ExactTopK(queries, k, self._metric)
         rows = None if self._live_count == self._count else self._live.places()
         top.update(self._vectors, (lambda places: places) if ids is None else ids, rows=rows)
         return top.result()
 
-    def _walk(self, queries: Floats, k: int, width: int, threads: int) -> _Results:
-        """The results of a beam of one width, some queries in a thread at a time."""
+    def _compare_codes(self, coded: CodedVectors, queries: Floats, k: int, ids: RowIds | None) -> Neighbors:
+        """`compare`, one query after another: codes rule out what is farther."""
+        if k < 1:
+            raise KernelError(f"k is {k}; it must be at least 1")
+        nearest, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
+        for row, query in enumerate(as_float64(queries)):
+            nodes, own = coded.nearest(query, k, self._metric, self._live)
+            names = nodes if ids is None else ids(nodes) if callable(ids) else ids[nodes]
+            order = np.lexsort((names, own))[:k]
+            nearest[row, : len(order)], distances[row, : len(order)] = names[order], own[order]
+        return nearest, distances
+
+    def _walk(self, queries: Floats, k: int, beam: "_Beam", threads: int) -> _Results:
+        """The results of a beam, some queries in a thread at a time."""
         results = _Results.unfilled(len(queries), k)
         graph = (*self._adjacency, self._live.words, self._entry_points)
-        ranked = max(k, min(width, ranked_exactly(k)))
+        widths = beam.first, beam.widest, beam.meeting
+        ranked = max(k, min(beam.widest, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
 
         def walk_block(start: int) -> None:
@@ -300,7 +373,7 @@ class Searcher:
             entry_queries = block._replace(**self._entry_data)
             ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.code, ranked)
             visited = self._take_visited()
-            _search_block(block, entry_queries, graph, width, ranking, visited, results.part(rows))
+            _search_block(block, entry_queries, graph, widths, ranking, visited, results.part(rows))
             self._visited.append(visited)
 
         starts = range(0, len(queries), _QUERIES_PER_TASK)
@@ -356,7 +429,7 @@ def _search_block(
     queries: Queries,
     entry_queries: Queries,
     graph: tuple[I32, I32, U64, I32],
-    width: int,
+    beam: tuple[int, int, int],
     ranking: _RankingFields,
     visited: _VisitedFields,
     results: _ResultFields,
@@ -370,7 +443,7 @@ def _search_block(
         queries,
         _LiveGraph(Adjacency(neighbors, degrees), live),
         _EntryPoints(nodes, entry_queries),
-        width,
+        _Beam(*beam),
         _Ranking(*ranking),
         VisitedTable(*visited),
         _Results(*results),
@@ -382,7 +455,7 @@ def _search_rows(
     queries: Queries,
     graph: _LiveGraph,
     entry_points: _EntryPoints,
-    width: int,
+    beam: _Beam,
     ranking: _Ranking,
     visited: VisitedTable,
     results: _Results,
@@ -392,7 +465,7 @@ def _search_rows(
     The first live nodes of the candidate list are put in order by exact distance, where there are vectors; otherwise
     distances are those of the beam.
     """
-    scratch = new_beam_scratch(width, visited, 0, graph.adjacency.neighbors.shape[1])
+    scratch = new_beam_scratch(beam.widest, visited, 0, graph.adjacency.neighbors.shape[1])
     candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
     ids, distances, work = results.ids, results.distances, results.work
     best = np.empty(ranking.ranked, np.int32)
@@ -401,9 +474,20 @@ def _search_rows(
     for row in range(ids.shape[0]):
         if nodes.size > 1:
             entries[1] = nodes[_nearest(query_computer(entry_points.queries, row), nodes.size)]
-        size, expanded, computed = beam_search(query_computer(queries, row), graph.adjacency, entries, scratch)
-        work[row, 0] = expanded
-        work[row, 1] = computed + nodes.size - 1
+        computer = query_computer(queries, row)
+        size = enter(computer, entries, scratch)
+        work[row, 0], work[row, 1] = 0, size + nodes.size - 1
+        width = beam.first
+        while True:
+            size, expanded, computed = walk_on(computer, graph.adjacency, scratch, size, width)
+            work[row, 0] += expanded
+            work[row, 1] += computed
+            counted = min(size, width - beam.first // 2)
+            work[row, 2] = _live_among(live, candidates[:counted])
+            if work[row, 2] >= beam.meeting or width >= beam.widest:
+                break
+            needed = beam.first // 2 + counted * beam.meeting // max(1, work[row, 2])  # were the share to stay
+            width = min(beam.widest, max(min(needed, 2 * width), width + width // 8 + 1))
         count = 0
         for place in range(size):
             if count == ranking.ranked:
@@ -418,6 +502,15 @@ def _search_rows(
         for place in range(ids.shape[1]):
             ids[row, place] = best[place] if place < count else -1
             distances[row, place] = best_distances[place] if place < count else np.inf
+
+
+@kernel
+def _live_among(live: U64, keys: I64) -> int:
+    """How many nodes of some keys are live."""
+    count = 0
+    for key in keys:
+        count += int(has_row(live, key_node(key)))
+    return count
 
 
 @fast_kernel

@@ -28,7 +28,7 @@ Limits: TypeAlias = Callable[[F64], F64]
 """A function from distances f64[Q], as they are reported, to limits f64[Q]"""
 
 QUERIES_AT_ONCE = 256
-_FEW_QUERIES = 10
+FEW_QUERIES = 10
 """Number of queries below which comparing rows in place is faster than copying them for a matrix product"""
 _BLOCK_BYTES = 4 * 1024**2
 """Size of a block's bounds and of its rows, which stay in the cache until they are compared"""
@@ -86,7 +86,7 @@ def bounds_of(
         Some of the rows, and a function from at most QUERIES_AT_ONCE queries f64[Q, D] to their bounds.
     """
     all_rows = np.arange(len(vectors), dtype=np.int64) if rows is None else rows
-    few = queries < _FEW_QUERIES
+    few = queries < FEW_QUERIES
     width = queries if few else max(vectors.shape[1], min(queries, QUERIES_AT_ONCE))
     step = max(_FEWEST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
     for start in range(0, len(all_rows), step):

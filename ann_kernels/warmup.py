@@ -32,7 +32,9 @@ def warm() -> None:
     for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
         ready = prepare(vectors, metric)
         graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
-        ids, distances, _ = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
+        searcher = Searcher(graph, ready, metric)
+        ids, distances, _ = searcher.search(ready[:2], 3, search_list=16)
+        searcher.compare(ready[:2], 3)
         merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
         exact_top_k(ready[:QUERIES_AT_ONCE], ready, 3, metric)
     prepare(even, Metric.COSINE)
@@ -52,7 +54,9 @@ def warm() -> None:
     for ready in (even, read_only(even)):
         hashes = content_hash(ready)
     pair_equal(hashes, hashes)
-    Bitmap.of_rows(Bitmap.of(even[:, 0] > 0).places(), len(even))
+    places = Bitmap.of(even[:, 0] > 0).places()
+    for rows in (places, places.astype(np.uint32)):
+        Bitmap.of_rows(rows, len(even))
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()

@@ -7,6 +7,7 @@ same result: the plain one runs where the JIT is off or the CPU lacks the instru
 - `byte_products`: sums of byte products, by AVX-512 VNNI where numba compiles for a CPU that has it.
 - `lane_selection`: the smallest of many integers, 16 at a time.
 - `nearest_lanes`: the nearest centroids of 16 points.
+- `bits`: single bits of words.
 - `sort_keys`: distance and node in one integer, and its insertion into a sorted array.
 - `double_blocks`: sums in float64 in a fixed order.
 """

@@ -86,7 +86,7 @@ def most_bytes(header: ShardHeader, size: int) -> int:
     if header.vector_format:
         lengths.append(4 * count * dims)
         if count >= FEWEST_CODED:
-            lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims]
+            lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims, count]
     elif header.pq_m:
         lengths += [(4 << header.pq_bits) * dims, count * header.pq_bytes]
     return room_for(lengths)
@@ -96,7 +96,7 @@ def scratch_bytes(header: ShardHeader) -> int:
     """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
     codes = header.dims + -header.dims % BLOCK if header.vector_format else header.pq_bytes
-    return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 32)
+    return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 41)
 
 
 def _pieces(where: ObjectRange, storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:

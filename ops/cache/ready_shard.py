@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.coded_comparison import CodeErrors
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph_search import Searcher
@@ -115,6 +116,8 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         arrays[f"{kind}_offset"], values[f"{kind}_scale"] = codes.offset, codes.scale
         if isinstance(codes, FourBitCodes):
             arrays["sq4_widths"] = codes.widths
+    if (errors := shard.searcher.code_errors) is not None:
+        arrays["sq8_errors"], values["sq8_error_step"] = errors.steps, errors.step
     return arrays, values
 
 
@@ -124,12 +127,14 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     vectors = arrays.get("vectors")
     pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
     codes: WalkCodes | None = None
+    errors: CodeErrors | None = None
     if "sq4_scale" in values:
         four_bit = FourBitSpace(*(arrays[f"sq4_{name}"] for name in FourBitSpace._fields))
         codes = FourBitCodes(four_bit, arrays["sq4_offset"], arrays["sq4_widths"], values["sq4_scale"])
     elif "sq8_scale" in values:
         space = CodeSpace(*(arrays[f"sq8_{name}"] for name in CodeSpace._fields))
         codes = ScalarCodes(space, arrays["sq8_offset"], values["sq8_scale"])
+        errors = CodeErrors(arrays["sq8_errors"], values["sq8_error_step"])
     return ReadyShard(
         graph=graph,
         vectors=vectors,
@@ -137,6 +142,14 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
         file_slots=arrays["file_slots"],
         row_positions=arrays["row_positions"],
         # a shard that was kept without codes gets none: they did not pay
-        searcher=Searcher(graph, vectors, Metric.of_code(values["metric"]), pq=pq, codes=codes, coded_from=sys.maxsize),
+        searcher=Searcher(
+            graph,
+            vectors,
+            Metric.of_code(values["metric"]),
+            pq=pq,
+            codes=codes,
+            errors=errors,
+            coded_from=sys.maxsize,
+        ),
         rounded=values["rounded"],
     )

@@ -89,9 +89,10 @@ def search_version(
     share = matching / sum(shard.nodes for shard in version.shards)
     half = parameters.search_list // 2  # finds the way, as without a condition
     width = max(parameters.search_list, half + int(np.ceil(_MATCHES_IN_BEAM * k / share)))
-    if comparing_is_faster(matching, width * len(version.shards)) and not version.lean:
+    coded = all(shard.searcher.compares_codes for shard in version.shards)
+    if comparing_is_faster(matching, width * len(version.shards), coded=coded) and not version.lean:
         return _compare(version, queries, k if version.exact else k * parameters.oversample)
-    answer = _walk(version, queries, k, replace(parameters, search_list=width), threads=threads)
+    answer = _walk(version, queries, k, parameters, threads=threads, widest=width, meeting=_MATCHES_IN_BEAM * k)
     return replace(answer, strategy="filtered beam")
 
 
@@ -109,8 +110,20 @@ def strategy_of(answers: Sequence[IndexAnswer]) -> str:
     return next((strategy for strategy in strategies if strategy != _COMPARED), _COMPARED if strategies else "beam")
 
 
-def _walk(version: LoadedVersion, queries: F64, k: int, parameters: SearchParameters, *, threads: int) -> IndexAnswer:
-    """The k nearest candidates (k x oversample where distances are not exact) of the shards that each query probes."""
+def _walk(
+    version: LoadedVersion,
+    queries: F64,
+    k: int,
+    parameters: SearchParameters,
+    *,
+    threads: int,
+    widest: int = 0,
+    meeting: int = 0,
+) -> IndexAnswer:
+    """The k nearest candidates (k x oversample where distances are not exact) of the shards that each query probes.
+
+    `widest` and `meeting`: see `Searcher.search`.
+    """
     probed = version.recall_model.probed(queries, parameters)
     count = k if version.exact else k * parameters.oversample
     width = max(parameters.search_list, count)
@@ -123,7 +136,9 @@ def _walk(version: LoadedVersion, queries: F64, k: int, parameters: SearchParame
         shard_queries = queries if probing is None else queries[probing]
         if not shard.searcher.live_count or not len(shard_queries):
             continue
-        nodes, distances, stats = shard.searcher.search(shard_queries, count, search_list=width, threads=threads)
+        nodes, distances, stats = shard.searcher.search(
+            shard_queries, count, search_list=width, widest=widest, meeting=meeting, threads=threads
+        )
         candidates = shard.candidates(nodes, distances)
         parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))
         expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())

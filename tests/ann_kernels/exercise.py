@@ -73,6 +73,7 @@ def main() -> dict[str, Any]:
         "graph": digest(graph.neighbors, graph.degrees),
         "found": digest(ids, stats.expanded, stats.distances),
         "masked": digest(masked.search(even[:5] + 0.1, 3, search_list=12)[0]),
+        "compared": digest(*searcher.compare(even[:3] + 0.1, 3)),
         "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
     }
     for metric in Metric:

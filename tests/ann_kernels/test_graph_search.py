@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels import product_quantization, vamana
+from icepuffin.ann_kernels import graph_search, product_quantization, vamana
 from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.code_sizes import choose_m
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import FloatSpace
@@ -284,3 +285,41 @@ def test_one_dimension_is_searched_as_well_as_many(k: int) -> None:
     searcher = Searcher(graph, vectors, Metric.L2)
     found, _, _ = searcher.search(query_vectors, k, search_list=1_299)
     assert recall(found, exact_top_k(query_vectors, vectors, k, Metric.L2)[0]) >= 0.98
+
+
+@pytest.fixture(scope="module")
+def crowd() -> tuple[np.ndarray, Searcher]:
+    """(vectors of overlapping clusters, their searcher)."""
+    vectors = clustered(6_000, 10)
+    return vectors, Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2)
+
+
+@pytest.mark.parametrize("compared_per_node", [0, 20])
+def test_live_nodes_that_lie_elsewhere_are_found(
+    crowd: tuple[np.ndarray, Searcher], compared_per_node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a wider beam, or by comparing them all."""
+    monkeypatch.setattr(graph_search, "_CODES_PER_NODE", compared_per_node)
+    vectors, searcher = crowd
+    query_vectors = vectors[:40]
+    recalls = []
+    for query in query_vectors:
+        from_query = np.linalg.norm(vectors - query, axis=1)
+        is_live = (from_query > np.quantile(from_query, 0.6)) & (np.arange(len(vectors)) % 2 == 0)
+        masked = searcher.masked(Bitmap.of(is_live))
+        true, _ = exact_top_k(query[None], vectors, 10, Metric.L2, is_live=is_live)
+        found, _, _ = masked.search(query[None], 10, search_list=32, widest=120, meeting=30)
+        recalls.append(recall(found, true))
+    assert np.mean(recalls) >= 0.99
+
+
+def test_a_beam_that_meets_enough_is_not_widened(
+    crowd: tuple[np.ndarray, Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_search, "_CODES_PER_NODE", 0)  # else all are compared
+    vectors, searcher = crowd
+    nearest = np.argsort(np.linalg.norm(vectors - vectors[0], axis=1))[:1_500]
+    masked = searcher.masked(Bitmap.of_rows(nearest, len(vectors)))
+    work = [masked.search(vectors[:1], 10, search_list=32, widest=500, meeting=meeting)[2] for meeting in (0, 15, 480)]
+    assert work[0].expanded[0] == work[1].expanded[0] < 60
+    assert work[2].expanded[0] > 300

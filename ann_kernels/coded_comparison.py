@@ -1,0 +1,308 @@
+"""The nearest of some vectors, exactly, by their one-byte codes first: a quarter of the bytes are read.
+
+A vector is no nearer than its code, less the distance between the two (triangle inequality); the same holds for the
+query. Of most vectors that is enough to leave them out. The others are compared as they are, in float64.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U64, read_only
+from icepuffin.ann_kernels.bitmap import Bitmap, next_places
+from icepuffin.ann_kernels.candidate_list import new_candidates
+from icepuffin.ann_kernels.coded_bounds import ROUNDING
+from icepuffin.ann_kernels.compilation import inline_kernel, kernel
+from icepuffin.ann_kernels.exact_distances import exact_distance
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.scalar_quantization import LIMIT, ZERO, ScalarCodes
+from icepuffin.ann_kernels.simd.bits import count_bits
+from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
+from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
+
+UNBOUNDED = 255
+"""Error of a code that is larger than all others"""
+_BOUNDED = 0.998
+"""Share of the codes whose errors are told apart; the others' vectors are always read"""
+_STEP = 2.0**-52
+"""Relative error that each further term adds to a sum in float64, at most"""
+_SLACK = 2.0**-20
+"""Relative difference of a distance and a bound of it that no rounding reaches"""
+_ROWS_AHEAD = 12
+"""Rows between the one that is compared and the one that is requested from memory"""
+_ROWS_AT_ONCE = 2_048
+_ROWS_PER_TASK = 65_536
+_COSINE, _HAMMING, _INNER_PRODUCT = Metric.COSINE.code, Metric.HAMMING.code, Metric.INNER_PRODUCT.code
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeErrors:
+    """How far each vector is from what its code stands for, at most."""
+
+    steps: U8
+    """u8[N]: in steps, rounded up; UNBOUNDED where it is farther"""
+    step: float
+    """Length of one step"""
+
+    @classmethod
+    def of(cls, codes: ScalarCodes, vectors: F32, *, threads: int = 1) -> "CodeErrors":
+        """The errors of the codes of vectors f32[N, D]. Memory: 8 bytes per vector."""
+        errors = np.empty(len(vectors))
+
+        def fill(start: int) -> None:
+            rows = slice(start, start + _ROWS_PER_TASK)
+            width = codes.row_bytes
+            own = codes.space.codes[start * width : (start + _ROWS_PER_TASK) * width]
+            _fill_errors(read_only(vectors[rows]), read_only(own), codes.offset, codes.scale, errors[rows])
+
+        with ThreadPoolExecutor(max(1, threads)) as executor:
+            list(executor.map(fill, range(0, len(vectors), _ROWS_PER_TASK)))
+        bounded = int(_BOUNDED * len(errors))
+        widest = float(np.partition(errors, bounded)[bounded]) if len(errors) else 0.0
+        step = max(widest / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
+        return cls(np.minimum(np.ceil(errors / step * (1 + ROUNDING)), UNBOUNDED).astype(np.uint8), step)
+
+
+@dataclass(frozen=True, eq=False)
+class CodedVectors:
+    """Vectors f32[N, D], prepared for a metric, with their codes. Thread-safe."""
+
+    vectors: F32
+    codes: ScalarCodes
+    earlier_errors: CodeErrors | None = None
+    """Errors of an earlier reader of the same vectors: finding them reads all vectors"""
+    threads: int = 1
+
+    @cached_property
+    def errors(self) -> CodeErrors:
+        """Errors of the codes."""
+        return self.earlier_errors or CodeErrors.of(self.codes, self.vectors, threads=self.threads)
+
+    def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
+        """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.
+
+        `query` f64[D] prepared; `live`: the rows to compare.
+        """
+        space, errors = self.codes.space, self.errors
+        coded = _CodeTable(
+            read_only(space.codes),
+            read_only(space.norms),
+            read_only(self.codes.offset),
+            self.codes.scale,
+            read_only(errors.steps),
+            errors.step,
+        )
+        return _nearest(coded, read_only(self.vectors), read_only(query), metric.code, read_only(live.words), k)
+
+
+class _CodeTable(NamedTuple):
+    """N vectors by their codes."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: I32
+    """int32[N]"""
+    offset: F32
+    """f32[D]"""
+    scale: float
+    errors: U8
+    """u8[N]"""
+    step: float
+
+
+class _CodedQuery(NamedTuple):
+    """One query by its code int8[P], which it lacks: numba counts references to arrays at each access."""
+
+    inner: bool
+    """Whether the metric is the inner product"""
+    norm: float
+    """Squared length of what the code stands for"""
+    squared_scale: float
+    """Squared scale of the codes of vectors"""
+    step: float
+    """Length of a step of their errors"""
+    unsigned: float
+    """Excess of products with unsigned codes"""
+    factor: float
+    """Product of vectors that a product of codes stands for, per unit"""
+    error: float
+    """Distance of the query from what the code stands for, at least"""
+    length: float
+    """Length of the query"""
+    shift: float
+    """Part that all distances have in common, under inner product"""
+    noise: float
+    """Largest loss to rounding per length of the row, under inner product"""
+
+
+@kernel
+def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64) -> None:
+    """The distance f64[n] of vectors f32[n, D] from what codes u8[n * P] stand for, at least."""
+    rows, dims = vectors.shape
+    width = codes.size // max(1, rows)
+    shift = 0.0
+    for d in range(dims):
+        shift += np.float64(offset[d]) ** 2
+    for row in range(rows):
+        own = codes[row * width : (row + 1) * width]
+        total, length = 0.0, 0.0
+        for d in range(dims):
+            coded = scale * (np.float64(own[d]) - ZERO)
+            gap = np.float64(vectors[row, d]) - np.float64(offset[d]) - coded
+            total += gap * gap
+            length += coded * coded
+        error = np.sqrt(total)
+        errors[row] = error + (ROUNDING + dims * _STEP) * (error + np.sqrt(shift) + np.sqrt(length))
+
+
+@kernel
+def _coded_query(query: F64, coded: _CodeTable, inner: bool, code: I8) -> _CodedQuery:
+    """A query f64[D] by its code (under inner product, that of the query without the offset), filled into int8[P]."""
+    offset = coded.offset
+    widest, length, shift, product = 0.0, 0.0, 0.0, 0.0
+    for d in range(query.size):
+        length += query[d] * query[d]
+        shift += np.float64(offset[d]) ** 2
+        product += query[d] * np.float64(offset[d])
+        widest = max(widest, abs(query[d] if inner else query[d] - np.float64(offset[d])))
+    scale = widest / LIMIT
+    if scale == 0.0:
+        scale = 1.0
+    total, norm, codes = 0.0, 0.0, 0.0
+    for d in range(query.size):
+        gap = query[d] if inner else query[d] - np.float64(offset[d])
+        code[d] = np.int8(np.rint(gap / scale))
+        own = np.float64(code[d])
+        total += (gap - scale * own) ** 2
+        norm += own * own
+        codes += own
+    rounding = ROUNDING + query.size * _STEP
+    length, shift = np.sqrt(length), np.sqrt(shift)
+    error = np.sqrt(total) * (1 + rounding) + rounding * (length + shift)
+    return _CodedQuery(
+        inner,
+        scale * scale * norm,
+        coded.scale * coded.scale,
+        coded.step,
+        ZERO * codes,
+        scale * coded.scale,
+        error,
+        length,
+        -product - 4 * rounding * length * shift,
+        4 * rounding * length,
+    )
+
+
+@inline_kernel
+def _bounds(query: _CodedQuery, product: Any, squares: Any, steps: Any) -> tuple[float, float]:
+    """A lower and an upper bound of the distance of a row, in the units of `_bound`.
+
+    By the product of the codes, the sum of the row's squared codes, and its error in steps.
+    """
+    product = query.factor * (np.float64(product) - query.unsigned)
+    norm = query.squared_scale * np.float64(squares)
+    error = query.step * np.float64(steps)
+    if query.inner:
+        magnitude = np.sqrt(norm)
+        middle = query.shift - product
+        reach = magnitude * query.error + error * query.length + query.noise * (magnitude + error)
+    else:
+        rounding = ROUNDING * (query.norm + norm)
+        middle = np.sqrt(max(query.norm + norm - 2 * product - rounding, 0.0)) * (1 - ROUNDING)
+        reach = query.error + error
+    if steps == UNBOUNDED:
+        reach = np.inf
+    return middle - reach, middle + reach
+
+
+@inline_kernel
+def _bound(distance: float, metric: int) -> np.float32:
+    """The largest lower bound that a row at a reported distance can have, rounding included."""
+    if metric in (_COSINE, _HAMMING):
+        distance = np.sqrt(2 * distance if metric == _COSINE else distance)
+    return np.float32(distance + _SLACK * abs(distance))
+
+
+@kernel
+def _may_be_near(
+    codes: U8, norms: I32, errors: U8, query: _CodedQuery, code: I8, words: U64, k: int, rows: I32, least: F32
+) -> int:
+    """The rows of a bitmap that may be among the k nearest, into int32[n], with lower bounds of their distances f32[n].
+
+    Returns their number.
+    """
+    width = code.size
+    keys = new_candidates(k)
+    places = np.empty(_ROWS_AT_ONCE + 64, np.int32)
+    limit, count, word = np.float32(np.inf), 0, 0
+    while word < words.size:
+        word, size = next_places(words, word, places, _ROWS_AT_ONCE)
+        for place in range(size):
+            if place + _ROWS_AHEAD < size:
+                following = np.intp(places[place + _ROWS_AHEAD])
+                for line in range(0, width, LINE):
+                    prefetch(codes, following * width + line)
+                prefetch(norms, following)
+                prefetch(errors, following)
+            row = np.intp(places[place])
+            product = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
+            low, high = _bounds(query, product, norms[row], errors[row])
+            if np.float32(low) <= limit:
+                rows[count], least[count] = row, low
+                key = sort_key(np.float32(high + _SLACK * abs(high)), np.int32(count))
+                count += 1
+                if key < keys[k - 1]:
+                    insert_key(keys, k - 1, key)
+                    if count >= k:
+                        limit = key_distance(keys[k - 1])
+    kept = 0
+    for place in range(count):
+        if least[place] <= limit:
+            rows[kept], least[kept] = rows[place], least[place]
+            kept += 1
+    return kept
+
+
+@kernel
+def _nearest(coded: _CodeTable, vectors: F32, query: F64, metric: int, words: U64, k: int) -> tuple[I64, F64]:
+    """The rows of a bitmap that are no farther than the k-th nearest, and their distances."""
+    total = 0
+    for word in words:
+        total += count_bits(word)
+    k = min(k, total)
+    if k == 0:
+        return np.empty(0, np.int64), np.empty(0)
+    rows, least = np.empty(total, np.int32), np.empty(total, np.float32)
+    code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
+    own = _coded_query(query, coded, metric == _INNER_PRODUCT, code)
+    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, words, k, rows, least)
+    distances, best = np.empty(count), np.full(k, np.inf)
+    for place in range(count):
+        if place + _ROWS_AHEAD < count:
+            prefetch_row(vectors, rows[place + _ROWS_AHEAD])
+        distances[place] = np.inf
+        if least[place] <= _bound(best[k - 1], metric):
+            distances[place] = exact_distance(vectors, rows[place], query, metric, False)
+            _keep_smallest(distances[place], best)
+    nodes, kept = np.empty(count, np.int64), 0
+    for place in range(count):
+        if distances[place] <= best[k - 1]:
+            nodes[kept], distances[kept] = rows[place], distances[place]
+            kept += 1
+    return nodes[:kept].copy(), distances[:kept].copy()
+
+
+@kernel
+def _keep_smallest(value: float, best: F64) -> None:
+    """Put a number among the smallest so far, f64[k] ascending."""
+    place = best.size - 1
+    if value >= best[place]:
+        return
+    while place > 0 and best[place - 1] > value:
+        best[place] = best[place - 1]
+        place -= 1
+    best[place] = value

@@ -1,0 +1,48 @@
+"""Single bits of words."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from icepuffin.ann_kernels.simd.codegen import (
+    Builder,
+    Code,
+    Context,
+    Signature,
+    Typing,
+    Value,
+    i64,
+    llvm_function,
+    with_fallback,
+)
+
+
+def _plain_trailing_zeros(word: Any) -> int:
+    bits = int(word)
+    return (bits & -bits).bit_length() - 1
+
+
+@with_fallback(_plain_trailing_zeros)
+def trailing_zeros(typing_context: Typing, word: Typing) -> Code:
+    """trailing_zeros(word u64) -> int64: the number of its lowest bit that is set. Of 0 it means nothing."""
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
+        count = llvm_function(builder, "llvm.cttz.i64", i64, i64, ir.IntType(1))
+        return builder.call(count, [args[0], ir.Constant(ir.IntType(1), 1)])
+
+    return types.int64(types.uint64), generate
+
+
+def _plain_count_bits(word: Any) -> int:
+    return int(word).bit_count()
+
+
+@with_fallback(_plain_count_bits)
+def count_bits(typing_context: Typing, word: Typing) -> Code:
+    """count_bits(word u64) -> int64: how many of its bits are set."""
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
+        return builder.call(llvm_function(builder, "llvm.ctpop.i64", i64, i64), [args[0]])
+
+    return types.int64(types.uint64), generate
