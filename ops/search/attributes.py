@@ -7,7 +7,7 @@ which are looked up. The rows with some codes are a bitmap, and bitmaps are comb
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import and_, or_
 from typing import Any
@@ -28,6 +28,7 @@ from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_nam
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.condition_parser import LookUp, look_ups
 from icepuffin.ops.search.list_predicate import BoundArrayContains
 from icepuffin.ops.search.matches import ConditionReader, Matches, scan_matches
 from icepuffin.ops.search.predicate import RowPredicate, element_truth
@@ -139,6 +140,8 @@ class Lists:
     """int64[elements + 1], numbers of `places` before those of each element"""
     places: npt.NDArray[np.unsignedinteger]
     """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
+    _kept: dict[int, Bitmap] = field(default_factory=dict, init=False, repr=False)
+    """Lists that have an element which is not sparse: there are fewer than `_SPARSE` per element of an average list"""
 
     def in_state(self, states: Sequence[int]) -> Bitmap:
         """The lists in one of some states."""
@@ -146,8 +149,15 @@ class Lists:
 
     def having(self, codes: Sequence[int]) -> Bitmap:
         """The lists that have one of some elements."""
-        places = [self.places[self.starts[code] : self.starts[code + 1]] for code in codes]
-        return Bitmap.of_rows(np.concatenate([np.empty(0, self.places.dtype), *places]), len(self.states))
+        return reduce(or_, map(self._having, codes)) if codes else Bitmap.of_rows((), len(self.states))
+
+    def _having(self, code: int) -> Bitmap:
+        places = self.places[self.starts[code] : self.starts[code + 1]]
+        if len(places) * _SPARSE <= len(self.states):
+            return Bitmap.of_rows(places, len(self.states))
+        if code not in self._kept:
+            self._kept[code] = Bitmap.of_rows(places, len(self.states))
+        return self._kept[code]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,10 +217,12 @@ class AttributeColumn:
 
     @cached_property
     def _code_of(self) -> dict[Any, int]:
-        """Code of each value, where Python compares values as Arrow does and there are not many; else empty."""
-        kind = self.values.type
-        listed = (pa.types.is_string(kind) or pa.types.is_integer(kind)) and len(self.values) <= _MOST_LISTED
-        return {value: code for code, value in enumerate(self.values.to_pylist())} if listed else {}
+        return _codes_by_value(self.values)
+
+    def look_up(self, look_up: LookUp, field_id: int) -> _Part | None:
+        """The part of a condition that compares this column with some values; None where this is no look-up."""
+        codes = None if look_up.of_lists else _codes_of(look_up.values, self._code_of, self.values.type)
+        return None if codes is None else _Part(field_id, [(code, code) for code in codes])
 
     def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> _Part:
         """A part of a predicate that is on this column. Raises FilterError."""
@@ -233,6 +245,29 @@ class ListColumn:
         """Live files whose values the version lacks, with the reason"""
         self.nodes: dict[ShardId, Lists] = {}
         """Lists of the nodes of each shard"""
+
+    @cached_property
+    def _code_of(self) -> dict[Any, int]:
+        return _codes_by_value(self.values)
+
+    def look_up(self, look_up: LookUp, field_id: int) -> _ListPart | None:
+        """The part of a condition that compares elements with a value; None where this is no look-up."""
+        codes = _codes_of(look_up.values, self._code_of, self.values.type) if look_up.of_lists else None
+        return None if codes is None else _ListPart(field_id, tuple(codes), ())
+
+
+def _codes_by_value(values: pa.Array) -> dict[Any, int]:
+    """Code of each value, where Python compares values as Arrow does and there are not many; else empty."""
+    listed = (pa.types.is_string(values.type) or pa.types.is_integer(values.type)) and len(values) <= _MOST_LISTED
+    return {value: code for code, value in enumerate(values.to_pylist())} if listed else {}
+
+
+def _codes_of(values: Sequence[str | int], code_of: Mapping[Any, int], kind: pa.DataType) -> list[int] | None:
+    """Codes, ascending, of those of some values that a column has; None where their type is not the column's."""
+    of_texts = pa.types.is_string(kind)
+    if not code_of or isinstance(values[0], str) is not of_texts:
+        return None
+    return sorted({code_of[value] for value in values if value in code_of})
 
 
 class Attributes:
@@ -267,6 +302,29 @@ class Attributes:
             if field_id not in self._columns:
                 self._columns[field_id] = self._read(field_id)
             return self._columns[field_id]
+
+    @cached_property
+    def _field_ids(self) -> dict[str, int]:
+        """Field ids of the columns that the version keeps, by their names in the snapshot."""
+        return {field.name: field.field_id for field in self._schema.fields if self.has(field.field_id)}
+
+    def condition(self, joined: Sequence[LookUp]) -> "Condition | None":
+        """The condition that all look-ups are true; None where the version does not keep a column, or another code
+        compares its values.
+        """
+        parts: list[_Tree] = []
+        columns: dict[int, AttributeColumn | ListColumn] = {}
+        for look_up in joined:
+            field_id = self._field_ids.get(look_up.column)
+            if field_id is None:
+                return None
+            column = columns[field_id] = self.column(field_id)
+            part = column.look_up(look_up, field_id)
+            if part is None:
+                return None
+            parts.append(part)
+        tree = parts[0] if len(parts) == 1 else _Combination(every=True, parts=tuple(parts))
+        return Condition(self, tree, dict(sorted(columns.items())))
 
     def name(self, field_id: int) -> str:
         """The name of a column in the snapshot."""
@@ -558,6 +616,10 @@ def find_matches_by_attributes(
     """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes do not
     decide is read, by `read` as there. Raises FilterError.
     """
+    joined = look_ups(where) if isinstance(where, str) else None
+    looked_up = None if joined is None else attributes.condition(joined)
+    if looked_up is not None and not looked_up.missing:
+        return _matches_of(looked_up, None, Matches({}, 0), _how(looked_up))
     predicate = RowPredicate(where, schema)
     conjuncts = list(_conjuncts(predicate.bound))
     own = [part for part in conjuncts if _is_decided(part, attributes)]
@@ -574,13 +636,21 @@ def find_matches_by_attributes(
         candidates = {number for number in decided if condition.rows(number).any()}
         part = predicate.part(_conjunction(left_over))
         rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
-    count = others.files_read + (rest.files_read if rest else 0)
-    how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
+    how = _how(condition)
     if rest is not None:
         how += f"; {rest.files_read:,} data files read for the other columns"
     if missing:
         why = next(iter(missing.values()))
         how += f"; {others.files_read:,} data files read, of {len(missing):,} without {why}"
+    return _matches_of(condition, rest, others, how)
+
+
+def _how(condition: Condition) -> str:
+    return f"by the index's values of {', '.join(map(condition.attributes.name, condition.columns))}"
+
+
+def _matches_of(condition: Condition, rest: Matches | None, others: Matches, how: str) -> AttributeMatches:
+    count = others.files_read + (rest.files_read if rest else 0)
     rows = _MatchingRows(condition, rest, others)
     return AttributeMatches(rows, count, how, condition=condition, rest=rest, others=others)
 

@@ -5,7 +5,8 @@ here, to the same expression; all other texts, and those in error, go to PyIcebe
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +79,22 @@ def parse_condition(text: str) -> BooleanExpression:
     return parsed
 
 
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """A comparison that names the values: `column = 'x'`, `column in (1, 2)` or `array_contains(column, 'x')`."""
+
+    column: str
+    values: tuple[str | int, ...]
+    """All texts, or all whole numbers"""
+    of_lists: bool
+    """Whether a list has the value, not the column itself"""
+
+
+def look_ups(text: str) -> Sequence[LookUp] | None:
+    """The look-ups that a condition joins by AND; None for a text of any other form."""
+    return _CommonForms(text).look_ups()
+
+
 class _UncommonError(Exception):
     """Raised within this module for a text of another form than the common ones."""
 
@@ -106,6 +123,42 @@ class _CommonForms:
         except (_UncommonError, RecursionError):
             return None
         return expression
+
+    def look_ups(self) -> Sequence[LookUp] | None:
+        """The look-ups that AND joins; None where the text has another form."""
+        try:
+            parts = [self._look_up()]
+            while self._takes_word("and"):
+                parts.append(self._look_up())
+            self._take("end")
+        except _UncommonError:
+            return None
+        return parts
+
+    def _look_up(self) -> LookUp:
+        name = self._take("word")
+        if name.lower() == _ARRAY_CONTAINS and self._takes("("):
+            column = self._name(self._take("word"))
+            self._require(",")
+            value = self._value()
+            self._require(")")
+            return LookUp(column, (value,), of_lists=True)
+        name = self._name(name)
+        if self._takes_word("in"):
+            return LookUp(name, self._values(), of_lists=False)
+        if self._take("sign") not in ("=", "=="):
+            raise _UncommonError
+        return LookUp(name, (self._value(),), of_lists=False)
+
+    def _values(self) -> tuple[str | int, ...]:
+        self._require("(")
+        values = [self._value()]
+        while self._takes(","):
+            values.append(self._value())
+        self._require(")")
+        if len({type(value) for value in values}) > 1:
+            raise _UncommonError
+        return tuple(values)
 
     def _chain(self, word: str, joined: Any, part: Callable[[], BooleanExpression]) -> BooleanExpression:
         parts = [part()]
@@ -150,24 +203,20 @@ class _CommonForms:
         return test
 
     def _in(self, name: str, *, negated: bool) -> BooleanExpression:
-        self._require("(")
-        literals = [self._literal()]
-        while self._takes(","):
-            literals.append(self._literal())
-        self._require(")")
-        if len({type(literal) for literal in literals}) > 1:
-            raise _UncommonError
         chosen: Any = NotIn if negated else In
-        expression: BooleanExpression = chosen(name, literals)
+        expression: BooleanExpression = chosen(name, [_literal(value) for value in self._values()])
         return expression
 
     def _literal(self) -> Literal[Any]:
+        return _literal(self._value())
+
+    def _value(self) -> str | int:
         kind, text = self._tokens[self._next]
         self._next += 1
         if kind == "text":
-            return StringLiteral(text[1:-1])
+            return text[1:-1]
         if kind == "whole":
-            return LongLiteral(int(text))
+            return int(text)
         raise _UncommonError
 
     @staticmethod
@@ -197,6 +246,10 @@ class _CommonForms:
     def _require(self, sign: str) -> None:
         if not self._takes(sign):
             raise _UncommonError
+
+
+def _literal(value: str | int) -> Literal[Any]:
+    return StringLiteral(value) if isinstance(value, str) else LongLiteral(value)
 
 
 def _array_contains(result: ParseResults) -> ArrayContains:

@@ -215,6 +215,21 @@ def test_a_list_of_neighbouring_values_has_these_alone(table: Table, ids: Sequen
     assert sorted(answered.to_pylist()) == list(ids)
 
 
+@pytest.mark.parametrize(
+    "where",
+    ["section = 'section 3'", "section in ('section 1', 'none') and id in (3, 5, 99)", "id = 123456789"],
+)
+def test_values_that_a_condition_names_are_looked_up(table: Table, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyIceberg, whose expressions take longer than most searches."""
+    index(table, SECTIONS)
+    slowly = reader(table).search(queries(1), 5, where=f"({where})", columns=["id"])
+    monkeypatch.setattr(by_attributes, "RowPredicate", lambda *_: pytest.fail("PyIceberg evaluates it"))
+    result = reader(table).search(queries(1), 5, where=where, columns=["id"])
+    assert result.rows.equals(slowly.rows)
+    assert result.profile.matching_rows == slowly.profile.matching_rows
+    assert result.profile.condition == slowly.profile.condition
+
+
 def test_within_takes_them_too(table: Table) -> None:
     index(table, SECTIONS)
     result = reader(table).within(queries(2), 3.0, where="section = 'section 3'", columns=["id"])

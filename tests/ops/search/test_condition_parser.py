@@ -8,7 +8,7 @@ from pyiceberg.expressions import EqualTo, parser
 from pyparsing import ParseException
 
 from icepuffin.ops.search import condition_parser
-from icepuffin.ops.search.condition_parser import parse_condition
+from icepuffin.ops.search.condition_parser import LookUp, look_ups, parse_condition
 
 WORDS = [
     "a", "b_2", "$x", "a.b", '"a b"', '"a"', "not", "NOT", "and", "And", "or", "is", "in", "null", "nan", "like",
@@ -100,3 +100,18 @@ def test_array_contains_means_the_same_to_both_parsers(text: str) -> None:
 def test_what_is_no_condition_is_an_error(text: str) -> None:
     with pytest.raises(ParseException):
         parse_condition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a = 1", [LookUp("a", (1,), of_lists=False)]),
+        ("a IN ('x', 'y') And b==-2", [LookUp("a", ("x", "y"), of_lists=False), LookUp("b", (-2,), of_lists=False)]),
+        ("Array_contains(t, 'x') and array_contains(t, 3)", [LookUp("t", (v,), of_lists=True) for v in ("x", 3)]),
+        ("array_contains = 'x'", [LookUp("array_contains", ("x",), of_lists=False)]),
+        *((text, None) for text in ("a = 1 or b = 2", "not a = 1", "(a = 1)", "a < 1", "a not in (1)", "a in (1, 'x')",
+                                    "a = 1.5", "a = 'it''s'", "a = 1 and", "", "null = 1", "a = b", "a in ()")),
+    ],
+)  # fmt: skip
+def test_look_ups_are_the_forms_that_name_values(text: str, expected: list[LookUp] | None) -> None:
+    assert look_ups(text) == expected
