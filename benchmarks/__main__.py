@@ -17,6 +17,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.tuning         a target recall for queries unlike the rows, without and with tuning
   python -m benchmarks.balls          ruling out files by balls, and searches without graphs
   python -m benchmarks.filters        searches under conditions that are new
+  python -m benchmarks.tags           searches by two tags each, every condition new
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
   python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
   python -m benchmarks.sketch_kernels theta sketching without files
