@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint test bench mutants fuzz engines catalogs stores ranges pythons
+.PHONY: help setup demo lint test bench mutants fuzz engines trino catalogs stores ranges pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
@@ -10,11 +10,12 @@ help:
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
 	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"
 	@echo "make engines                             which other engines read tables with indexes; fetches 1.5 GB"
+	@echo "make trino                               sketches and indexes as Trino sees them; fetches 540 MB, needs a JDK 24"
 	@echo "make ranges                              a part of the tests at both ends of the version ranges; fetches 1 GB"
 	@echo "make pythons                             a part of the tests on Python 3.12 to 3.14, as far as they are installed"
 mutants:
 	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
-setup demo lint test bench engines catalogs stores ranges pythons:
+setup demo lint test bench engines trino catalogs stores ranges pythons:
 	@sh deploy/bootstrap.sh $@

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | catalogs | stores | ranges | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -223,6 +223,37 @@ engines() {
     python -m tests.interop.engines --python "$tool/bin/python" "$@"
 }
 
+# Trino, and its tests of sketches and of tables with indexes. Its two archives come by Maven, 540 MB.
+trino() {
+    release=476
+    if [ -z "${TRINO_HOME:-}" ]; then
+        export TRINO_HOME="$PWD/.cache/trino-$release"
+        [ -e "$TRINO_HOME/.complete" ] || fetch_trino
+    fi
+    for java in /usr/lib/jvm/*; do  # 24 is the oldest version that this release starts with
+        version=$(sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$java/release" 2>/dev/null || true)
+        [ "${version:-0}" -lt 24 ] || TRINO_JAVA_HOME=${TRINO_JAVA_HOME:-$java}
+    done
+    [ "${TRINO_JAVA_HOME:-}" ] || die "Trino $release needs a JDK of version 24 or newer: set TRINO_JAVA_HOME to its folder"
+    export TRINO_JAVA_HOME
+    python -m pytest --numprocesses 0 --verbose --durations 3 tests/interop/test_theta_trino.py "$@"
+}
+
+fetch_trino() {
+    command -v mvn >/dev/null || die "fetching Trino needs Maven (apt-get install maven), or TRINO_HOME set to a copy"
+    say "fetching Trino $release into $TRINO_HOME"
+    rm -rf "$TRINO_HOME"
+    mkdir -p "$TRINO_HOME/plugins"
+    for artifact in "trino-server-core:$release:tar.gz" "trino-iceberg:$release:zip"; do
+        mvn -q dependency:copy -Dartifact="io.trino:$artifact" -DoutputDirectory="$TRINO_HOME"
+    done
+    tar -xzf "$TRINO_HOME/trino-server-core-$release.tar.gz" -C "$TRINO_HOME"
+    "$python" -m zipfile -e "$TRINO_HOME/trino-iceberg-$release.zip" "$TRINO_HOME/plugins"
+    mv "$TRINO_HOME/plugins/trino-iceberg-$release" "$TRINO_HOME/plugins/iceberg"
+    rm "$TRINO_HOME"/*.gz "$TRINO_HOME"/*.zip
+    touch "$TRINO_HOME/.complete"
+}
+
 # The servers run in two environments, as one of them needs other versions. Their clients, boto3 and thrift, are loaded
 # from the second: what it and the project have is locked to one version.
 catalogs() {
@@ -315,6 +346,7 @@ case $command in
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
     stores) setup; stores "$@" ;;
+    trino) setup; trino "$@" ;;
     charts) packages; charts "$@" ;;
     ranges) setup; ranges "$@" ;;
     engines) setup; engines "$@" ;;

@@ -1,4 +1,4 @@
-"""Theta sketches as Trino sees them. Opt-in: `pytest -m trino`, with the settings of tests/interop/trino_server.py."""
+"""Theta sketches as Trino sees them. `make trino` fetches it and runs them."""
 
 import json
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """A single-node Trino on loopback, for the opt-in tests.
 
 Needs `TRINO_HOME` (a folder with `trino-server-core-*/lib` and `plugins/iceberg`, from the Maven artifacts
-io.trino:trino-server-core:476:tar.gz and io.trino:trino-iceberg:476:zip) and `TRINO_JAVA_HOME` (a JDK newer than 17).
+io.trino:trino-server-core:476:tar.gz and io.trino:trino-iceberg:476:zip) and `TRINO_JAVA_HOME` (a JDK of version 24 or
+newer). `make trino` sets both.
 Its catalog `lake` keeps its tables in files under the given folder; other engines' tables come by `register_table`.
 """
 
