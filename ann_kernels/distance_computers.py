@@ -85,7 +85,6 @@ class FourBitQueries(NamedTuple):
     """f32[N]"""
     queries: I8
     """Signed codes int8[Q, 2 P]"""
-    norm_weight: np.float32
     dot_weights: F32
     """f32[Q]"""
 
@@ -132,7 +131,7 @@ class CodeComputer(NamedTuple):
 
 
 class FourBitComputer(NamedTuple):
-    """norm_weight * norm - dot_weight * dot, of four-bit codes and a query of signed bytes."""
+    """norm - dot_weight * dot, of four-bit codes and a query of signed bytes."""
 
     codes: U8
     """u8[N * P]"""
@@ -140,7 +139,6 @@ class FourBitComputer(NamedTuple):
     """f32[N]"""
     query: I8
     """int8[2 P]"""
-    norm_weight: np.float32
     dot_weight: np.float32
 
 
@@ -220,7 +218,7 @@ def _code_distance(computer: CodeComputer, node: Any) -> Any:
 def _four_bit_distance(computer: FourBitComputer, node: Any) -> Any:
     size = computer.query.size >> 1
     product = four_bit_dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
-    return np.float32(computer.norm_weight * computer.norms[node] - computer.dot_weight * np.float32(product))
+    return np.float32(computer.norms[node] - computer.dot_weight * np.float32(product))
 
 
 def _pq_distance(computer: PqComputer, node: Any) -> Any:
@@ -267,7 +265,7 @@ def _code_query_computer(queries: CodeQueries, row: Any) -> CodeComputer:
 
 def _four_bit_query_computer(queries: FourBitQueries, row: Any) -> FourBitComputer:
     weight = queries.dot_weights[row]
-    return FourBitComputer(queries.codes, queries.norms, queries.queries[row], queries.norm_weight, weight)
+    return FourBitComputer(queries.codes, queries.norms, queries.queries[row], weight)
 
 
 def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:

@@ -12,6 +12,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I8, U8, read_only
 from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import FourBitQueries, FourBitSpace
+from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import (
     LIMIT,
@@ -55,13 +56,19 @@ class FourBitCodes:
     def queries(self, vectors: F32, metric: Metric) -> FourBitQueries:
         """Queries f32[Q, D] times the widths, as bytes, each with a scale of its own.
 
-        Distances come out in units of the scale: squared L2 but for a constant per query, or minus the dot product.
+        Distances come out in units of the scale: squared L2 but for a constant per query.
+
+        Raises
+        ------
+        KernelError
+            The metric is the inner product.
         """
-        inner = metric is Metric.INNER_PRODUCT
+        if metric is Metric.INNER_PRODUCT:
+            raise KernelError("codes of four bits have no inner product")
         codes = np.zeros((len(vectors), 2 * self.row_bytes), np.int8)
         weights = np.empty(len(vectors), np.float32)
-        _encode_queries(read_only(vectors), self.offset, self.widths, np.float32(2 / self.scale), inner, codes, weights)
-        return FourBitQueries(*self.space, codes, np.float32(not inner), weights)
+        _encode_queries(read_only(vectors), self.offset, self.widths, np.float32(2 / self.scale), codes, weights)
+        return FourBitQueries(*self.space, codes, weights)
 
 
 def encode(vectors: F32, *, threads: int = 1) -> FourBitCodes | None:
@@ -92,22 +99,20 @@ def encode(vectors: F32, *, threads: int = 1) -> FourBitCodes | None:
 
 
 @numpy_kernel
-def _encode_queries(
-    queries: F32, offset: F32, widths: F32, unit: np.float32, inner: bool, codes: I8, dot_weights: F32
-) -> None:
-    """Each query by a scale of its own, so that none is clipped. For inner product the offset is not subtracted."""
+def _encode_queries(queries: F32, offset: F32, widths: F32, unit: np.float32, codes: I8, dot_weights: F32) -> None:
+    """Each query by a scale of its own, so that none is clipped."""
     for row in range(queries.shape[0]):
         widest = np.float32(0)
         for d in range(queries.shape[1]):
-            gap = (queries[row, d] if inner else queries[row, d] - offset[d]) * widths[d]
+            gap = (queries[row, d] - offset[d]) * widths[d]
             widest = max(widest, abs(gap))
         scale = widest / np.float32(LIMIT)
         if scale == 0:
             scale = np.float32(1)
         for d in range(queries.shape[1]):
-            gap = (queries[row, d] if inner else queries[row, d] - offset[d]) * widths[d]
+            gap = (queries[row, d] - offset[d]) * widths[d]
             codes[row, d] = np.int8(np.rint(gap / scale))
-        dot_weights[row] = np.float32(1) if inner else unit * scale
+        dot_weights[row] = unit * scale
 
 
 @kernel

@@ -31,6 +31,7 @@ from icepuffin.ann_kernels.distance_computers import (
 )
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
+from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import Adjacency, Graph
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
@@ -49,6 +50,10 @@ _CODES_PER_NODE = 85
 FEWEST_CODED = 1_024
 """Number of vectors below which they fit the caches as they are"""
 _QUERIES_PER_TASK = 64
+_DEVIATIONS = 6
+"""Standard deviations of coarse distances within which a node may be among the nearest: many, as they are taken of the
+nodes that are ranked first, whose errors are alike"""
+_L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 _ENTRY_POINTS = 128
 _NODES_PER_ENTRY_POINT = 64
 """Number of nodes per entry point below which the way from the medoid is short enough"""
@@ -111,7 +116,9 @@ class _Ranking(NamedTuple):
     metric: int
     """Code of the `Metric`"""
     ranked: int
-    """Live nodes to rank for each query"""
+    """Live nodes to rank for each query, at least"""
+    unit: float
+    """Square of the unit of the beam's distances, where these are coarse and more nodes are ranked as needed; or 0"""
 
 
 class _Results(NamedTuple):
@@ -144,7 +151,7 @@ class _Results(NamedTuple):
         self.work[rows, 2] = others.work[:, 2]
 
 
-_RankingFields: TypeAlias = tuple[F32, F64, int, int]
+_RankingFields: TypeAlias = tuple[F32, F64, int, int, float]
 """The fields of `_Ranking`"""
 _VisitedFields: TypeAlias = tuple[U8, U8]
 """The fields of `VisitedTable`"""
@@ -366,12 +373,13 @@ class Searcher:
         widths = beam.first, beam.widest, beam.meeting
         ranked = max(k, min(beam.widest, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
+        unit = self._codes.scale**2 if isinstance(self._codes, FourBitCodes) else 0.0
 
         def walk_block(start: int) -> None:
             rows = slice(start, start + _QUERIES_PER_TASK)
             block = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
             entry_queries = block._replace(**self._entry_data)
-            ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.code, ranked)
+            ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.code, ranked, unit)
             visited = self._take_visited()
             _search_block(block, entry_queries, graph, widths, ranking, visited, results.part(rows))
             self._visited.append(visited)
@@ -463,13 +471,14 @@ def _search_rows(
     """Fill the results with the nearest live nodes of each query, in order.
 
     The first live nodes of the candidate list are put in order by exact distance, where there are vectors; otherwise
-    distances are those of the beam.
+    distances are those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest:
+    in a cluster that is tighter than the codes tell apart, those are all of its nodes.
     """
     scratch = new_beam_scratch(beam.widest, visited, 0, graph.adjacency.neighbors.shape[1])
     candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
     ids, distances, work = results.ids, results.distances, results.work
-    best = np.empty(ranking.ranked, np.int32)
-    best_distances = np.empty(ranking.ranked)
+    best = np.empty(max(ranking.ranked, beam.widest), np.int32)
+    best_distances = np.empty(best.size)
     entries = nodes[:2].copy()
     for row in range(ids.shape[0]):
         if nodes.size > 1:
@@ -488,20 +497,38 @@ def _search_rows(
                 break
             needed = beam.first // 2 + counted * beam.meeting // max(1, work[row, 2])  # were the share to stay
             width = min(beam.widest, max(min(needed, 2 * width), width + width // 8 + 1))
-        count = 0
-        for place in range(size):
-            if count == ranking.ranked:
-                break
-            node = key_node(candidates[place])
-            if has_row(live, node):
-                best[count] = node
-                best_distances[count] = np.float64(key_distance(candidates[place]))
-                count += 1
+        last, count = _collect(live, candidates[:size], 0, ranking.ranked, np.float32(np.inf), best, best_distances)
         if ranking.vectors.size:
-            _rank_exactly(ranking, row, best[:count], best_distances)
+            reach = _rank_exactly(ranking, row, best[:count], best_distances, 0, ids.shape[1])
+            if ranking.unit and count >= ids.shape[1]:
+                ranked = count
+                _, more = _collect(
+                    live, candidates[:size], last, best.size, reach, best[count:], best_distances[count:]
+                )
+                count += more
+                _rank_exactly(ranking, row, best[:count], best_distances, ranked, ids.shape[1])
         for place in range(ids.shape[1]):
             ids[row, place] = best[place] if place < count else -1
             distances[row, place] = best_distances[place] if place < count else np.inf
+
+
+@fast_kernel
+def _collect(
+    live: U64, keys: I64, first: int, most: int, reach: np.float32, ids: I32, distances: F64
+) -> tuple[int, int]:
+    """Live nodes of some keys, from `first` on, and their distances, until there are `most` or one is out of reach.
+
+    Returns the place of the key after the last one, and the number of nodes.
+    """
+    count, place = 0, first
+    while place < keys.size and count < min(most, ids.size) and key_distance(keys[place]) <= reach:
+        node = key_node(keys[place])
+        if has_row(live, node):
+            ids[count] = node
+            distances[count] = np.float64(key_distance(keys[place]))
+            count += 1
+        place += 1
+    return place, count
 
 
 @kernel
@@ -525,13 +552,23 @@ def _nearest(computer: DistanceComputer, count: int) -> int:
 
 
 @strict_kernel
-def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64) -> None:
-    """Sort ids int32[n] by their exact distances from a query, and write these; ties by id."""
-    for node in ids:
+def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64, first: int, k: int) -> np.float32:
+    """Sort ids int32[n] by their exact distances from a query, and write these; ties by id. Those before `first` are
+    sorted already.
+
+    Returns the distance in the beam within which other nodes may be among the k nearest, by how far the beam's
+    distances of these nodes were from the exact ones.
+    """
+    for node in ids[first:]:
         prefetch_row(ranking.vectors, node)
-    for i in range(ids.size):
+    total, squares = 0.0, 0.0
+    for i in range(first, ids.size):
         node = ids[i]
         exact = exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric, False)
+        if ranking.unit:
+            gap = _squared(exact, ranking.metric) / ranking.unit - distances[i]
+            total += gap
+            squares += gap * gap
         place = i
         while place > 0 and (distances[place - 1] > exact or (distances[place - 1] == exact and ids[place - 1] > node)):
             distances[place] = distances[place - 1]
@@ -539,3 +576,17 @@ def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64) -> None
             place -= 1
         distances[place] = exact
         ids[place] = node
+    ranked = ids.size - first
+    if not ranking.unit or ranked < k:
+        return np.float32(np.inf)
+    mean = total / ranked
+    deviation = np.sqrt(max(0.0, squares / ranked - mean * mean))
+    return np.float32(_squared(distances[k - 1], ranking.metric) / ranking.unit - mean + _DEVIATIONS * deviation)
+
+
+@fast_kernel
+def _squared(exact: float, metric: int) -> float:
+    """Squared L2 distance of a reported distance: no inner product."""
+    if metric == _L2:
+        return exact * exact
+    return 2 * exact if metric == _COSINE else exact

@@ -12,8 +12,12 @@ WalkCodes: TypeAlias = FourBitCodes | ScalarCodes
 
 
 def walk_codes(vectors: F32, metric: Metric, *, threads: int = 1) -> WalkCodes | None:
-    """The smallest codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do."""
-    for kind in (four_bit_quantization, scalar_quantization):
+    """The smallest codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
+
+    Inner products get one byte per dimension: they grow with the query, and so does the error of four bits.
+    """
+    four_bits = () if metric is Metric.INNER_PRODUCT else (four_bit_quantization,)
+    for kind in (*four_bits, scalar_quantization):
         codes: WalkCodes | None = kind.encode(vectors, threads=threads)
         if codes and preserves_neighbors(codes, vectors, metric):
             return codes
