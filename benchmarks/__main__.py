@@ -8,8 +8,9 @@ import sys
 from benchmarks import kernels
 
 LIST = """Benchmarks, each with its own --help:
-  python -m benchmarks.kernels        our graph beside diskannpy, svs and hnswlib, where they are installed
+  python -m benchmarks.kernels        our graph beside other libraries, where they are installed
   python -m benchmarks.build          materialising an index of a table, in the driver and on Spark
+  python -m benchmarks.walk_codes     walks by codes of one byte and of four bits per dimension
   python -m benchmarks.build_steps    where the time and the memory of a graph build go
   python -m benchmarks.refresh_cost   a refresh beside a rebuild
   python -m benchmarks.drift          recall over many refreshes

@@ -28,9 +28,11 @@ class Icepuffin:
         self.threads = spec["threads"]
         self.room = spec.get("insert", 0)
         # load the compiled kernels, which a process does once
-        rows = np.random.default_rng(0).standard_normal((4_096, 64)).astype(np.float32)
-        self.build(rows)
-        self.searcher.search(rows[:1], 1, search_list=10)
+        rng = np.random.default_rng(0)
+        for dims in (64, 256):  # graphs are walked by bytes, or by four bits
+            rows = rng.standard_normal((4_096, 8)) @ rng.standard_normal((8, dims))
+            self.build(rows.astype(np.float32))
+            self.searcher.search(self.vectors[:1], 1, search_list=10)
 
     def build(self, base: Any) -> None:
         """Timed as the build: rows in memory -> their order as nodes, graph, and codes that it is searched by.
@@ -58,6 +60,12 @@ class Icepuffin:
     def search_one(self, query: Any, k: int) -> Any:
         """The same for one query, on the calling thread."""
         return self.rows[self.searcher.search(query[None], k, search_list=self.search_list, threads=1)[0]]
+
+    def index_bytes(self) -> int:
+        """Bytes that a search reads: vectors, codes, links, and the rows' numbers."""
+        arrays = (self.vectors, self.graph.neighbors, self.graph.degrees, self.rows)
+        space = None if self.searcher.codes is None else self.searcher.codes.space
+        return sum(array.nbytes for array in arrays) + (space.codes.nbytes + space.norms.nbytes if space else 0)
 
     def start_insert(self, base: Any) -> None:
         """The graph that is inserted into, its vectors with room for those to come."""

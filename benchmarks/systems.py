@@ -5,13 +5,14 @@ imported unless the system is ours.
 """
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import more_systems
 
 
 class DiskAnn:
@@ -41,6 +42,9 @@ class DiskAnn:
 
     def set(self, value: int, threads: int) -> None:
         self.value, self.threads = value, threads
+
+    def index_bytes(self) -> int:
+        return more_systems.bytes_of_files(*(Path(self.spec["scratch"]) / name for name in ("a", "a.data")))
 
     def search(self, queries: Any, k: int) -> Any:
         return self.index.batch_search(queries, k, self.value, self.threads).identifiers - self.first
@@ -76,6 +80,11 @@ class Svs:
     def set(self, value: int, threads: int) -> None:
         self.index.search_window_size = value
         self.index.num_threads = threads
+
+    def index_bytes(self) -> int:
+        parts = [Path(self.spec["scratch"]) / part for part in ("config", "graph", "vectors")]
+        self.index.save(*map(str, parts))
+        return more_systems.bytes_of_files(*parts)
 
     def search(self, queries: Any, k: int) -> Any:
         return self.index.search(queries, k)[0]
@@ -117,6 +126,9 @@ class HnswLib:
         self.index.set_ef(value)
         self.index.set_num_threads(threads)
 
+    def index_bytes(self) -> int:
+        return int(self.index.index_file_size())
+
     def search(self, queries: Any, k: int) -> Any:
         return self.index.knn_query(queries, k)[0].astype(np.int64)
 
@@ -127,42 +139,48 @@ def _ours(spec: dict[str, Any]) -> Any:
     return Icepuffin(spec)
 
 
-SYSTEMS = {"icepuffin": _ours, "diskannpy": DiskAnn, "svs": Svs, "hnswlib": HnswLib}
+SYSTEMS = {"icepuffin": _ours, "diskannpy": DiskAnn, "svs": Svs, "hnswlib": HnswLib, **more_systems.SYSTEMS}
 
 
 def main(name: str, folder: Path) -> None:
-    """Build, then search at each width; the median of the calls of at least half a second. Then insert, as options say.
+    """Build, then search at each k and width; the median of the calls of at least half a second. Then insert.
 
     Inserts go into an index of all rows but the last `insert`, which are those that are inserted, in one call.
     """
     spec = json.loads((folder / "spec.json").read_text())
     base, queries = np.load(folder / "base.npy"), np.load(folder / "queries.npy")
     system: Any = SYSTEMS[name](spec)
+    if hasattr(system, "prepare"):
+        system.prepare(base)
+    before = _memory_mb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     begun = time.perf_counter()
     system.build(base)
     result: dict[str, Any] = {"seconds": time.perf_counter() - begun, "points": []}
-    result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result["peak_mb"] = _memory_mb("VmHWM") - before
     if hasattr(system, "after_build"):
         system.after_build()
+    result["bytes_per_vector"] = system.index_bytes() / len(base) if hasattr(system, "index_bytes") else None
     answers = {}
-    for width in spec["sweep"]:
+    for k, width in ((k, width) for k in spec["ks"] for width in spec["widths"] if width >= k):
         system.set(width, spec["threads"])
-        answers[str(width)] = np.asarray(system.search(queries, spec["k"]), np.int64)
+        answers[f"{k}_{width}"] = np.asarray(system.search(queries, k), np.int64)
         spent: list[float] = []
         while len(spent) < 3 or sum(spent) < 0.5:
-            spent.append(_timed(system, queries, spec["k"]))
+            spent.append(_timed(system, queries, k))
         system.set(width, 1)
-        alone = [_timed(system, query[None], spec["k"]) for query in queries]
-        middle, late = np.percentile(alone, (50, 99))
+        alone = [_timed(system, query[None], k) for query in queries[: spec["alone"]]]
+        middle, late = np.percentile(alone, (50, 99)) if alone else (np.nan, np.nan)
         result["points"].append(
             {
+                "k": k,
                 "width": width,
                 "qps": len(queries) / float(np.median(spent)),
                 "p50_us": middle * 1e6,
                 "p99_us": late * 1e6,
             }
         )
-    if spec["insert"]:
+    if spec["insert"] and hasattr(system, "insert"):
         base = np.load(folder / "base.npy")  # again: a system may have moved the rows
         first = len(base) - spec["insert"]
         system.start_insert(np.ascontiguousarray(base[:first]))
@@ -171,7 +189,7 @@ def main(name: str, folder: Path) -> None:
         system.insert(rows, first)
         result["insert_us"] = (time.perf_counter() - begun) / len(rows) * 1e6
         system.set(spec["L"], spec["threads"])
-        answers["inserted"] = np.asarray(system.search(queries, spec["k"]), np.int64)
+        answers["inserted"] = np.asarray(system.search(queries, spec["ks"][0]), np.int64)
     np.savez(folder / "answers.npz", **answers)
     (folder / "result.json").write_text(json.dumps(result))
 
@@ -180,6 +198,12 @@ def _timed(system: Any, queries: Any, k: int) -> float:
     begun = time.perf_counter()
     system.search(queries, k)
     return time.perf_counter() - begun
+
+
+def _memory_mb(field: str) -> float:
+    """A field of this process's /proc/self/status, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ the shape of YFCC-10M with its bags of tags (NeurIPS'23 Big ANN Benchmarks, the 
 
 `matches` are the medians of the rows that match. `recall` is recall@10 beside exact search over the rows that match.
 `per_second` is of whole queries, text of the condition included, in so many threads of one process; `one_thread` of
-one. No condition is evaluated twice: the cache of a reader holds 64, and the queries are many more.
+one. A condition that returns is evaluated again: the cache of a reader holds 64, and there are more.
 """
 
 import argparse

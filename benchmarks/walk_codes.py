@@ -1,0 +1,72 @@
+"""One graph, searched by codes of one byte per dimension and of four bits: recall, queries per second, distances.
+
+    python -m benchmarks.walk_codes --vectors X.npy [--parts 2] [--k 10 100] [--rounds 3] [--threads 2]
+
+Rows are split and joined as `benchmarks.kernels` does it. At each width both kinds of codes search in turn, as often as
+`--rounds` says; the median is printed. Needs 256 dimensions or more.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernels import joined_rows, recall_of
+from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.locality import locality_order, reorder
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.scalar_quantization import preserves_neighbors
+from icepuffin.ann_kernels.top_k import exact_top_k
+
+WIDTHS = (10, 20, 30, 50, 100, 200, 400)
+KINDS = {"bytes": scalar_quantization, "four bits": four_bit_quantization}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Build once, then time both."""
+    options = _options(arguments)
+    rows = joined_rows(np.load(options.vectors, mmap_mode="r"), options.parts)
+    order = np.random.default_rng(1).permutation(len(rows))
+    queries, base = (np.ascontiguousarray(rows[part], np.float32) for part in np.split(order, [options.queries]))
+    reorder(base, locality_order(base, threads=options.threads))
+    graph = vamana.build(base, Metric.L2, vamana.VamanaParams(), threads=options.threads)
+    searchers = {}
+    for kind, module in KINDS.items():
+        codes: Any = module.encode(base, threads=options.threads)
+        if codes is None:
+            raise SystemExit(f"there are no codes of {kind} for {base.shape[1]} dimensions")
+        print(f"{kind}: preserve the nearest neighbours: {preserves_neighbors(codes, base, Metric.L2)}")
+        searchers[kind] = Searcher(graph, base, Metric.L2, codes=codes)
+    print(f"{len(base)} x {base.shape[1]}, {options.threads} threads; k, width, kind: recall, QPS, distances per query")
+    for k in options.k:
+        true = exact_top_k(queries, base, k, Metric.L2)[1]
+        for width in (width for width in WIDTHS if width >= k):
+            spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            for _ in range(options.rounds + 1):
+                for kind, searcher in searchers.items():
+                    begun = time.perf_counter()
+                    searcher.search(queries, k, search_list=width, threads=options.threads)
+                    spent[kind].append(time.perf_counter() - begun)
+            for kind, searcher in searchers.items():
+                ids, _, stats = searcher.search(queries, k, search_list=width, threads=options.threads)
+                rate = len(queries) / float(np.median(spent[kind][1:]))
+                recall = recall_of(base, queries, ids, true)
+                print(f"{k:4} {width:4} {kind:10} {recall:.4f} {rate:8.0f} {stats.distances.mean():7.0f}", flush=True)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True, help="an .npy [rows, dims]")
+    parser.add_argument("--parts", type=int, default=1, help="rows that are joined to one vector [default: 1]")
+    parser.add_argument("--queries", type=int, default=1_000)
+    parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
