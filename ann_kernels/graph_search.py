@@ -497,13 +497,13 @@ def _search_rows(
                 break
             needed = beam.first // 2 + counted * beam.meeting // max(1, work[row, 2])  # were the share to stay
             width = min(beam.widest, max(min(needed, 2 * width), width + width // 8 + 1))
-        last, count = _collect(live, candidates[:size], 0, ranking.ranked, np.float32(np.inf), best, best_distances)
+        last, count = _collect(live, candidates[:size], 0, ranking.ranked, False, np.float32(0), best, best_distances)
         if ranking.vectors.size:
             reach = _rank_exactly(ranking, row, best[:count], best_distances, 0, ids.shape[1])
             if ranking.unit and count >= ids.shape[1]:
                 ranked = count
                 _, more = _collect(
-                    live, candidates[:size], last, best.size, reach, best[count:], best_distances[count:]
+                    live, candidates[:size], last, best.size, True, reach, best[count:], best_distances[count:]
                 )
                 count += more
                 _rank_exactly(ranking, row, best[:count], best_distances, ranked, ids.shape[1])
@@ -514,14 +514,17 @@ def _search_rows(
 
 @fast_kernel
 def _collect(
-    live: U64, keys: I64, first: int, most: int, reach: np.float32, ids: I32, distances: F64
+    live: U64, keys: I64, first: int, most: int, bounded: bool, reach: np.float32, ids: I32, distances: F64
 ) -> tuple[int, int]:
-    """Live nodes of some keys, from `first` on, and their distances, until there are `most` or one is out of reach.
+    """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach,
+    where that is `bounded`.
 
     Returns the place of the key after the last one, and the number of nodes.
     """
     count, place = 0, first
-    while place < keys.size and count < min(most, ids.size) and key_distance(keys[place]) <= reach:
+    while place < keys.size and count < min(most, ids.size):
+        if bounded and key_distance(keys[place]) > reach:
+            break
         node = key_node(keys[place])
         if has_row(live, node):
             ids[count] = node

@@ -38,6 +38,7 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ),
         }
     )
+    np.save(tmp_path / "logged.npy", rng.random((60, 16), dtype=np.float32))
     catalog.create_namespace("demo")
     table = catalog.create_table("demo.packages", rows.schema, properties={"format-version": "2"})
     table.append(rows)
