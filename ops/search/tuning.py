@@ -207,7 +207,7 @@ def choose_parameters(
         if record is not None and not filtered:
             point = choose_point(points_for(record.points, k), options.target_recall)
         if point is not None and record is not None:
-            choice = _choice_at_point(point, k)
+            choice = _choice_at_point(point, k, rerank=rerank)
             warnings += _out_of_reach(point, options.target_recall, record)
         else:
             choice = _choice_by_curves(model, k, options.target_recall, filtered=filtered)
@@ -269,8 +269,8 @@ def _out_of_reach(point: MeasuredPoint, target: float, record: TuningRecord) -> 
     return (f"no point that `icepuffin tune` measured is sure to reach recall {target:g}; {best}",)
 
 
-def _choice_at_point(point: MeasuredPoint, k: int) -> Choice:
-    if point.oversample == 1:
+def _choice_at_point(point: MeasuredPoint, k: int, *, rerank: bool) -> Choice:
+    if point.oversample == 1 and not rerank:
         search_list = point.search_list + longer_list(k, 1, point.k)
         return Choice(search_list, 1, point.probe_slack, point.recall)
     width = Width(point.search_list, point.oversample, point.recall, point.distances, point.k)
