@@ -14,9 +14,10 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I32, U16, AnyArray, Floats
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.distance_computers import CodeSpace, Space
+from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI, TILE_PANELS, TILE_ROWS, vnni_tile
 from icepuffin.ann_kernels.simd.codegen import LANES
-from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest, lowest_bit
+from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest
 
 FAR = np.int32(2**31 - 1)
 """The key of no column"""
@@ -121,7 +122,7 @@ def _select_smallest(values: I32, places: I32, keys: I32) -> None:
     for start in range(0, values.size, LANES):
         below = at_most(values, start, bound)
         while below:
-            place = start + lowest_bit(below)
+            place = start + trailing_zeros(below)
             below = below & (below - np.uint32(1))
             value = values[place]
             if value < keys[k - 1]:

@@ -80,19 +80,3 @@ def at_most(typing_context: Typing, values: Typing, start: Typing, bound: Typing
         return builder.zext(builder.bitcast(below, i16), i32)
 
     return types.uint32(values, types.intp, types.int32), generate
-
-
-def _plain_lowest_bit(mask: Any) -> int:
-    bits = int(mask)
-    return (bits & -bits).bit_length() - 1
-
-
-@with_fallback(_plain_lowest_bit)
-def lowest_bit(typing_context: Typing, mask: Typing) -> Code:
-    """lowest_bit(mask uint32) -> intp: place of the lowest bit that is set."""
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
-        count = llvm_function(builder, "llvm.cttz.i32", i32, i32, _I1)
-        return builder.zext(builder.call(count, [args[0], ir.Constant(_I1, 0)]), i64)
-
-    return types.intp(types.uint32), generate

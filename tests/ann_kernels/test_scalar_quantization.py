@@ -10,8 +10,9 @@ from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
 from icepuffin.ann_kernels.leaf_neighbors import nearest_by_blas, nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.reservoir import CandidatePairs, Reservoirs, offer_pairs
+from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
-from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest, lowest_bit
+from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest
 from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.naive import codes as naive
 from tests.naive import vectors as naive_vectors
@@ -29,7 +30,7 @@ def call_select(values, k):  # type: ignore[no-untyped-def]
     for start in range(0, values.size, 16):
         bits = at_most(values, start, bound)
         while bits:
-            matches.append(start + lowest_bit(bits))
+            matches.append(start + trailing_zeros(bits))
             bits = bits & (bits - np.uint32(1))
     return bound, matches
 
