@@ -98,9 +98,10 @@ def rounded(places: int) -> Callable[[SqlType], Rule]:
 
 
 def _round_float(value: float, places: int) -> float:
-    if not np.isfinite(value) or places > 400:  # more digits than a double has
-        return value
-    return float(Decimal(repr(value)).quantize(Decimal((0, (1,), -places)), rounding=ROUND_HALF_UP, context=_LONGEST))
+    if np.isfinite(value) and places <= 400:  # more digits than a double has
+        step = Decimal((0, (1,), -places))
+        value = float(Decimal(repr(value)).quantize(step, rounding=ROUND_HALF_UP, context=_LONGEST))
+    return value + 0.0  # Spark rounds as a decimal, and these have no minus zero
 
 
 _LONGEST = WIDE.copy()

@@ -227,6 +227,7 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
         ("pow(CAST('NaN' AS DOUBLE), 0)", 1.0, pa.float64()),
         ("floor(CAST('NaN' AS DOUBLE))", 0, pa.int64()),
         ("round(2.675D, 2)", 2.68, pa.float64()),
+        ("pow(round(-0.04D, 1), -1)", float("inf"), pa.float64()),
         ("round(m, 1)", Decimal("-2.6"), pa.decimal128(9, 1)),
         ("ln(-1)", None, pa.float64()),
         ("upper('straße')", "STRASSE", pa.string()),
