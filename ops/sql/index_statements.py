@@ -74,7 +74,7 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     definitions = list_definitions(table)
     columns: dict[str, list[Any]] = {
         name: [getattr(definition, name) for definition in definitions]
-        for name in ("name", "column", "method", "metric", "vectors")
+        for name in ("name", "column", "element_type", "method", "metric", "vectors")
     }
     columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]
     tagged = [tagged_version(table, definition.name) for definition in definitions]

@@ -102,8 +102,8 @@ def test_what_no_index_answers_needs_spark(session: SqlSession) -> None:
 def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
     (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
     assert isinstance(shown.pop("snapshot_id"), int)
-    of_definition = {"name": "e", "column": "embedding", "method": "diskann", "metric": "l2", "vectors": "f32"}
-    assert shown == {**of_definition, "versions": 1}
+    of_column = {"name": "e", "column": "embedding", "element_type": "column"}
+    assert shown == {**of_column, "method": "diskann", "metric": "l2", "vectors": "f32", "versions": 1}
     assert session.sql("DROP INDEX e ON db.t").rows["tag"].to_pylist() == ["ann_e"]
     assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
 
