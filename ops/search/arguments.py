@@ -69,7 +69,7 @@ def prepare_queries(
     """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
 
     With an `element_type` also bytes as the column has them: one value, several, or an Arrow column; of bits also
-    u8 [D / 8] or [Q, D / 8], packed as by `numpy.packbits`.
+    u8 [D / 8] or [Q, D / 8], packed as by `numpy.packbits`, and under hamming bool [D] or [Q, D].
 
     Raises QueryError.
     """
@@ -84,6 +84,8 @@ def prepare_queries(
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
         raise QueryError(f"the queries cannot be run: {error}") from error
+    if array.dtype.kind == "b" and metric is Metric.HAMMING:
+        array = array.astype(np.uint8)
     if array.dtype.kind not in "fiu":
         kind = {"U": "text", "S": "bytes", "b": "true or false", "M": "times"}.get(array.dtype.kind, "Python objects")
         raise QueryError(f"queries are {kind}, not numbers: an array [queries, dimensions], or Arrow lists")
@@ -108,7 +110,7 @@ def _column_of_bytes(queries: Any, element_type: str) -> pa.Array | pa.ChunkedAr
         return None
     if isinstance(queries, pa.Array | pa.ChunkedArray):
         return queries
-    if element_type == OF_BITS and isinstance(queries, np.ndarray) and queries.dtype == np.uint8:
+    if element_type == OF_BITS and isinstance(queries, np.ndarray) and queries.dtype == np.uint8 and queries.ndim <= 2:
         return pa.array([row.tobytes() for row in np.atleast_2d(queries)], pa.large_binary())
     values = [queries] if isinstance(queries, BYTES) else queries
     if isinstance(values, list | tuple) and values and all(isinstance(value, BYTES) for value in values):

@@ -279,13 +279,15 @@ def test_hamming_counts_bits_alone(table_factory: Callable[..., Table]) -> None:
         open_exact(table, "embedding", "hamming")
     exact = open_exact(table, "embedding", "hamming", element_type="bit", storage=STORAGE)
     first = [1.0, *[0.0] * 14, 1.0]
-    for query in (first, bytes([0x80, 0x01]), np.array([0x80, 0x01], np.uint8)):
+    for query in (first, np.array(first) > 0, bytes([0x80, 0x01]), np.array([0x80, 0x01], np.uint8)):
         assert exact.search(query, 2).rows["distance"].to_pylist() == [0, 14]
     assert exact.within(first, 14).rows["id"].to_pylist() == [0]
     assert exact.within(first, 14, inclusive=True).rows["id"].to_pylist() == [0, 1]
     for query in ([0.5] * 16, [-1.0] * 16):
         with pytest.raises(QueryError, match="under hamming a query is numbers that are 0 or 1, or their bits packed"):
             exact.search(query, 1)
+    with pytest.raises(QueryError, match="shape"):
+        exact.search(np.zeros((2, 1, 2), np.uint8), 1)
     with pytest.raises(QueryError, match=r"the query has 24 dimensions, the vectors of .* have 16"):
         exact.search(bytes(3), 1)
     no_index = SqlSession(lambda name: (table, STORAGE)).sql
