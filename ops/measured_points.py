@@ -7,6 +7,7 @@ of queries that need not be like the rows. Cost is a number of distances, which 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ TOLERANCE = 0.01
 """What the recall of other queries may miss a target by, as far as the queries that were measured can tell"""
 _ROUNDING = 1e-9
 _TARGETS = np.round(np.arange(0.5, 1.0, 0.0025), 4)
-"""Targets by which the points to keep are found"""
+"""Targets that the points to keep are for, beside those between the recalls that were measured"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +89,24 @@ def choose_point(points: Sequence[MeasuredPoint], target: float) -> MeasuredPoin
     return reaching[0].point
 
 
-def points_to_keep(points: Sequence[MeasuredPoint]) -> tuple[MeasuredPoint, ...]:
-    """The points that some target needs; without the others, each choice stays what it is."""
+def points_to_keep(points: Sequence[MeasuredPoint], targets: Iterable[float] = ()) -> tuple[MeasuredPoint, ...]:
+    """The points that some target needs: of `targets`, of a grid from .5 on, or at and between measured recalls."""
     kept: set[MeasuredPoint] = set()
     for k in (MEASURED_K, WIDE_K, WIDE_K + 1):
         fitting = points_for(points, k)
         if not fitting:
             continue
         kept |= {min(fitting, key=lambda point: point.distances), choose_point(fitting, math.inf) or fitting[0]}
-        for target in _TARGETS.tolist():
+        for target in {*_TARGETS.tolist(), *targets, *_measured_targets(fitting)}:
             for segment in _reaching(fitting, target)[:1]:
                 kept |= {segment.before, segment.after}
     return tuple(point for point in points if point in kept)
+
+
+def _measured_targets(points: Iterable[MeasuredPoint]) -> list[float]:
+    """The recalls that points assure, of those on the grid or over it, and one between each two."""
+    assured = sorted({point.assured for point in points if point.assured >= _TARGETS[0]})
+    return [*assured, *(sum(pair) / 2 for pair in pairwise(assured))]
 
 
 def front(points: Iterable[MeasuredPoint]) -> list[MeasuredPoint]:
@@ -154,4 +161,5 @@ def _between(before: MeasuredPoint, after: MeasuredPoint, target: float) -> Meas
         name: getattr(before, name) + share * (getattr(after, name) - getattr(before, name))
         for name in ("recall", "margin", "distances", "shards")
     }
-    return replace(after, search_list=math.ceil(math.exp(low + share * (high - low)) - _ROUNDING), **values)
+    width = math.ceil(math.exp(low + share * (high - low)) - _ROUNDING)
+    return after if width >= after.search_list else replace(after, search_list=width, **values)

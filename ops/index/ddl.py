@@ -22,7 +22,7 @@ from icepuffin.ops.index.definition import (
     resolve_field,
     resolve_filters,
 )
-from icepuffin.ops.index.tuning_record import forget_record
+from icepuffin.ops.index.tuning_record import PREFIX, forget_record
 
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
@@ -158,7 +158,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     Raises
     ------
     DefinitionError
-        The table has neither a definition nor a tag of that name.
+        The table has no definition, no tuning and no tag of that name.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     """
     require_table(table, "drop_index")
     reload_table(table)
-    keys = [key for key in table.properties if index_of_property(key) == name]
+    keys = [key for key in table.properties if index_of_property(key) == name or key == PREFIX + name]
     if not keys and not _droppable_tags(table, name):
         load_definition(table, name)
     if keys:
@@ -176,5 +176,5 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     dropped: list[str] = []
     while tags := _droppable_tags(table, name):  # a run that has not ended may publish a version meanwhile
         dropped += bindings.drop(table, *tags)
-    forget_record(table, name)
+    forget_record(table, name)  # one that was kept meanwhile
     return tuple(dropped)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 PREFIX = "ann.tuning."
 """Table properties that hold records: the index's name follows"""
 _RECORD_FORMAT = 1
+_DECIMALS = 5
+"""Decimals of a recall: those of a thousand queries for a hundred rows each"""
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 class TuningError(IcepuffinError):
@@ -62,6 +65,10 @@ class TuningRecord:
         version = f"index version {self.index_snapshot_id} of snapshot {self.base_snapshot_id}"
         return f"{self.queries:,} queries that `icepuffin tune` measured with {version} on {self.day}"
 
+    def as_kept(self) -> "TuningRecord":
+        """The record as readers have it: numbers are rounded."""
+        return TuningRecord.from_json(self.to_json())
+
     def to_json(self) -> str:
         """Compact: a table's properties are rewritten with each commit, and some catalogs limit their length."""
         return json.dumps(self.document(), separators=(",", ":"))
@@ -69,7 +76,9 @@ class TuningRecord:
     def document(self) -> dict[str, Any]:
         """The record as JSON has it."""
         rounded = (replace(point, distances=round(point.distances, 1)) for point in self.points)
-        points = [[None if math.isinf(value) else round(value, 4) for value in astuple(point)] for point in rounded]
+        points = [
+            [None if math.isinf(value) else round(value, _DECIMALS) for value in astuple(point)] for point in rounded
+        ]
         return {
             "format": _RECORD_FORMAT,
             "queries": self.queries,
@@ -92,11 +101,18 @@ class TuningRecord:
                 int(document["queries"]),
                 SnapshotId(int(document["index-snapshot-id"])),
                 SnapshotId(int(document["base-snapshot-id"])),
-                int(document["timestamp-ms"]),
+                _timestamp(document["timestamp-ms"]),
                 dict(document["identity"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TuningError(f"it is no record of tuning: {error!r}") from error
+
+
+def _timestamp(value: Any) -> int:
+    milliseconds = int(value)
+    if not 0 <= milliseconds < _YEAR_10000_MS:
+        raise ValueError(value)
+    return milliseconds
 
 
 def _point(row: list[Any]) -> MeasuredPoint:

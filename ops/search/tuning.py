@@ -239,10 +239,11 @@ def choose_parameters(
         rerank=rerank,
     )
     foreseen: Foresight | None = None
-    if point is not None and not explicit:
+    as_measured = not explicit and (rerank or not version.lean or choice is None or choice.oversample == 1)
+    if point is not None and as_measured:
         foreseen = _foreseen_by_point(point, k, source)
     elif not filtered:
-        foreseen = _foreseen(model, k, parameters, None if explicit else choice)
+        foreseen = _foreseen(model, k, parameters, choice if as_measured else None)
     return replace(parameters, foreseen=foreseen), tuple(warnings)
 
 

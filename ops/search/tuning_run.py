@@ -44,6 +44,8 @@ _SHARDS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0
 """Shards per query, on average, that probe slacks are measured for"""
 _LEAST_GAIN = 0.001
 """Gain of recall by the next width under which wider ones are not measured: what is missing lies in other shards"""
+_MOST_STEPS = 4
+"""Points that are measured for one target, each between two others"""
 _WHOLE = 0.9995
 """Recall from which wider lists are not measured"""
 
@@ -173,21 +175,17 @@ def tune(
     vectors = offered[np.linspace(0, len(offered) - 1, min(len(offered), MOST_QUERIES)).astype(np.int64)]
     ks = (MEASURED_K, WIDE_K) if trial.rows >= WIDE_K else (MEASURED_K,)
     run = _TuningRun(trial, vectors, progress)
-    points: list[MeasuredPoint] = []
-    outcomes: list[TunedTarget] = []
-    for k in ks:
-        measured, chosen = run.of_k(k, targets)
-        points += measured
-        outcomes += chosen
+    points = [point for k in ks for point in run.points(k, targets)]
     bound = trial.opened.bound
     record = TuningRecord(
-        points_to_keep(points),
+        points_to_keep(points, targets),
         len(vectors),
         bound.index_snapshot_id,
         bound.base_snapshot_id,
         time.time_ns() // 1_000_000,
         identity_of(trial.opened),
-    )
+    ).as_kept()
+    outcomes = [run.outcome(k, target, record) for k in ks for target in targets]
     if not dry_run:
         keep_record(table, name, record)
     return TuningReport(
@@ -206,33 +204,37 @@ def _warnings(outcomes: Iterable[TunedTarget], queries: int) -> list[str]:
 
 
 class _TuningRun:
-    """Measures one version with the same queries f64[Q, D], prepared."""
+    """Measures one version with the same queries f64[Q, D], prepared; each point once."""
 
     def __init__(self, trial: RecallTrial, vectors: F64, progress: StageProgress | None) -> None:
         self._trial = trial
         self._vectors = vectors
         self._progress = progress
+        self._truth: dict[int, GroundTruth] = {}
+        self._measured: dict[tuple[int, SearchParameters], MeasuredPoint] = {}
 
-    def of_k(self, k: int, targets: Sequence[float]) -> tuple[list[MeasuredPoint], list[TunedTarget]]:
-        """(points for k rows, choices for the targets)."""
+    def points(self, k: int, targets: Sequence[float]) -> list[MeasuredPoint]:
+        """Points for k rows: some of each probe slack, and what they lead to for each target."""
         self._show(f"exact {k} nearest", 0, 1)
-        truth = self._trial.ground_truth(self._vectors, k)
+        self._truth[k] = self._trial.ground_truth(self._vectors, k)
         self._show(f"exact {k} nearest", 1, 1)
-        points = self._grid(k, truth)
-        for target in targets:  # between two widths the recall was reckoned: there it is measured, too
-            chosen = choose_point(points_for(points, k), target)
-            if chosen is not None and chosen not in points:
-                points.append(self._measure(k, _parameters_at(chosen), truth))
-        outcomes = []
+        points = self._grid(k)
         for target in targets:
-            tuned = choose_point(points_for(points, k), target)
-            if tuned is not None:
-                options = SearchOptions(target_recall=target)
-                own, _ = choose_parameters(self._trial.version, k, options, filtered=False)
-                outcomes.append(TunedTarget(k, target, self._measure(k, own, truth), tuned))
-        return points, outcomes
+            for _ in range(_MOST_STEPS):  # between two widths recall is reckoned: there it is measured, too
+                chosen = choose_point(points_for(points, k), target)
+                if chosen is None or chosen in points:
+                    break
+                points.append(self._measure(k, _parameters_at(chosen)))
+        return points
 
-    def _grid(self, k: int, truth: GroundTruth) -> list[MeasuredPoint]:
+    def outcome(self, k: int, target: float, record: TuningRecord) -> TunedTarget:
+        """What the queries get by what a reader chooses for a target, without and with the record."""
+        version, options = self._trial.version, SearchOptions(target_recall=target)
+        by_curves, _ = choose_parameters(version, k, options, filtered=False)
+        tuned, _ = choose_parameters(version, k, options, filtered=False, record=record)
+        return TunedTarget(k, target, self._measure(k, by_curves), self._measure(k, tuned))
+
+    def _grid(self, k: int) -> list[MeasuredPoint]:
         """The points of each probe slack, by width, up to the one from which wider lists find nothing more."""
         slacks, widths = self._trial.slacks(self._vectors, _SHARDS), self._widths(k)
         points: list[MeasuredPoint] = []
@@ -240,7 +242,7 @@ class _TuningRun:
             before: MeasuredPoint | None = None
             for place, (search_list, oversample) in enumerate(widths):
                 self._show(f"recall@{k}", number * len(widths) + place, len(slacks) * len(widths))
-                point = self._measure(k, SearchParameters(search_list, oversample, None, slack), truth)
+                point = self._measure(k, SearchParameters(search_list, oversample, None, slack))
                 points.append(point)
                 gain = math.inf if before is None or math.isinf(slack) else point.recall - before.recall
                 if point.recall >= _WHOLE or gain < _LEAST_GAIN:
@@ -256,8 +258,14 @@ class _TuningRun:
             return [(width, 1) for width in _WIDTHS[k]]
         return [(max(version.search_list, 2 * k * oversample), oversample) for oversample in _OVERSAMPLES[k]]
 
-    def _measure(self, k: int, parameters: SearchParameters, truth: GroundTruth) -> MeasuredPoint:
-        return self._trial.measure(self._vectors, k, parameters, truth)
+    def _measure(self, k: int, parameters: SearchParameters) -> MeasuredPoint:
+        searched = SearchParameters(
+            parameters.search_list, parameters.oversample, parameters.shards, parameters.probe_slack
+        )
+        key = k, searched
+        if key not in self._measured:
+            self._measured[key] = self._trial.measure(self._vectors, k, searched, self._truth[k])
+        return self._measured[key]
 
     def _show(self, label: str, done: int, total: int) -> None:
         if self._progress is not None:

@@ -70,15 +70,27 @@ def test_the_points_that_are_kept_choose_as_all_do() -> None:
     many = [
         point(width, 1 - (1 - 0.02 * rank) * 8 / width, (3 + rank) * (40 + width), slack=slack, k=k)
         for rank, slack in enumerate((0.0, 0.1, 0.2, math.inf))
-        for width in (10, 16, 25, 40, 64, 100, 160, 250)
+        for width in (10, 16, 25, 40, 64, 100, 160, 250, 2_000, 8_000, 20_000)
         for k in (10, 100)
     ]
     rng.shuffle(many)  # type: ignore[arg-type]
     kept = points_to_keep(many)
     assert len(kept) < len(many) / 2
     for k in (10, 50, 100, 200):
-        for target in (0.3, 0.6, 0.9, 0.95, 0.99, 1.0):
+        for target in (0.3, 0.6, 0.9, 0.95, 0.99, 0.9984, 0.9993, 1.0):
             assert choose_point(points_for(kept, k), target) == choose_point(points_for(many, k), target)
+
+
+def test_a_target_of_the_callers_is_kept_as_it_is() -> None:
+    """One that lies between all others, where another series is the cheapest."""
+    flat = (point(10, 0.0, 90), point(1_000, 0.4, 100))
+    steep = (point(10, 0.3, 94, slack=0.1), point(40, 0.301, 95, slack=0.1))
+    chosen = choose_point((*flat, *steep), 0.3005)
+    assert chosen is not None
+    assert chosen.probe_slack == 0.1
+    assert not set(steep) & set(points_to_keep((*flat, *steep)))
+    kept = points_to_keep((*flat, *steep), [0.3005])
+    assert choose_point(kept, 0.3005) == choose_point((*flat, *steep), 0.3005)
 
 
 def test_a_front_has_no_point_that_another_beats() -> None:

@@ -1,9 +1,10 @@
 """A target recall for queries that are not like the rows: measured by some of them, met for others."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,16 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.index import IndexDefinition, create_index, drop_index, tuning_record
+from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, ddl, drop_index, tuning_record
 from icepuffin.ops.index.tuning_record import PREFIX, TuningError, TuningRecord, find_record, forget_record, keep_record
+from icepuffin.ops.measured_points import MeasuredPoint
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.recall_curve import ShardCentroids, Width
 from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search, open_index, tuning_run
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.tuning import RecallModel, SearchOptions, SearchParameters, choose_parameters
 from icepuffin.ops.search.tuning_run import TuningReport, tune
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries, vectors_of
@@ -122,6 +126,17 @@ def test_what_tuning_foresees_happens(tuned: Table) -> None:
     assert not result.warnings
 
 
+def test_a_report_has_what_readers_get_from_then_on(tuned: Table, report: TuningReport) -> None:
+    reader = open_index(tuned, SHARDED, storage=STORAGE)
+    assert find_record(tuned, "e") == report.record
+    for choice in report.targets:
+        result = reader.search(MEASURED, choice.k, target_recall=choice.target, columns=[])
+        assert result.profile.parameters is not None
+        assert result.profile.parameters.search_list == choice.tuned.search_list
+        assert result.profile.parameters.probe_slack == choice.tuned.probe_slack
+        assert result.profile.distances / 300 == pytest.approx(choice.tuned.distances)
+
+
 def test_under_a_condition_and_by_hand_all_is_as_without_tuning(table: Table, report: TuningReport) -> None:
     options: tuple[dict[str, Any], ...] = (
         {"target_recall": 0.9, "where": "id >= 5"}, {"search_list": 30}, {"target_recall": 0.9, "search_list": 77},
@@ -215,6 +230,36 @@ def test_a_lean_index_is_tuned_by_its_candidates(own_table: Table) -> None:
     assert cheap is not None
     assert dear is not None
     assert cheap.oversample < dear.oversample
+    unranked = reader.search(queries(1), target_recall=0.99, rerank=False).profile.parameters
+    assert unranked is not None
+    assert unranked.foreseen is None  # nobody measured candidates that are not ranked
+
+
+def test_as_many_candidates_are_ranked_as_were_measured() -> None:
+    """Of a lean index, for fewer rows than were measured: by the record as by the index's own curve."""
+
+    @dataclass(frozen=True)
+    class Lean:
+        recall_model: RecallModel
+        search_list: int = 100
+        exact: bool = False
+        lean: bool = True
+        column_is_double: bool = False
+
+    centroids = ShardCentroids(np.zeros(1, np.int64), np.zeros((1, 2), np.float32), np.zeros(1, np.int64), Metric.L2)
+    curve = (Width(100, 1, 0.93, 500.0), Width(100, 3, 0.99, 500.0))
+    version = Lean(RecallModel(centroids, 1, curve, ()))
+    points = tuple(
+        MeasuredPoint(10, *(*astuple(width)[:2], math.inf, width.recall, 0.0, 500.0, 1.0)) for width in curve
+    )
+    record = TuningRecord(points, 500, SnapshotId(1), SnapshotId(1), 0, {})
+    for k in (1, 3, 10, 40):
+        for target in (0.9, 0.98):
+            options = SearchOptions(target_recall=target)
+            by_curve, _ = choose_parameters(version, k, options, filtered=False)
+            by_record, _ = choose_parameters(version, k, options, filtered=False, record=record)
+            assert by_record.oversample == by_curve.oversample
+            assert by_record.search_list == by_curve.search_list
 
 
 def test_tuning_outlives_a_refresh_and_not_a_drop(own_table: Table) -> None:
@@ -233,6 +278,28 @@ def test_tuning_outlives_a_refresh_and_not_a_drop(own_table: Table) -> None:
     assert PROPERTY not in own_table.refresh().properties
 
 
+def test_tuning_is_dropped_with_the_definition_and_without_it(
+    own_table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drop that fails half-way leaves no record that stands alone; one that does is dropped by its name."""
+    tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
+
+    def fails(*_: object) -> None:
+        raise TuningError("no commit succeeds")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ddl.bindings, "drop", fails)
+        with pytest.raises(TuningError, match="no commit succeeds"):
+            drop_index(own_table, "e")
+    assert PROPERTY not in own_table.refresh().properties
+    drop_index(own_table, "e")
+    own_table.transaction().set_properties({PROPERTY: "{}"}).commit_transaction()
+    drop_index(own_table, "e")
+    assert PROPERTY not in own_table.refresh().properties
+    with pytest.raises(DefinitionError):
+        drop_index(own_table, "e")
+
+
 def test_tuning_of_another_definition_is_not_used_and_that_is_reported(own_table: Table) -> None:
     tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE)
     changed = replace(SHARDED, shards=2, max_degree=16)
@@ -248,6 +315,9 @@ def test_tuning_of_another_definition_is_not_used_and_that_is_reported(own_table
     own_table.transaction().set_properties({PROPERTY: "{}"}).commit_transaction()
     (warning,) = open_index(own_table, changed, storage=STORAGE).search(queries(1), target_recall=0.9).warnings
     assert f"table property {PROPERTY} is not used: it is no record of tuning" in warning
+    kept = tune(own_table, MEASURED[:60], "e", targets=[0.9], storage=STORAGE).record.document()
+    with pytest.raises(TuningError, match="it is no record of tuning"):
+        TuningRecord.from_json(json.dumps({**kept, "timestamp-ms": 10**18}))
     later = {"format": 2}
     own_table.transaction().set_properties({PROPERTY: json.dumps(later)}).commit_transaction()
     with pytest.raises(TuningError, match="it has format 2, and this release reads 1"):
