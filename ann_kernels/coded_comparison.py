@@ -82,13 +82,11 @@ class CodedVectors:
         """Errors of the codes."""
         return self.earlier_errors or CodeErrors.of(self.codes, self.vectors, threads=self.threads)
 
-    def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
-        """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.
-
-        `query` f64[D] prepared; `live`: the rows to compare.
-        """
+    @cached_property
+    def table(self) -> "CodeTable":
+        """The codes, as kernels take them. The first use finds the errors."""
         space, errors = self.codes.space, self.errors
-        coded = _CodeTable(
+        return CodeTable(
             read_only(space.codes),
             read_only(space.norms),
             read_only(self.codes.offset),
@@ -96,10 +94,16 @@ class CodedVectors:
             read_only(errors.steps),
             errors.step,
         )
-        return _nearest(coded, read_only(self.vectors), read_only(query), metric.code, read_only(live.words), k)
+
+    def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
+        """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.
+
+        `query` f64[D] prepared; `live`: the rows to compare.
+        """
+        return _nearest(self.table, read_only(self.vectors), read_only(query), metric.code, read_only(live.words), k)
 
 
-class _CodeTable(NamedTuple):
+class CodeTable(NamedTuple):
     """N vectors by their codes."""
 
     codes: U8
@@ -114,7 +118,7 @@ class _CodeTable(NamedTuple):
     step: float
 
 
-class _CodedQuery(NamedTuple):
+class CodedQuery(NamedTuple):
     """One query by its code int8[P], which it lacks: numba counts references to arrays at each access."""
 
     inner: bool
@@ -160,7 +164,7 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
 
 
 @kernel
-def _coded_query(query: F64, coded: _CodeTable, inner: bool, code: I8) -> _CodedQuery:
+def coded_query(query: F64, coded: CodeTable, inner: bool, code: I8) -> CodedQuery:
     """A query f64[D] by its code (under inner product, that of the query without the offset), filled into int8[P]."""
     offset = coded.offset
     widest, length, shift, product = 0.0, 0.0, 0.0, 0.0
@@ -183,7 +187,7 @@ def _coded_query(query: F64, coded: _CodeTable, inner: bool, code: I8) -> _Coded
     rounding = ROUNDING + query.size * _STEP
     length, shift = np.sqrt(length), np.sqrt(shift)
     error = np.sqrt(total) * (1 + rounding) + rounding * (length + shift)
-    return _CodedQuery(
+    return CodedQuery(
         inner,
         scale * scale * norm,
         coded.scale * coded.scale,
@@ -198,8 +202,8 @@ def _coded_query(query: F64, coded: _CodeTable, inner: bool, code: I8) -> _Coded
 
 
 @inline_kernel
-def _bounds(query: _CodedQuery, product: Any, squares: Any, steps: Any) -> tuple[float, float]:
-    """A lower and an upper bound of the distance of a row, in the units of `_bound`.
+def distance_bounds(query: CodedQuery, product: Any, squares: Any, steps: Any) -> tuple[float, float]:
+    """A lower and an upper bound of the distance of a row, in the units of `bound_reached`.
 
     By the product of the codes, the sum of the row's squared codes, and its error in steps.
     """
@@ -220,7 +224,7 @@ def _bounds(query: _CodedQuery, product: Any, squares: Any, steps: Any) -> tuple
 
 
 @inline_kernel
-def _bound(distance: float, metric: int) -> np.float32:
+def bound_reached(distance: float, metric: int) -> np.float32:
     """The largest lower bound that a row at a reported distance can have, rounding included."""
     if metric in (_COSINE, _HAMMING):
         distance = np.sqrt(2 * distance if metric == _COSINE else distance)
@@ -229,7 +233,7 @@ def _bound(distance: float, metric: int) -> np.float32:
 
 @kernel
 def _may_be_near(
-    codes: U8, norms: I32, errors: U8, query: _CodedQuery, code: I8, words: U64, k: int, rows: I32, least: F32
+    codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, words: U64, k: int, rows: I32, least: F32
 ) -> int:
     """The rows of a bitmap that may be among the k nearest, into int32[n], with lower bounds of their distances f32[n].
 
@@ -250,7 +254,7 @@ def _may_be_near(
                 prefetch(errors, following)
             row = np.intp(places[place])
             product = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
-            low, high = _bounds(query, product, norms[row], errors[row])
+            low, high = distance_bounds(query, product, norms[row], errors[row])
             if np.float32(low) <= limit:
                 rows[count], least[count] = row, low
                 key = sort_key(np.float32(high + _SLACK * abs(high)), np.int32(count))
@@ -268,7 +272,7 @@ def _may_be_near(
 
 
 @kernel
-def _nearest(coded: _CodeTable, vectors: F32, query: F64, metric: int, words: U64, k: int) -> tuple[I64, F64]:
+def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, words: U64, k: int) -> tuple[I64, F64]:
     """The rows of a bitmap that are no farther than the k-th nearest, and their distances."""
     total = 0
     for word in words:
@@ -278,16 +282,16 @@ def _nearest(coded: _CodeTable, vectors: F32, query: F64, metric: int, words: U6
         return np.empty(0, np.int64), np.empty(0)
     rows, least = np.empty(total, np.int32), np.empty(total, np.float32)
     code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
-    own = _coded_query(query, coded, metric == _INNER_PRODUCT, code)
+    own = coded_query(query, coded, metric == _INNER_PRODUCT, code)
     count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, words, k, rows, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for place in range(count):
         if place + _ROWS_AHEAD < count:
             prefetch_row(vectors, rows[place + _ROWS_AHEAD])
         distances[place] = np.inf
-        if least[place] <= _bound(best[k - 1], metric):
+        if least[place] <= bound_reached(best[k - 1], metric):
             distances[place] = exact_distance(vectors, rows[place], query, metric, False)
-            _keep_smallest(distances[place], best)
+            keep_smallest(distances[place], best)
     nodes, kept = np.empty(count, np.int64), 0
     for place in range(count):
         if distances[place] <= best[k - 1]:
@@ -297,7 +301,7 @@ def _nearest(coded: _CodeTable, vectors: F32, query: F64, metric: int, words: U6
 
 
 @kernel
-def _keep_smallest(value: float, best: F64) -> None:
+def keep_smallest(value: float, best: F64) -> None:
     """Put a number among the smallest so far, f64[k] ascending."""
     place = best.size - 1
     if value >= best[place]:

@@ -252,6 +252,11 @@ class Searcher:
         return self._coded is not None
 
     @property
+    def coded(self) -> CodedVectors | None:
+        """The vectors with their codes of one byte, by which they are compared; None where there are none."""
+        return self._coded
+
+    @property
     def code_errors(self) -> CodeErrors | None:
         """The errors of codes of one byte; None where there are none. The first call reads all vectors."""
         return None if self._coded is None else self._coded.errors

@@ -9,9 +9,9 @@ from icepuffin.ann_kernels.coded_comparison import (
     UNBOUNDED,
     CodedVectors,
     CodeErrors,
-    _bounds,
-    _coded_query,
-    _CodeTable,
+    CodeTable,
+    coded_query,
+    distance_bounds,
 )
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.errors import KernelError
@@ -62,13 +62,13 @@ def test_no_row_is_nearer_or_farther_than_its_bounds(metric: Metric, make) -> No
     errors = CodeErrors.of(codes, vectors)
     assert 0 < (errors.steps == UNBOUNDED).mean() < 0.01
     space, inner = codes.space, metric is Metric.INNER_PRODUCT
-    coded = _CodeTable(space.codes, space.norms, codes.offset, codes.scale, errors.steps, errors.step)
+    coded = CodeTable(space.codes, space.norms, codes.offset, codes.scale, errors.steps, errors.step)
     for query in queries.astype(np.float64):
         code = np.zeros(codes.row_bytes, np.int8)
-        own = _coded_query(query, coded, inner, code)
+        own = coded_query(query, coded, inner, code)
         products = space.codes.reshape(COUNT, -1).astype(np.int64) @ code
         pairs = zip(products.tolist(), space.norms.tolist(), errors.steps.tolist(), strict=True)
-        least, most = np.array([_bounds(own, *of_row) for of_row in pairs]).T
+        least, most = np.array([distance_bounds(own, *of_row) for of_row in pairs]).T
         gaps = vectors.astype(np.float64) - query
         true = -(vectors.astype(np.float64) @ query) if inner else np.linalg.norm(gaps, axis=1)
         assert (least <= true).all()
