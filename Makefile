@@ -5,7 +5,7 @@ help:
 	@echo "make lint    lint, types and import rules alone"
 	@echo "make setup   the environment alone"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
-	@echo "make mutants MODULE=ops/confidence.py    which changes of a module its tests do not notice; SAMPLE=50 draws some"
+	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50"
 	@echo "make fuzz SECONDS=600                    random bytes for every parser of Puffin files"
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
 	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"

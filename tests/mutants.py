@@ -1,8 +1,8 @@
-"""Mutation score of one module: `make mutants MODULE=ops/confidence.py`, with TESTS, SAMPLE and SEED as below.
+"""Mutation score of a module, or of a folder's: `make mutants MODULE=ops/catalog SAMPLE=100`, with TESTS and SEED, too.
 
-Cosmic Ray changes one operator, number or branch at a time, in a copy of the tree. The module's own tests run in forks
-of a process that has imported what they use, up to the first that fails. A mutant that no test notices survives; each
-is printed as a diff. Exits with 1 where any survived.
+Cosmic Ray changes one operator, number or branch at a time, in a copy of the tree. The tests of the module, or those of
+the folder's name under `tests`, run in forks of a process that has imported what they use, up to the first that fails.
+A mutant that no test notices survives; each is printed as a diff. Exits with 1 where any survived.
 
 Operators of `|` are left alone: nearly all of them stand in annotations, where they fail at import. So are the flags of
 `@dataclass`, which change no result.
@@ -30,7 +30,7 @@ from cosmic_ray.work_item import MutationSpec
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("ann_kernels", "assets", "ops", "orchestration", "puffin")
-_FIRST_LIMIT = 600.0
+_FIRST_LIMIT = 1_800.0
 """Seconds for the run without a mutant; it sets the limit of the others"""
 
 
@@ -53,22 +53,29 @@ class TestRuns:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("module", type=Path, help="a source file, as ops/catalog/bindings.py")
-    parser.add_argument("--tests", default="", help="test files or folders [default: all that import the module]")
+    parser.add_argument("module", type=Path, help="a source file or a folder, as ops/catalog/bindings.py")
+    parser.add_argument("--tests", default="", help="test files or folders [default: those of the module]")
     parser.add_argument("--sample", type=int, default=0, help="how many mutants, drawn at random [default: all]")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="seed of the draw")
     parser.add_argument("--python", default=str(REPOSITORY / ".venv" / "bin" / "python"), help="runs the tests")
     arguments = parser.parse_args()
-    if not (REPOSITORY / arguments.module).is_file():
-        parser.error(f"{arguments.module} is no file of {REPOSITORY}")
+    modules = modules_of(arguments.module)
+    if not modules:
+        parser.error(f"{arguments.module} has no module in {REPOSITORY}")
     tests = arguments.tests.split() or own_tests(arguments.module)
     if not tests:
-        parser.error(f"no test imports {dotted(arguments.module)}: name tests with --tests")
+        parser.error(f"{arguments.module} has no tests of its own: name tests with --tests")
     print(f"{arguments.module}, seed {arguments.seed}, tests: {' '.join(tests)}")
     copy = copied_tree(REPOSITORY / ".cache" / "mutants" / arguments.module.with_suffix(""))
-    mutants = draw(copy, arguments.module, arguments.sample, arguments.seed)
-    with warm_tests(arguments.python, copy, arguments.module, tests) as runs:
+    mutants = draw(copy, modules, arguments.sample, arguments.seed)
+    with warm_tests(arguments.python, copy, modules, tests) as runs:
         return measure(runs, copy, arguments.module, mutants)
+
+
+def modules_of(path: Path) -> list[Path]:
+    """The module, or the modules of a folder but for what only names others."""
+    files = [REPOSITORY / path] if path.suffix else sorted((REPOSITORY / path).rglob("*.py"))
+    return [file.relative_to(REPOSITORY) for file in files if file.is_file() and file.name != "__init__.py"]
 
 
 def dotted(module: Path) -> str:
@@ -76,7 +83,9 @@ def dotted(module: Path) -> str:
 
 
 def own_tests(module: Path) -> list[str]:
-    """Test files that import the module by its name."""
+    """Test files that import the module by its name; of a folder, those of its name."""
+    if not module.suffix:
+        return [str(folder) for folder in [Path("tests") / module] if (REPOSITORY / folder).is_dir()]
     package, _, name = dotted(module).rpartition(".")
     imports = re.compile(
         rf"^\s*(from {re.escape(dotted(module))} import|import {re.escape(dotted(module))}\b"
@@ -103,8 +112,9 @@ def copied_tree(folder: Path) -> Path:
 
 
 @contextmanager
-def warm_tests(python: str, copy: Path, module: Path, tests: list[str]) -> Iterator[TestRuns]:
+def warm_tests(python: str, copy: Path, modules: list[Path], tests: list[str]) -> Iterator[TestRuns]:
     """The tests of the copy. Ends the process if they import another module than the copy's."""
+    module = modules[0]
     # no bytecode: Python compares a file's second and size, and two changes may have both
     environment = {**os.environ, "PYTHONPATH": str(copy / "namespace"), "PYTHONDONTWRITEBYTECODE": "1"}
     imported = [python, "-c", f"import {dotted(module)} as module; print(module.__file__)"]
@@ -112,54 +122,57 @@ def warm_tests(python: str, copy: Path, module: Path, tests: list[str]) -> Itera
     if not Path(where.strip()).resolve().is_relative_to(copy):
         sys.exit(f"{module} is imported from {where.strip()}, and not from the copy in {copy}")
     options = ["--basetemp", str(copy / "temporary"), "-m", "not jvm and not services"]
-    command = [python, "-m", "tests.warm_process", dotted(module), *options, *tests]
+    command = [python, "-m", "tests.warm_process", ",".join(map(dotted, modules)), *options, *tests]
     with subprocess.Popen(
         command, cwd=copy, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         yield TestRuns(process)
 
 
-def draw(copy: Path, module: Path, sample: int, seed: int) -> list[MutationSpec]:
-    """All mutants of the module, or some at random, by their places."""
+def draw(copy: Path, modules: list[Path], sample: int, seed: int) -> list[MutationSpec]:
+    """All mutants of the modules, or some at random, by their places."""
     with use_db(":memory:") as database:
-        init([copy / module], database, {})
+        init([copy / module for module in modules], database, {})
         mutants = [item.mutations[0] for item in database.work_items]
-    mutants.sort(key=lambda mutant: (mutant.start_pos, mutant.operator_name))
-    lines = (copy / module).read_text().splitlines()
+    mutants.sort(key=lambda mutant: (mutant.module_path, mutant.start_pos, mutant.operator_name))
+    lines = {copy / module: (copy / module).read_text().splitlines() for module in modules}
     useful = [
         mutant
         for mutant in mutants
         if "BitOr" not in mutant.operator_name.split("_")[:2]
-        and not lines[mutant.start_pos[0] - 1].startswith("@dataclass")
+        and not lines[mutant.module_path][mutant.start_pos[0] - 1].startswith("@dataclass")
     ]
     return useful if not sample else random.Random(seed).sample(useful, min(sample, len(useful)))
 
 
-def measure(runs: TestRuns, copy: Path, module: Path, mutants: list[MutationSpec]) -> int:
+def measure(runs: TestRuns, copy: Path, measured: Path, mutants: list[MutationSpec]) -> int:
     """Print the survivors and the score. Returns the exit code."""
     baseline = runs.run(_FIRST_LIMIT)
     if not baseline["passed"]:
         sys.exit(f"the tests fail without a mutant:\n{(copy / 'tests.log').read_text()[-4_000:]}")
     print(f"the tests take {baseline['seconds']:.1f} s; {len(mutants)} mutants", flush=True)
-    source = (copy / module).read_text()
     tried = survivors = ended = 0
-    for mutant in sorted(mutants, key=lambda mutant: mutant.start_pos):
+    for mutant in sorted(mutants, key=lambda mutant: (mutant.module_path, mutant.start_pos)):
+        file = Path(mutant.module_path)
+        source = file.read_text()
         operator = get_operator(mutant.operator_name)(**mutant.operator_args)
         changed = mutate_code(source, operator, mutant.occurrence)
         if not compiles(changed):
             continue
         tried += 1
-        (copy / module).write_text(changed)
+        file.write_text(changed)
         answer = runs.run(3 * baseline["seconds"] + 10)
+        file.write_text(source)
         ended += "ended" in answer
         if answer["passed"]:
             survivors += 1
-            lines = source.splitlines(), changed.splitlines()
-            print("\n".join(difflib.unified_diff(*lines, str(module), str(module), lineterm="")), flush=True)
+            name = str(file.relative_to(copy))
+            diff = difflib.unified_diff(source.splitlines(), changed.splitlines(), name, name, lineterm="")
+            print("\n".join(diff), f"{answer.get('tests', 'all')} tests ran", "", sep="\n", flush=True)
     if ended:
         print(f"{ended} crashed the tests or took more than three times as long")
     noticed = tried - survivors
-    print(f"{module}: {noticed} of {tried} mutants were noticed ({noticed / max(1, tried):.1%})")
+    print(f"{measured}: {noticed} of {tried} mutants were noticed ({noticed / max(1, tried):.1%})")
     return bool(survivors)
 
 

@@ -1,17 +1,19 @@
-"""Runs of tests in forks of one process that has collected them: `python -m tests.warm_process MODULE TESTS...`
+"""Runs of tests in forks of one process that has collected them: `python -m tests.warm_process MODULES TESTS...`
 
-For `tests/mutants.py`, which changes the module between two runs. Each line of standard input is a time limit in
-seconds, and starts a run; the first is of the module as it is. The answer is a line of JSON: {"passed": ...,
-"seconds": ...}, with "ended" where the run crashed or took too long. What tests print goes to `tests.log`.
+For `tests/mutants.py`, which changes one of the modules (a,b,c) between two runs. Each line of standard input is a time
+limit in seconds, and starts a run; the first is of the modules as they are. The answer is a line of JSON: {"passed":
+..., "seconds": ...}, with "ended" where the run crashed or took too long. What tests print goes to `tests.log`.
 
-Where functions have changed, a fork has their new code put in place, and runs the tests that call them; the test that
-failed last comes first. Where anything else has changed, a fork imports our modules again, and runs all tests.
+Where functions have changed, a fork has their new code put in place, and runs the tests that call them: first those
+that failed lately, then the short ones. Where anything else has changed, a fork imports our modules again, and runs all
+tests.
 """
 
 import ast
 import builtins
 import contextlib
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -22,6 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -33,90 +36,122 @@ _LEAVES = ("icepuffin.ann_kernels", "icepuffin.puffin")
 """Packages that import no other package of ours: they stay imported, but for the one that is changed"""
 _CALLS = "_calls_of_the_changed_module"
 """Name of the built-in set of the functions that were called, in the first run"""
+_Functions = dict[str, list[FunctionType]]
+"""Functions that exist, by their qualified names"""
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module that may be changed, as it was at first."""
+
+    name: str
+    file: Path
+    source: str
+    functions: _Functions
+    is_compiled: bool
+    """Whether it has kernels, into which no code can be put"""
+
+    @classmethod
+    def of(cls, name: str) -> "_Module":
+        loaded = importlib.import_module(name)
+        file = Path(str(loaded.__file__))
+        is_compiled = any(hasattr(value, "py_func") for value in vars(loaded).values())
+        return cls(name, file, file.read_text(), _functions(str(file)), is_compiled)
+
+    def put(self, codes: dict[str, CodeType]) -> None:
+        """Give functions other code."""
+        for name, code in codes.items():
+            for function in self.functions.get(name, ()):
+                function.__code__ = code
 
 
 class WarmTests:
     """A plugin of pytest: in place of one run of the collected tests, many, each in a fork."""
 
-    def __init__(self, module: str, arguments: list[str], answers: Any) -> None:
-        self._module = module
+    def __init__(self, modules: list[str], arguments: list[str], answers: Any) -> None:
+        self._names = modules
         self._arguments = arguments
         self._answers = answers
         self._calls: dict[str, list[str]] = {}
-        """Functions of the module that each test calls, by the id of the test"""
+        """Functions of the modules that each test calls, as `module:name`, by the id of the test"""
+        self._seconds: dict[str, float] = {}
+        """Time that each test took, by its id"""
         self._failures: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         gc.unfreeze()  # what is frozen is not among the objects that are looked through
-        loaded = sys.modules[self._module]
-        file = Path(str(loaded.__file__))
-        source = file.read_text()
-        is_compiled = any(hasattr(value, "py_func") for value in vars(loaded).values())
-        functions = _functions(str(file))
+        modules = [_Module.of(name) for name in self._names]
         session.items.sort(key=lambda test: test.nodeid)  # a fixed order
         for line in sys.stdin:
             begun = time.monotonic()
-            changed = file.read_text()
-            names = None if is_compiled else _changed_functions(source, changed, functions)
-            if not self._calls:
-                work = self._recorded(session.items, functions, source)
-            elif names is None:
-                work = self._anew()
-            else:
-                work = self._in_place(session.items, functions, changed, names)
-            answer = _in_fork(work, float(line)) or {"passed": False, "ended": True}
+            answer = _in_fork(self._work(session.items, modules), float(line)) or {"passed": False, "ended": True}
             self._calls = answer.pop("calls", self._calls)
+            self._seconds = answer.pop("durations", self._seconds)
             if test := answer.pop("failed", ""):
                 self._failures = [test, *(each for each in self._failures if each != test)]
             self._answers.write(json.dumps({**answer, "seconds": time.monotonic() - begun}) + "\n")
             self._answers.flush()
         return True
 
-    def _recorded(
-        self, tests: list[pytest.Item], functions: dict[str, list[FunctionType]], source: str
-    ) -> Callable[[], dict[str, Any]]:
+    def _work(self, tests: list[pytest.Item], modules: list[_Module]) -> Callable[[], dict[str, Any]]:
+        if not self._calls:
+            return self._recorded(tests, modules)
+        module, changed = next(
+            ((module, text) for module in modules if (text := module.file.read_text()) != module.source),
+            (modules[0], modules[0].source),
+        )
+        names = None if module.is_compiled else _changed_functions(module.source, changed, module.functions)
+        return self._anew(module) if names is None else self._in_place(tests, module, changed, names)
+
+    def _recorded(self, tests: list[pytest.Item], modules: list[_Module]) -> Callable[[], dict[str, Any]]:
         """All tests, with a record of the functions that each calls, or that a fixture calls for a test of its file."""
 
         def run() -> dict[str, Any]:
             record: set[str] = set()
             setattr(builtins, _CALLS, record)
-            _put(functions, _recording(source, str(next(iter(functions.values()))[0].__code__.co_filename)))
+            for module in modules:
+                if not module.is_compiled:
+                    module.put(_recording(module))
             calls: dict[str, set[str]] = {}
+            durations: dict[str, float] = {}
             of_fixtures: dict[Path, set[str]] = {}
             plugin = _FirstFailure(lambda test: of_fixtures.setdefault(test.path, set()).update(record))
             for test, following in _pairs(tests):
                 record.clear()
+                begun = time.monotonic()
                 plugin.run(test, following)
                 calls[test.nodeid] = set(record)
+                durations[test.nodeid] = time.monotonic() - begun
                 if plugin.failed:
                     return {"passed": False}
             by_test = {test.nodeid: sorted(calls[test.nodeid] | of_fixtures.get(test.path, set())) for test in tests}
-            return {"passed": True, "calls": by_test}
+            return {"passed": True, "calls": by_test, "durations": durations}
 
         return run
 
     def _in_place(
-        self, tests: list[pytest.Item], functions: dict[str, list[FunctionType]], changed: str, names: set[str]
+        self, tests: list[pytest.Item], module: _Module, changed: str, names: set[str]
     ) -> Callable[[], dict[str, Any]]:
         places = {test: place for place, test in enumerate(self._failures)}
-        chosen = [test for test in tests if names.intersection(self._calls[test.nodeid])]
-        chosen.sort(key=lambda test: places.get(test.nodeid, len(places)))
+        called = {f"{module.name}:{name}" for name in names}
+        chosen = [test for test in tests if called.intersection(self._calls[test.nodeid])]
+        chosen.sort(key=lambda test: (places.get(test.nodeid, len(places)), self._seconds[test.nodeid]))
 
         def run() -> dict[str, Any]:
-            code = _codes(_compiled(changed, next(iter(functions.values()))[0].__code__.co_filename))
-            _put(functions, {name: code[name] for name in names})
+            code = _codes(_compiled(changed, str(module.file)))
+            module.put({name: code[name] for name in names})
             plugin = _FirstFailure()
             for test, following in _pairs(chosen):
                 plugin.run(test, following)
                 if plugin.failed:
                     return {"passed": False, "failed": plugin.failed}
-            return {"passed": True}
+            return {"passed": True, "tests": len(chosen)}
 
         return run
 
-    def _anew(self) -> Callable[[], dict[str, Any]]:
-        kept = tuple(leaf for leaf in _LEAVES if not self._module.startswith(f"{leaf}."))
+    def _anew(self, module: _Module) -> Callable[[], dict[str, Any]]:
+        kept = tuple(leaf for leaf in _LEAVES if not module.name.startswith(f"{leaf}."))
 
         def run() -> dict[str, Any]:
             for name in [name for name in sys.modules if name.partition(".")[0] in {"icepuffin", "tests"}]:
@@ -152,22 +187,16 @@ def _pairs(tests: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item 
     return zip(tests, [*tests[1:], None], strict=True)
 
 
-def _functions(file: str) -> dict[str, list[FunctionType]]:
-    """The functions of a file that exist, by their qualified names."""
-    functions: dict[str, list[FunctionType]] = {}
+def _functions(file: str) -> _Functions:
+    """The functions of a file that exist."""
+    functions: _Functions = {}
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == file:
             functions.setdefault(function.__code__.co_qualname, []).append(function)
     return functions
 
 
-def _put(functions: dict[str, list[FunctionType]], codes: dict[str, CodeType]) -> None:
-    for name, code in codes.items():
-        for function in functions.get(name, ()):
-            function.__code__ = code
-
-
-def _changed_functions(before: str, after: str, functions: dict[str, list[FunctionType]]) -> set[str] | None:
+def _changed_functions(before: str, after: str, functions: _Functions) -> set[str] | None:
     """Names of the functions whose code differs; None where code outside of functions does."""
     old, new = (_compiled(source, "") for source in (before, after))
     if _outside(old) != _outside(new):
@@ -207,15 +236,15 @@ def _outside(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, constants
 
 
-def _recording(source: str, file: str) -> dict[str, CodeType]:
-    """The functions of a source, each of which records its name when it is called."""
-    tree = ast.parse(source)
+def _recording(module: _Module) -> dict[str, CodeType]:
+    """The functions of a module, each of which records its name when it is called."""
+    tree = ast.parse(module.source)
     names: list[str] = []
 
     def visit(node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef):
-                name = ".".join([*names, child.name])
+                name = f"{module.name}:{'.'.join([*names, child.name])}"
                 (statement,) = ast.parse(f"{_CALLS}.add({name!r})").body
                 child.body.insert(0, ast.increment_lineno(statement, child.lineno - 1))
             elif isinstance(child, ast.ClassDef):
@@ -226,7 +255,7 @@ def _recording(source: str, file: str) -> dict[str, CodeType]:
                 visit(child)
 
     visit(tree)
-    return _codes(compile(ast.fix_missing_locations(tree), file, "exec"))
+    return _codes(compile(ast.fix_missing_locations(tree), str(module.file), "exec"))
 
 
 def _in_fork(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any] | None:
@@ -262,13 +291,13 @@ def _in_fork(work: Callable[[], dict[str, Any]], limit: float) -> dict[str, Any]
 
 
 def main() -> None:
-    module, *arguments = sys.argv[1:]
+    modules, *arguments = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     with Path(LOG).open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     arguments = ["-x", "-q", "-n", "0", "-s", "-p", "no:cacheprovider", *arguments]
-    sys.exit(pytest.main(arguments, plugins=[WarmTests(module, arguments, answers)]))
+    sys.exit(pytest.main(arguments, plugins=[WarmTests(modules.split(","), arguments, answers)]))
 
 
 if __name__ == "__main__":
