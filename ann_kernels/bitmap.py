@@ -7,9 +7,11 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import I64, U64, AnyArray, Bool, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
-from icepuffin.ann_kernels.simd.bits import trailing_zeros
+from icepuffin.ann_kernels.simd.bits import count_bits, trailing_zeros, without_lowest_bit
 
 _WORD = 64
+_USUAL = 4
+"""Rows per word up to which a loop over them does not depend on their number"""
 _SHIFT, _LAST_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 
 
@@ -95,9 +97,13 @@ def next_places(words: U64, first: int, places: AnyArray, enough: int) -> tuple[
     count, number = 0, first
     while number < words.size and count < enough:
         word = words[number]
-        while word != 0:
-            places[count] = number * _WORD + trailing_zeros(word)
-            count += 1
-            word &= word - _ONE
+        size, first = count_bits(word), number * _WORD
+        for place in range(_USUAL):  # written first and counted after: the end of a loop would be unpredictable
+            places[count + place] = first + trailing_zeros(word)
+            word = without_lowest_bit(word)
+        for place in range(_USUAL, size):
+            places[count + place] = first + trailing_zeros(word)
+            word = without_lowest_bit(word)
+        count += size
         number += 1
     return number, count

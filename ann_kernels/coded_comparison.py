@@ -33,8 +33,11 @@ _STEP = 2.0**-52
 _SLACK = 2.0**-20
 """Relative difference of a distance and a bound of it that no rounding reaches"""
 _ROWS_AHEAD = 12
-"""Rows between the one that is compared and the one that is requested from memory"""
-_ROWS_AT_ONCE = 2_048
+"""Vectors between the one that is compared and the one that is requested from memory"""
+_LINES_AHEAD = 64
+"""Cache lines between the code that is multiplied and the one that is requested from memory"""
+_LEAST_AHEAD = 8
+_ROWS_AT_ONCE = 1_024
 _ROWS_PER_TASK = 65_536
 _COSINE, _HAMMING, _INNER_PRODUCT = Metric.COSINE.code, Metric.HAMMING.code, Metric.INNER_PRODUCT.code
 
@@ -232,41 +235,70 @@ def bound_reached(distance: float, metric: int) -> np.float32:
 
 
 @kernel
-def _may_be_near(
-    codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, words: U64, k: int, rows: I32, least: F32
+def _read_codes(
+    codes: U8, norms: I32, errors: U8, code: I8, rows: I32, first: int, products: I32, squares: I32, steps: U8
 ) -> int:
-    """The rows of a bitmap that may be among the k nearest, into int32[n], with lower bounds of their distances f32[n].
+    """The products of a code with those of rows[first:], what is known of these, in their order. Returns their number.
+
+    Nothing else is done here, so that reading the codes, which is most of the time, waits for nothing else.
+    """
+    width = code.size
+    lines = width // LINE
+    ahead = max(_LEAST_AHEAD, _LINES_AHEAD // lines)
+    count = min(products.size, rows.size - first)
+    for place in range(count):
+        if first + place + ahead < rows.size:
+            following = np.intp(rows[first + place + ahead])
+            for line in range(lines):
+                prefetch(codes, following * width + line * LINE)
+            prefetch(norms, following)
+            prefetch(errors, following)
+        row = np.intp(rows[first + place])
+        products[place] = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
+        squares[place] = norms[row]
+        steps[place] = errors[row]
+    return count
+
+
+@kernel
+def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least: F32, most: F32) -> None:
+    """Lower and upper bounds of the distances of rows, f32[n]; rounding to f32 makes no upper bound too small."""
+    for place in range(products.size):
+        low, high = distance_bounds(query, products[place], squares[place], steps[place])
+        least[place], most[place] = low, high + _SLACK * abs(high)
+
+
+@kernel
+def _may_be_near(
+    codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, rows: I32, k: int, candidates: I32, least: F32
+) -> int:
+    """Find the rows, of int32[n], that may be among the k nearest: into `candidates` int32[n], and lower bounds of
+    their distances into f32[n].
 
     Returns their number.
     """
-    width = code.size
     keys = new_candidates(k)
-    places = np.empty(_ROWS_AT_ONCE + 64, np.int32)
-    limit, count, word = np.float32(np.inf), 0, 0
-    while word < words.size:
-        word, size = next_places(words, word, places, _ROWS_AT_ONCE)
+    products, squares = np.empty(_ROWS_AT_ONCE, np.int32), np.empty(_ROWS_AT_ONCE, np.int32)
+    steps = np.empty(_ROWS_AT_ONCE, np.uint8)
+    lows, highs = np.empty(_ROWS_AT_ONCE, np.float32), np.empty(_ROWS_AT_ONCE, np.float32)
+    limit, count, first = np.float32(np.inf), 0, 0
+    while first < rows.size:
+        size = _read_codes(codes, norms, errors, code, rows, first, products, squares, steps)
+        _bounds_of(query, products[:size], squares, steps, lows, highs)
         for place in range(size):
-            if place + _ROWS_AHEAD < size:
-                following = np.intp(places[place + _ROWS_AHEAD])
-                for line in range(0, width, LINE):
-                    prefetch(codes, following * width + line)
-                prefetch(norms, following)
-                prefetch(errors, following)
-            row = np.intp(places[place])
-            product = dot(codes, row * width, code, np.intp(0), np.intp(width // BLOCK))
-            low, high = distance_bounds(query, product, norms[row], errors[row])
-            if np.float32(low) <= limit:
-                rows[count], least[count] = row, low
-                key = sort_key(np.float32(high + _SLACK * abs(high)), np.int32(count))
+            if lows[place] <= limit:
+                candidates[count], least[count] = rows[first + place], lows[place]
+                key = sort_key(highs[place], np.int32(count))
                 count += 1
                 if key < keys[k - 1]:
                     insert_key(keys, k - 1, key)
                     if count >= k:
                         limit = key_distance(keys[k - 1])
+        first += size
     kept = 0
     for place in range(count):
         if least[place] <= limit:
-            rows[kept], least[kept] = rows[place], least[place]
+            candidates[kept], least[kept] = candidates[place], least[place]
             kept += 1
     return kept
 
@@ -280,22 +312,24 @@ def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, words: U64
     k = min(k, total)
     if k == 0:
         return np.empty(0, np.int64), np.empty(0)
-    rows, least = np.empty(total, np.int32), np.empty(total, np.float32)
+    rows = np.empty(total + 64, np.int32)
+    next_places(words, 0, rows, total)
+    candidates, least = np.empty(total, np.int32), np.empty(total, np.float32)
     code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
     own = coded_query(query, coded, metric == _INNER_PRODUCT, code)
-    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, words, k, rows, least)
+    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows[:total], k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for place in range(count):
         if place + _ROWS_AHEAD < count:
-            prefetch_row(vectors, rows[place + _ROWS_AHEAD])
+            prefetch_row(vectors, candidates[place + _ROWS_AHEAD])
         distances[place] = np.inf
         if least[place] <= bound_reached(best[k - 1], metric):
-            distances[place] = exact_distance(vectors, rows[place], query, metric, False)
+            distances[place] = exact_distance(vectors, candidates[place], query, metric, False)
             keep_smallest(distances[place], best)
     nodes, kept = np.empty(count, np.int64), 0
     for place in range(count):
         if distances[place] <= best[k - 1]:
-            nodes[kept], distances[kept] = rows[place], distances[place]
+            nodes[kept], distances[kept] = candidates[place], distances[place]
             kept += 1
     return nodes[:kept].copy(), distances[:kept].copy()
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 
@@ -46,3 +47,18 @@ def count_bits(typing_context: Typing, word: Typing) -> Code:
         return builder.call(llvm_function(builder, "llvm.ctpop.i64", i64, i64), [args[0]])
 
     return types.int64(types.uint64), generate
+
+
+def _plain_without_lowest_bit(word: Any) -> Any:
+    bits = int(word)
+    return np.uint64(bits & (bits - 1))
+
+
+@with_fallback(_plain_without_lowest_bit)
+def without_lowest_bit(typing_context: Typing, word: Typing) -> Code:
+    """without_lowest_bit(word u64) -> u64: the word with its lowest bit that is set cleared; 0 of 0."""
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
+        return builder.and_(args[0], builder.sub(args[0], i64(1)))
+
+    return types.uint64(types.uint64), generate
