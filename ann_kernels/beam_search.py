@@ -7,10 +7,10 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import I32, I64, U8
 from icepuffin.ann_kernels.candidate_list import new_candidates, next_unexpanded
 from icepuffin.ann_kernels.compilation import fast_kernel, kernel
-from icepuffin.ann_kernels.distance_computers import DistanceComputer, distance, prefetch_node
+from icepuffin.ann_kernels.distance_computers import DistanceComputer, distance, keep_near
 from icepuffin.ann_kernels.graph import Adjacency
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
-from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
+from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 
 class VisitedTable(NamedTuple):
@@ -116,9 +116,9 @@ def walk_on(
             fresh[np.uint32(count)] = other
             count += int(marks[other] != stamp)
             marks[other] = stamp
-        for slot in range(count):
-            prefetch_node(computer, fresh[slot])
         worst = candidates[width - 1]
+        farthest = key_distance(worst) if size == width else np.float32(np.inf)
+        count = keep_near(computer, fresh, count, farthest)
         nearer = 0
         for slot in range(count):  # branch-free in the same way
             keys[np.uint32(nearer)] = sort_key(distance(computer, fresh[slot]), fresh[slot])

@@ -48,10 +48,11 @@ class _Compilations(event.Listener):
 
     def on_start(self, compilation: Any) -> None:
         dispatcher = compilation.data["dispatcher"]
-        if not self.is_first or not dispatcher.py_func.__module__.startswith(__package__):
+        place = dispatcher.stats.cache_path  # None of what is compiled as a part of others
+        if not self.is_first or not dispatcher.py_func.__module__.startswith(__package__) or place is None:
             return
         self.is_first = False
-        folder = Path(dispatcher.stats.cache_path)
+        folder = Path(place)
         if not any(folder.glob("*.nbi")):
             _log.warning(
                 "kernels are compiled into %s, once: up to two minutes (`python -m icepuffin.ops.kernel_cache` does so "

@@ -11,10 +11,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, I8, I32, U8
+from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, U64
 from icepuffin.ann_kernels.compilation import compiled_form, inline_kernel
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot, four_bit_dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS, sum_of_chosen
+
+CENTER = 7.5
+"""The middle of the codes of four bits, which stands for the offset"""
+QUERY_STEP = 8
+"""Signed bytes of a query per one of the small integers that signs are multiplied by"""
 
 
 class FloatSpace(NamedTuple):
@@ -42,6 +48,15 @@ class FourBitSpace(NamedTuple):
     """u8[N * P], two codes per byte; P is half of D padded to 128"""
     norms: F32
     """Squared norms f32[N] of what the codes stand for, from the offset on, in units of the scale"""
+
+
+class SignSpace(NamedTuple):
+    """The signs of four-bit codes, as of `sign_quantization`."""
+
+    words: U64
+    """u64[N * W], a bit per dimension, the lowest first; W is 2 P / 64 padded to whole cache lines"""
+    terms: F32
+    """f32[N, 2]: factor of the product with the signs, and its error per length of the query"""
 
 
 class L2Queries(NamedTuple):
@@ -87,6 +102,27 @@ class FourBitQueries(NamedTuple):
     """Signed codes int8[Q, 2 P]"""
     dot_weights: F32
     """f32[Q]"""
+
+
+class SignedQueries(NamedTuple):
+    """Queries over four-bit codes that have signs; see `SignedComputer`."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: F32
+    """f32[N]"""
+    queries: I8
+    """Signed codes int8[Q, 2 P]"""
+    dot_weights: F32
+    """f32[Q]"""
+    words: U64
+    """u64[N * W]"""
+    sign_terms: F32
+    """f32[N, 2]"""
+    planes: U64
+    """u64[Q, W * PLANES]"""
+    query_terms: F32
+    """f32[Q, 3]"""
 
 
 class PqQueries(NamedTuple):
@@ -142,6 +178,28 @@ class FourBitComputer(NamedTuple):
     dot_weight: np.float32
 
 
+class SignedComputer(NamedTuple):
+    """The distances of `FourBitComputer`, and by signs alone what they are at least, most likely."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: F32
+    """f32[N]"""
+    query: I8
+    """int8[2 P]"""
+    dot_weight: np.float32
+    words: U64
+    """u64[N * W]"""
+    sign_terms: F32
+    """f32[N, 2]"""
+    planes: U64
+    """The query as integers of PLANES bits: u64[W * PLANES], each register of the first, then of the second bits, .."""
+    query_terms: F32
+    """f32[3]: the sum of these integers, and 7.5 times the query's sum, both in units of the query; and by what a
+    node's error is multiplied
+    """
+
+
 class PqComputer(NamedTuple):
     """Sum of one query's table entries at a node's codes."""
 
@@ -152,8 +210,8 @@ class PqComputer(NamedTuple):
 
 
 Space: TypeAlias = FloatSpace | CodeSpace
-Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | PqQueries
-DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | FourBitComputer | PqComputer
+Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | SignedQueries | PqQueries
+DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | FourBitComputer | SignedComputer | PqComputer
 
 
 def distance(computer: DistanceComputer, node: Any) -> Any:
@@ -164,6 +222,15 @@ def distance(computer: DistanceComputer, node: Any) -> Any:
 def prefetch_node(computer: DistanceComputer, node: Any) -> None:
     """Request the cache lines of a node, ahead of `distance`."""
     _PREFETCHES[type(computer)](computer, node)
+
+
+def keep_near(computer: DistanceComputer, nodes: I32, count: Any, farthest: Any) -> Any:
+    """Request the cache lines of nodes int32[..][:count], ahead of `distance`, but leave out nodes that are most likely
+    farther than `farthest`; inf leaves none out.
+
+    Returns how many are kept. They are moved to the front, in their order.
+    """
+    return _KEEP_NEAR[type(computer)](computer, nodes, count, farthest)
 
 
 def query_computer(queries: Queries, row: Any) -> Any:
@@ -215,7 +282,7 @@ def _code_distance(computer: CodeComputer, node: Any) -> Any:
     return np.float32(weighted + computer.shift)
 
 
-def _four_bit_distance(computer: FourBitComputer, node: Any) -> Any:
+def _four_bit_distance(computer: FourBitComputer | SignedComputer, node: Any) -> Any:
     size = computer.query.size >> 1
     product = four_bit_dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
     return np.float32(computer.norms[node] - computer.dot_weight * np.float32(product))
@@ -239,7 +306,7 @@ def _code_prefetch(computer: CodeComputer, node: Any) -> None:
     prefetch(computer.norms, np.intp(node))
 
 
-def _four_bit_prefetch(computer: FourBitComputer, node: Any) -> None:
+def _four_bit_prefetch(computer: FourBitComputer | SignedComputer, node: Any) -> None:
     size = computer.query.size >> 1
     for i in range(0, size, LINE):
         prefetch(computer.codes, np.intp(node) * size + i)
@@ -248,6 +315,39 @@ def _four_bit_prefetch(computer: FourBitComputer, node: Any) -> None:
 
 def _pq_prefetch(computer: PqComputer, node: Any) -> None:
     prefetch_row(computer.codes, node)
+
+
+def _keep_all(computer: DistanceComputer, nodes: I32, count: Any, farthest: Any) -> Any:
+    for place in range(count):
+        prefetch_node(computer, nodes[place])
+    return count
+
+
+def _keep_near_by_signs(computer: SignedComputer, nodes: I32, count: Any, farthest: Any) -> Any:
+    width = computer.planes.size // PLANES
+    weight = np.float32(2 * QUERY_STEP)
+    rounded, shift, doubt = computer.query_terms[0], computer.query_terms[1], computer.query_terms[2]
+    bounded = farthest < np.float32(np.inf)
+    if bounded:
+        for place in range(count):
+            first = np.intp(nodes[place]) * width
+            for i in range(0, width, WORDS):
+                prefetch(computer.words, first + i)
+            prefetch(computer.sign_terms, np.intp(nodes[place]) * 2)
+            prefetch(computer.norms, np.intp(nodes[place]))
+    kept = 0
+    for place in range(count):
+        node = nodes[place]
+        if bounded:
+            chosen = sum_of_chosen(computer.words, np.intp(node) * width, computer.planes, np.intp(width // WORDS))
+            product = computer.sign_terms[node, 0] * (weight * np.float32(chosen) - rounded)
+            most = product + computer.sign_terms[node, 1] * doubt + shift
+            if computer.norms[node] - computer.dot_weight * most > farthest:
+                continue
+        nodes[np.uint32(kept)] = node
+        kept += 1
+        prefetch_node(computer, node)  # the codes come while the next signs are compared
+    return kept
 
 
 def _l2_query_computer(queries: L2Queries, row: Any) -> L2Computer:
@@ -266,6 +366,19 @@ def _code_query_computer(queries: CodeQueries, row: Any) -> CodeComputer:
 def _four_bit_query_computer(queries: FourBitQueries, row: Any) -> FourBitComputer:
     weight = queries.dot_weights[row]
     return FourBitComputer(queries.codes, queries.norms, queries.queries[row], weight)
+
+
+def _signed_query_computer(queries: SignedQueries, row: Any) -> SignedComputer:
+    return SignedComputer(
+        queries.codes,
+        queries.norms,
+        queries.queries[row],
+        queries.dot_weights[row],
+        queries.words,
+        queries.sign_terms,
+        queries.planes[row],
+        queries.query_terms[row],
+    )
 
 
 def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:
@@ -290,6 +403,7 @@ _DISTANCES: dict[type, Any] = {
     DotComputer: _dot_distance,
     CodeComputer: _code_distance,
     FourBitComputer: _four_bit_distance,
+    SignedComputer: _four_bit_distance,
     PqComputer: _pq_distance,
 }
 _PREFETCHES: dict[type, Any] = {
@@ -297,13 +411,23 @@ _PREFETCHES: dict[type, Any] = {
     DotComputer: _float_prefetch,
     CodeComputer: _code_prefetch,
     FourBitComputer: _four_bit_prefetch,
+    SignedComputer: _four_bit_prefetch,
     PqComputer: _pq_prefetch,
+}
+_KEEP_NEAR: dict[type, Any] = {
+    L2Computer: _keep_all,
+    DotComputer: _keep_all,
+    CodeComputer: _keep_all,
+    FourBitComputer: _keep_all,
+    SignedComputer: _keep_near_by_signs,
+    PqComputer: _keep_all,
 }
 _QUERY_COMPUTERS: dict[type, Any] = {
     L2Queries: _l2_query_computer,
     DotQueries: _dot_query_computer,
     CodeQueries: _code_query_computer,
     FourBitQueries: _four_bit_query_computer,
+    SignedQueries: _signed_query_computer,
     PqQueries: _pq_query_computer,
 }
 _NODE_COMPUTERS: dict[type, Any] = {FloatSpace: _float_node_computer, CodeSpace: _code_node_computer}
@@ -317,6 +441,11 @@ def _(computer: Any, node: Any) -> Any:
 @compiled_form(prefetch_node)
 def _(computer: Any, node: Any) -> Any:
     return _PREFETCHES[computer.instance_class]
+
+
+@compiled_form(keep_near)
+def _(computer: Any, nodes: Any, count: Any, farthest: Any) -> Any:
+    return _KEEP_NEAR[computer.instance_class]
 
 
 @compiled_form(query_computer)

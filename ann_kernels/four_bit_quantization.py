@@ -5,13 +5,14 @@ multiplied into the query: so a distance is one product of bytes, and a dimensio
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from icepuffin.ann_kernels import sign_quantization
 from icepuffin.ann_kernels.arrays import F32, I8, U8, read_only
 from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
-from icepuffin.ann_kernels.distance_computers import FourBitQueries, FourBitSpace
+from icepuffin.ann_kernels.distance_computers import CENTER, FourBitQueries, FourBitSpace, SignedQueries, SignSpace
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import (
@@ -26,7 +27,6 @@ from icepuffin.ann_kernels.simd.byte_products import BLOCK
 FEWEST_DIMS = 256
 """Dimensions below which there are no such codes: fewer cache lines are saved then, and more recall is lost"""
 _CODES = 16
-_CENTER = 7.5
 _STEP = 0.3352
 """Width of a code in standard deviations of its dimension: of 16 even steps the one of the least squared error for a
 normal distribution (J. Max, Quantizing for Minimum Distortion, 1960, table II)"""
@@ -47,13 +47,15 @@ class FourBitCodes:
     """Relative width of one code in each dimension, f32[D], at most 1"""
     scale: float
     """Width of one code in the dimension of the largest spread"""
+    signs: SignSpace | None = None
+    """Their signs, by which walks rule nodes out; None where walks read all codes"""
 
     @property
     def row_bytes(self) -> int:
         """P: bytes per row."""
         return len(self.space.codes) // max(1, len(self.space.norms))
 
-    def queries(self, vectors: F32, metric: Metric) -> FourBitQueries:
+    def queries(self, vectors: F32, metric: Metric) -> FourBitQueries | SignedQueries:
         """Queries f32[Q, D] times the widths, as bytes, each with a scale of its own.
 
         Distances come out in units of the scale: squared L2 but for a constant per query.
@@ -68,7 +70,13 @@ class FourBitCodes:
         codes = np.zeros((len(vectors), 2 * self.row_bytes), np.int8)
         weights = np.empty(len(vectors), np.float32)
         _encode_queries(read_only(vectors), self.offset, self.widths, np.float32(2 / self.scale), codes, weights)
-        return FourBitQueries(*self.space, codes, weights)
+        if self.signs is None:
+            return FourBitQueries(*self.space, codes, weights)
+        return SignedQueries(*self.space, codes, weights, *self.signs, *sign_quantization.query_planes(codes))
+
+    def with_signs(self, *, threads: int = 1) -> "FourBitCodes":
+        """The same codes, with their signs: an eighth of a byte more per dimension, and eight bytes."""
+        return replace(self, signs=sign_quantization.encode(self.space, self.widths, threads=threads))
 
 
 def encode(vectors: F32, *, threads: int = 1) -> FourBitCodes | None:
@@ -118,7 +126,7 @@ def _encode_queries(queries: F32, offset: F32, widths: F32, unit: np.float32, co
 @kernel
 def _encode(vectors: F32, offset: F32, widths: F32, scale: np.float32, codes: U8, norms: F32) -> None:
     """Codes u8[n, P] of vectors f32[n, D], and squared norms f32[n] of what they stand for, in units of the scale."""
-    center, highest = np.float32(_CENTER), np.float32(_CODES - 1)
+    center, highest = np.float32(CENTER), np.float32(_CODES - 1)
     for row in range(vectors.shape[0]):
         norm = np.float32(0)
         codes[row] = np.uint8(0)

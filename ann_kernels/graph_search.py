@@ -76,7 +76,7 @@ class SearchStats:
     expanded: I64
     """Nodes whose neighbours were looked at, int64[Q]"""
     distances: I64
-    """Distances computed in the walk, int64[Q]"""
+    """Distances computed in the walk, int64[Q]; those of nodes that signs rule out are not"""
 
 
 class _LiveGraph(NamedTuple):

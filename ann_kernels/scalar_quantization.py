@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.distance_computers import (
     DotQueries,
     FourBitQueries,
     L2Queries,
+    SignedQueries,
     distance,
     query_computer,
 )
@@ -171,7 +172,7 @@ def ranked_exactly(k: int) -> int:
 class Codes(Protocol):
     """Codes of N vectors, by which distances from queries are estimated."""
 
-    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries:
+    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries | SignedQueries:
         """Queries f32[Q, D] as the codes are compared with."""
 
 
@@ -209,7 +210,7 @@ def _evenly_spread(count: int, largest: int) -> I32:
 
 
 @fast_kernel
-def _nearest_by_code(queries: CodeQueries | FourBitQueries, own: I32, candidates: I32) -> None:
+def _nearest_by_code(queries: CodeQueries | FourBitQueries | SignedQueries, own: I32, candidates: I32) -> None:
     """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
 
     Some nodes are compared with all queries, then the next ones: each node is read once.

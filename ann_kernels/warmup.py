@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
+from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 
 _ROWS = 4_104
 """Rows enough that a build carves leaves, and a searcher codes them"""
@@ -43,8 +44,9 @@ def warm() -> None:
     Searcher(vamana.build(few, Metric.INNER_PRODUCT, params), few, Metric.INNER_PRODUCT).search(
         few[:2], 3, search_list=16
     )
-    long = even[:FEWEST_CODED] @ rng.standard_normal((even.shape[1], FEWEST_DIMS)).astype(np.float32)
-    Searcher(vamana.build(long, Metric.L2, params), long, Metric.L2).search(long[:2], 3, search_list=16)
+    for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
+        long = even[:FEWEST_CODED] @ rng.standard_normal((even.shape[1], dims)).astype(np.float32)
+        Searcher(vamana.build(long, Metric.L2, params), long, Metric.L2).search(long[:2], 3, search_list=16)
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)

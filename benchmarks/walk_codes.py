@@ -1,15 +1,15 @@
-"""One graph, searched by codes of one byte per dimension and of four bits: recall, queries per second, distances.
+"""One graph, searched by codes of one byte per dimension, of four bits, and of four bits that have signs: recall,
+queries per second, distances.
 
     python -m benchmarks.walk_codes --vectors X.npy [--parts 2] [--k 10 100] [--rounds 3] [--threads 2]
 
-Rows are split and joined as `benchmarks.kernels` does it. At each width both kinds of codes search in turn, as often as
+Rows are split and joined as `benchmarks.kernels` does it. At each width the kinds of codes search in turn, as often as
 `--rounds` says; the median is printed. Needs 256 dimensions or more.
 """
 
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,22 +22,23 @@ from icepuffin.ann_kernels.scalar_quantization import preserves_neighbors
 from icepuffin.ann_kernels.top_k import exact_top_k
 
 WIDTHS = (10, 20, 30, 50, 100, 200, 400)
-KINDS = {"bytes": scalar_quantization, "four bits": four_bit_quantization}
+KINDS = "bytes", "four bits", "signs"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Build once, then time both."""
+    """Build once, then time all kinds."""
     options = _options(arguments)
     rows = joined_rows(np.load(options.vectors, mmap_mode="r"), options.parts)
     order = np.random.default_rng(1).permutation(len(rows))
     queries, base = (np.ascontiguousarray(rows[part], np.float32) for part in np.split(order, [options.queries]))
     reorder(base, locality_order(base, threads=options.threads))
     graph = vamana.build(base, Metric.L2, vamana.VamanaParams(), threads=options.threads)
+    by_bytes = scalar_quantization.encode(base, threads=options.threads)
+    by_four_bits = four_bit_quantization.encode(base, threads=options.threads)
+    if by_bytes is None or by_four_bits is None:
+        raise SystemExit(f"there are no codes of both kinds for {base.shape[1]} dimensions")
     searchers = {}
-    for kind, module in KINDS.items():
-        codes: Any = module.encode(base, threads=options.threads)
-        if codes is None:
-            raise SystemExit(f"there are no codes of {kind} for {base.shape[1]} dimensions")
+    for kind, codes in zip(KINDS, (by_bytes, by_four_bits, by_four_bits.with_signs()), strict=True):
         print(f"{kind}: preserve the nearest neighbours: {preserves_neighbors(codes, base, Metric.L2)}")
         searchers[kind] = Searcher(graph, base, Metric.L2, codes=codes)
     print(f"{len(base)} x {base.shape[1]}, {options.threads} threads; k, width, kind: recall, QPS, distances per query")

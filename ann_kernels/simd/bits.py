@@ -6,6 +6,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from icepuffin.ann_kernels.arrays import U8
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.codegen import (
     Builder,
     Code,
@@ -13,6 +15,9 @@ from icepuffin.ann_kernels.simd.codegen import (
     Signature,
     Typing,
     Value,
+    address,
+    broadcast,
+    i8,
     i64,
     llvm_function,
     with_fallback,
@@ -62,3 +67,23 @@ def without_lowest_bit(typing_context: Typing, word: Typing) -> Code:
         return builder.and_(args[0], builder.sub(args[0], i64(1)))
 
     return types.uint64(types.uint64), generate
+
+
+def _plain_bits_of(values: U8, first: Any, mask: Any) -> Any:
+    word = 0
+    for i in range(BLOCK):
+        word |= int(values[first + i] & mask != 0) << i
+    return np.uint64(word)
+
+
+@with_fallback(_plain_bits_of)
+def bits_of(typing_context: Typing, values: Typing, first: Typing, mask: Typing) -> Code:
+    """bits_of(values u8[..], first, mask u8) -> u64: of 64 values from the first on, which have a bit of the mask."""
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
+        lanes = ir.VectorType(i8, BLOCK)
+        loaded = builder.load(address(context, builder, signature.args[0], args[0], args[1], lanes), align=1)
+        chosen = builder.and_(loaded, broadcast(builder, args[2], BLOCK))
+        return builder.bitcast(builder.icmp_unsigned("!=", chosen, ir.Constant(lanes, [0] * BLOCK)), i64)
+
+    return types.uint64(values, types.intp, types.uint8), generate

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.coded_comparison import CodeErrors
-from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -116,6 +116,8 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         arrays[f"{kind}_offset"], values[f"{kind}_scale"] = codes.offset, codes.scale
         if isinstance(codes, FourBitCodes):
             arrays["sq4_widths"] = codes.widths
+            if codes.signs is not None:
+                arrays |= {f"signs_{name}": array for name, array in codes.signs._asdict().items()}
     if (errors := shard.searcher.code_errors) is not None:
         arrays["sq8_errors"], values["sq8_error_step"] = errors.steps, errors.step
     return arrays, values
@@ -130,7 +132,8 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     errors: CodeErrors | None = None
     if "sq4_scale" in values:
         four_bit = FourBitSpace(*(arrays[f"sq4_{name}"] for name in FourBitSpace._fields))
-        codes = FourBitCodes(four_bit, arrays["sq4_offset"], arrays["sq4_widths"], values["sq4_scale"])
+        signs = SignSpace(*(arrays[f"signs_{name}"] for name in SignSpace._fields)) if "signs_words" in arrays else None
+        codes = FourBitCodes(four_bit, arrays["sq4_offset"], arrays["sq4_widths"], values["sq4_scale"], signs)
     elif "sq8_scale" in values:
         space = CodeSpace(*(arrays[f"sq8_{name}"] for name in CodeSpace._fields))
         codes = ScalarCodes(space, arrays["sq8_offset"], values["sq8_scale"])

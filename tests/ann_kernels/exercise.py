@@ -89,6 +89,11 @@ def main() -> dict[str, Any]:
     out["four bits"] = digest(*four_bit.space)
     by_four_bits = Searcher(graph, long, Metric.L2, codes=four_bit)
     out["found by four bits"] = digest(by_four_bits.search(long[:5] + 0.1, 3, search_list=12)[0])
+    signed = four_bit.with_signs()
+    assert signed.signs is not None
+    out["signs"] = digest(*signed.signs)
+    by_signs = Searcher(graph, long, Metric.L2, codes=signed)
+    out["found by signs"] = digest(by_signs.search(long[:5] + 0.1, 3, search_list=12)[0])
     bounds = CodedBounds.of(even)
     assert bounds is not None
     assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim
@@ -73,7 +74,9 @@ def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
     assert same(kept_by(cache, key), ready(SHARD))
 
 
-@pytest.mark.parametrize(("dims", "kind"), [(DIMS, ScalarCodes), (FEWEST_DIMS, FourBitCodes)])
+@pytest.mark.parametrize(
+    ("dims", "kind"), [(DIMS, ScalarCodes), (FEWEST_DIMS, FourBitCodes), (FEWEST_SIGNED_DIMS, FourBitCodes)]
+)
 def test_codes_are_kept_and_not_made_again(tmp_path: Path, dims: int, kind: type) -> None:
     key = stored(tmp_path, random_shard(rows=1_100, dims=dims))
     decoded = kept_by(cache_in(tmp_path), key)
@@ -81,6 +84,8 @@ def test_codes_are_kept_and_not_made_again(tmp_path: Path, dims: int, kind: type
     assert isinstance(decoded.searcher.codes, kind)
     assert isinstance(kept.searcher.codes, kind)
     assert same(kept, decoded)
+    for codes in (decoded.searcher.codes, kept.searcher.codes):
+        assert (getattr(codes, "signs", None) is not None) == (dims >= FEWEST_SIGNED_DIMS)
 
 
 def test_what_is_kept_on_disk_is_not_read_from_the_store_again(tmp_path: Path) -> None:
