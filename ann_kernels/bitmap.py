@@ -1,11 +1,13 @@
-"""Sets of rows as bitmaps: one bit per row, so that conditions are combined 64 rows at a time."""
+"""Sets of rows as bitmaps: one bit per row, so that conditions are combined 64 rows at a time.
 
-from dataclasses import dataclass
+A set of few rows may be their numbers instead, until somebody needs its bits.
+"""
+
 from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import I64, U64, AnyArray, Bool, read_only
+from icepuffin.ann_kernels.arrays import I64, U32, U64, AnyArray, Bool, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.simd.bits import count_bits, trailing_zeros, without_lowest_bit
 
@@ -15,38 +17,58 @@ _USUAL = 4
 _SHIFT, _LAST_BITS, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Bitmap:
     """Some of `size` rows. It never changes, and may be shared."""
 
-    words: U64
-    """u64[ceil(size / 64)]: bit i % 64 of word i // 64 is row i; bits past `size` are 0"""
-    size: int
+    __slots__ = ("_count", "_rows", "_words", "size")
+
+    def __init__(self, words: U64 | None, size: int, rows: U32 | None = None) -> None:
+        """From `words`, or from `rows`, ascending, or from both."""
+        self.size = size
+        self._words = words
+        self._rows = rows
+        self._count = None if rows is None else len(rows)
 
     @classmethod
     def of(cls, marked: Bool) -> "Bitmap":
         """The rows that `marked` bool[size] has."""
-        bitmap = cls._none(len(marked))
+        words = _no_words(len(marked))
         packed = np.packbits(marked, bitorder="little")
-        bitmap.words.view(np.uint8)[: len(packed)] = packed
-        return bitmap
+        words.view(np.uint8)[: len(packed)] = packed
+        return cls(words, len(marked))
 
     @classmethod
     def of_rows(cls, places: Any, size: int) -> "Bitmap":
         """The rows whose numbers are `places`, integers [n] under `size`, in any order."""
-        bitmap = cls._none(size)
         rows = np.ascontiguousarray(places)
         if rows.dtype != np.uint32:  # which is marked as it is: a copy takes as long
             rows = rows.astype(np.int64, copy=False)
-        _mark(read_only(rows), bitmap.words)
-        return bitmap
+        return cls(_marked(rows, size), size)
 
     @classmethod
-    def _none(cls, size: int) -> "Bitmap":
-        return cls(np.zeros(-(-size // _WORD), np.uint64), size)
+    def of_few(cls, rows: U32, size: int) -> "Bitmap":
+        """The rows whose numbers are u32[n] under `size`, ascending. They are kept as they are: bits cost all rows."""
+        return cls(None, size, rows)
+
+    @property
+    def words(self) -> U64:
+        """u64[ceil(size / 64)]: bit i % 64 of word i // 64 is row i; bits past `size` are 0."""
+        if self._words is None:
+            self._words = _marked(self.rows(), self.size)
+        return self._words
+
+    @property
+    def is_few(self) -> bool:
+        """Whether it is made of the rows' numbers."""
+        return self._rows is not None
 
     def __and__(self, other: "Bitmap") -> "Bitmap":
-        return Bitmap(self.words & other.words, self.size)
+        fewer, more = (other, self) if other.is_few else (self, other)
+        if not fewer.is_few:
+            return Bitmap(self.words & other.words, self.size)
+        kept = np.empty(fewer.count(), np.uint32)
+        count = _keep_marked(read_only(fewer.rows()), read_only(more.words), kept)
+        return Bitmap(None, self.size, kept[:count])
 
     def __or__(self, other: "Bitmap") -> "Bitmap":
         return Bitmap(self.words | other.words, self.size)
@@ -55,16 +77,30 @@ class Bitmap:
         """The rows that `other` lacks."""
         return Bitmap(self.words & ~other.words, self.size)
 
+    def coded(self, codes: AnyArray, first: int, last: int) -> "Bitmap":
+        """The rows whose codes, of u8, u16 or u32 [size], are `first` to `last`. For few rows."""
+        kept = np.empty(self.count(), np.uint32)
+        kind = codes.dtype.type
+        count = _keep_coded(read_only(self.rows()), read_only(codes), kind(first), kind(last), kept)
+        return Bitmap(None, self.size, kept[:count])
+
     def count(self) -> int:
         """Number of rows that it has."""
-        return int(np.bitwise_count(self.words).sum(dtype=np.int64))
+        if self._count is None:
+            self._count = int(_count(read_only(self.words)))
+        return self._count
+
+    def rows(self) -> U32:
+        """u32[n]: numbers of the rows that it has, ascending. Of few rows these are not made anew."""
+        if self._rows is not None:
+            return self._rows
+        rows = np.empty(self.count() + _WORD, np.uint32)
+        next_places(read_only(self.words), 0, rows, self.size)
+        return rows[: self.count()]
 
     def places(self) -> I64:
         """int64[n]: numbers of the rows that it has, ascending."""
-        count = self.count()
-        places = np.empty(count + _WORD, np.int64)
-        next_places(read_only(self.words), 0, places, self.size)
-        return places[:count]
+        return self.rows().astype(np.int64)
 
     def marked(self, start: int = 0, stop: int | None = None) -> Bool:
         """bool[stop - start]: which rows of a span it has; default all rows."""
@@ -72,6 +108,16 @@ class Bitmap:
         first = start // 8
         packed = self.words.view(np.uint8)[first : -(-stop // 8)]
         return np.unpackbits(packed, bitorder="little")[start - 8 * first : stop - 8 * first].view(np.bool_)
+
+
+def _no_words(size: int) -> U64:
+    return np.zeros(-(-size // _WORD), np.uint64)
+
+
+def _marked(rows: AnyArray, size: int) -> U64:
+    words = _no_words(size)
+    _mark(read_only(rows), words)
+    return words
 
 
 @inline_kernel
@@ -86,6 +132,35 @@ def _mark(places: AnyArray, words: U64) -> None:
     for place in places:
         row = np.uint64(place)
         words[row >> _SHIFT] |= _ONE << (row & _LAST_BITS)
+
+
+@kernel
+def _count(words: U64) -> int:
+    total = 0
+    for word in words:
+        total += count_bits(word)
+    return total
+
+
+@kernel
+def _keep_marked(rows: U32, words: U64, kept: U32) -> int:
+    """Keep the rows that a bitmap has, into u32[n]. Returns their number."""
+    count = 0
+    for row in rows:  # branch-free: written first and counted after
+        kept[np.uint32(count)] = row
+        count += int(has_row(words, row))
+    return count
+
+
+@kernel
+def _keep_coded(rows: U32, codes: AnyArray, first: Any, last: Any, kept: U32) -> int:
+    """Keep the rows whose codes are `first` to `last`, into u32[n]. Returns their number."""
+    count = 0
+    for row in rows:
+        kept[np.uint32(count)] = row
+        code = codes[row]
+        count += int((first <= code) & (code <= last))
+    return count
 
 
 @kernel

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U64, read_only
-from icepuffin.ann_kernels.bitmap import Bitmap, next_places
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32, read_only
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coded_bounds import ROUNDING
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import LIMIT, ZERO, ScalarCodes
-from icepuffin.ann_kernels.simd.bits import count_bits
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
@@ -103,7 +102,11 @@ class CodedVectors:
 
         `query` f64[D] prepared; `live`: the rows to compare.
         """
-        return _nearest(self.table, read_only(self.vectors), read_only(query), metric.code, read_only(live.words), k)
+        return _nearest(self.table, self._vectors, read_only(query), metric.code, read_only(live.rows()), k)
+
+    @cached_property
+    def _vectors(self) -> F32:
+        return read_only(self.vectors)
 
 
 class CodeTable(NamedTuple):
@@ -236,7 +239,7 @@ def bound_reached(distance: float, metric: int) -> np.float32:
 
 @kernel
 def _read_codes(
-    codes: U8, norms: I32, errors: U8, code: I8, rows: I32, first: int, products: I32, squares: I32, steps: U8
+    codes: U8, norms: I32, errors: U8, code: I8, rows: U32, first: int, products: I32, squares: I32, steps: U8
 ) -> int:
     """The products of a code with those of rows[first:], what is known of these, in their order. Returns their number.
 
@@ -270,9 +273,9 @@ def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least:
 
 @kernel
 def _may_be_near(
-    codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, rows: I32, k: int, candidates: I32, least: F32
+    codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, rows: U32, k: int, candidates: I32, least: F32
 ) -> int:
-    """Find the rows, of int32[n], that may be among the k nearest: into `candidates` int32[n], and lower bounds of
+    """Find the rows, of u32[n], that may be among the k nearest: into `candidates` int32[n], and lower bounds of
     their distances into f32[n].
 
     Returns their number.
@@ -304,20 +307,15 @@ def _may_be_near(
 
 
 @kernel
-def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, words: U64, k: int) -> tuple[I64, F64]:
-    """The rows of a bitmap that are no farther than the k-th nearest, and their distances."""
-    total = 0
-    for word in words:
-        total += count_bits(word)
-    k = min(k, total)
+def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, rows: U32, k: int) -> tuple[I64, F64]:
+    """The rows, of u32[n], that are no farther than the k-th nearest, and their distances."""
+    k = min(k, rows.size)
     if k == 0:
         return np.empty(0, np.int64), np.empty(0)
-    rows = np.empty(total + 64, np.int32)
-    next_places(words, 0, rows, total)
-    candidates, least = np.empty(total, np.int32), np.empty(total, np.float32)
+    candidates, least = np.empty(rows.size, np.int32), np.empty(rows.size, np.float32)
     code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
     own = coded_query(query, coded, metric == _INNER_PRODUCT, code)
-    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows[:total], k, candidates, least)
+    count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows, k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for place in range(count):
         if place + _ROWS_AHEAD < count:

@@ -59,6 +59,10 @@ def warm() -> None:
     places = Bitmap.of(even[:, 0] > 0).places()
     for rows in (places, places.astype(np.uint32)):
         Bitmap.of_rows(rows, len(even))
+    rare = Bitmap.of_few(places.astype(np.uint32), len(even))
+    rare &= Bitmap.of(even[:, 1] > 0)
+    for kind in (np.uint8, np.uint16, np.uint32):
+        rare.coded(np.zeros(len(even), kind), 0, 1).count()
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()

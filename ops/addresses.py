@@ -24,4 +24,6 @@ def addresses_of(files: npt.NDArray[Any] | int, positions: npt.NDArray[np.int64]
 def rows_at(addresses: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(files, positions), both int64[...]; -1 and -1 for negative addresses."""
     row = addresses >= 0
+    if row.all():
+        return addresses >> _POSITION_BITS, addresses & _POSITION_MASK
     return np.where(row, addresses >> _POSITION_BITS, -1), np.where(row, addresses & _POSITION_MASK, -1)

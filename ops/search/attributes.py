@@ -5,11 +5,12 @@ of comparing the rows of the data files: the same code compares (`predicate`), b
 which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
 """
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from operator import and_, or_
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,8 @@ class CodedRows:
     def within(self, first: int, last: int) -> Bitmap:
         """The rows with the codes `first` to `last`."""
         if self.number_within(first, last) * _SPARSE <= len(self.codes):
+            if first == last:
+                return Bitmap.of_few(self._order[self.starts[first] : self.starts[first + 1]], len(self.codes))
             return Bitmap.of_rows(self._order[self.starts[first] : self.starts[last + 1]], len(self.codes))
         if first < last:
             return Bitmap.of(_within(self.codes, first, last))
@@ -192,13 +195,33 @@ def _within(codes: Codes, first: int, last: int) -> Bool:
 def _evaluate(tree: _Tree, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
     """The rows for which a tree is true, by their codes or lists in each column."""
     if isinstance(tree, _Combination):
-        return reduce(and_ if tree.every else or_, (_evaluate(part, columns) for part in tree.parts))
+        if tree.every:
+            return _intersection(tree, columns)
+        return reduce(or_, (_evaluate(part, columns) for part in tree.parts))
     values = columns[tree.field_id]
     if isinstance(tree, _ListPart) and isinstance(values, Lists):
         return tree.rows(values)
     if isinstance(tree, _Part) and isinstance(values, CodedRows):
         return tree.rows(values)
     raise TypeError(f"field {tree.field_id} is a column of lists to a condition, and of plain values to the index")
+
+
+def _intersection(tree: _Combination, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
+    """The rows for which all parts are true. Those of the rarest part are looked at one by one, where they are few."""
+
+    def most(part: _Tree) -> float:
+        values = None if isinstance(part, _Combination) else columns[part.field_id]
+        return part.count(values) if isinstance(part, _Part) and isinstance(values, CodedRows) else math.inf
+
+    rarest, *others = sorted(tree.parts, key=most)
+    rows = _evaluate(rarest, columns)
+    for part in others:
+        values = columns[part.field_id] if isinstance(part, _Part) else None
+        if rows.is_few and isinstance(part, _Part) and len(part.runs) == 1 and isinstance(values, CodedRows):
+            rows = rows.coded(values.codes, *part.runs[0])
+        else:
+            rows &= _evaluate(part, columns)
+    return rows
 
 
 class AttributeColumn:
@@ -214,6 +237,11 @@ class AttributeColumn:
         """Live files whose values the version lacks, with the reason"""
         self.nodes: dict[ShardId, CodedRows] = {}
         """Nodes of each shard"""
+
+    @cached_property
+    def live_rows(self) -> int:
+        """Number of live rows whose values are here."""
+        return self.rows.number_within(0, len(self.values) - 1)
 
     @cached_property
     def _code_of(self) -> dict[Any, int]:
@@ -245,6 +273,11 @@ class ListColumn:
         """Live files whose values the version lacks, with the reason"""
         self.nodes: dict[ShardId, Lists] = {}
         """Lists of the nodes of each shard"""
+
+    @cached_property
+    def live_rows(self) -> int:
+        """Number of live rows whose lists are here."""
+        return int(np.count_nonzero(self.rows.states != _NO_LIST))
 
     @cached_property
     def _code_of(self) -> dict[Any, int]:
@@ -501,6 +534,11 @@ class Condition:
         return cls(attributes, trees[0] if len(trees) == 1 else _Combination(every=True, parts=trees), columns)
 
     @property
+    def live_rows(self) -> int:
+        """Number of live rows, where it decides all files."""
+        return min(column.live_rows for column in self.columns.values())
+
+    @cached_property
     def missing(self) -> dict[FileNumber, str]:
         """Live files that it does not decide, with the reason."""
         reasons: dict[FileNumber, str] = {}
@@ -556,7 +594,10 @@ class _MatchingRows(Mapping[FileNumber, I64]):
         self._condition = condition
         self._rest = rest
         self._others = others
-        self._decided = frozenset(range(condition.attributes.files)) - condition.missing.keys()
+
+    @cached_property
+    def _decided(self) -> frozenset[FileNumber]:
+        return frozenset(map(FileNumber, range(self._condition.attributes.files))) - self._condition.missing.keys()
 
     def __getitem__(self, number: FileNumber) -> I64:
         if number not in self._decided:
@@ -595,6 +636,17 @@ class AttributeMatches(Matches):
         if self.rest is not None:
             return sum(len(positions) for positions in self.positions.values())
         return self.condition.count() + self.others.count
+
+    @property
+    def weight(self) -> int:
+        """See Matches. Without rows of data files, it is that of two bitmaps: of rows, and of nodes."""
+        of_files = self.others.count + (0 if self.rest is None else self.rest.count)
+        return of_files + 2 * int(self.condition.attributes.starts[-1]) // 64
+
+    def count_by_nodes(self, matching: int, live: int) -> int:
+        """See Matches. Where there are as many live nodes as live rows, each row has a node: these are counted."""
+        by_nodes = self.rest is None and not self.condition.missing and live == self.condition.live_rows
+        return matching if by_nodes else self.count
 
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """See Matches."""

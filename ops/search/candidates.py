@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import merge_top_k
+from icepuffin.ann_kernels.top_k import Neighbors, merge_top_k
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.row_reader import Meter, RowReader
@@ -58,6 +58,9 @@ class Candidates:
         ascending = distances[:, 1:] > distances[:, :-1]
         if ascending.all():
             return self.first(k)
+        if len(distances) == 1:  # `take_along_axis` would take longer than all else
+            nearest = np.lexsort((self.positions[0], self.files[0], distances[0]))[:k]
+            return Candidates(self.files[:, nearest], self.positions[:, nearest], distances[:, nearest])
         unsorted = ~ascending.all(axis=1)  # the other lists need no sorting
         order = np.broadcast_to(np.arange(distances.shape[1]), distances.shape).copy()
         order[unsorted] = np.lexsort((self.positions[unsorted], self.files[unsorted], distances[unsorted]), axis=1)
@@ -95,7 +98,12 @@ class Hits:
     @classmethod
     def of(cls, candidates: Candidates) -> "Hits":
         """All candidates, under their ranks."""
-        query, place = np.nonzero(candidates.files >= 0)
+        filled = candidates.files >= 0
+        if len(filled) == 1 and filled.all():
+            places = np.arange(filled.size)
+            arrays = (array[0] for array in (candidates.files, candidates.positions, candidates.distances))
+            return cls(np.zeros_like(places), places + 1, *arrays)
+        query, place = np.nonzero(filled)
         cell = query, place
         return cls(query, place + 1, candidates.files[cell], candidates.positions[cell], candidates.distances[cell])
 
@@ -127,6 +135,23 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
         parts = nonempty
     columns = ([getattr(part, name) for part in parts] for name in ("files", "positions", "distances"))
     return Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns)).ordered(k)
+
+
+def nearest_rows(parts: Sequence[Neighbors], k: int) -> Candidates:
+    """The k nearest of several lists (addresses int64[Q, n], distances f64[Q, n]), each in order; -1 and inf stand for
+    no row. Ties by file, then position, as `merge` has them.
+    """
+    addresses, distances = parts[0]
+    if len(parts) > 1:
+        addresses = np.concatenate([own for own, _ in parts], axis=1)
+        distances = np.concatenate([own for _, own in parts], axis=1)
+        order = np.lexsort((addresses, distances), axis=1)[:, :k]
+        if len(order) == 1:  # as in `ordered`
+            addresses, distances = addresses[:, order[0]], distances[:, order[0]]
+        else:
+            addresses = np.take_along_axis(addresses, order, axis=1)
+            distances = np.take_along_axis(distances, order, axis=1)
+    return Candidates(*rows_at(addresses[:, :k]), distances[:, :k])
 
 
 def merge_sorted(parts: Sequence[Candidates], k: int) -> Candidates:

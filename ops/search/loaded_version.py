@@ -52,7 +52,7 @@ class LoadedVersion:
     """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
     column_is_double: bool = False
     """Whether the column's vectors are doubles, which shards hold as floats"""
-    _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
+    _restricted: "WeakKeyDictionary[Matches, LoadedShards]" = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
@@ -61,17 +61,21 @@ class LoadedVersion:
         return self.shards.take(places, threads=threads)
 
     def restricted(self, matches: Matches) -> "LoadedVersion":
-        """The version with only its matching rows. Memory: one byte per node.
+        """The version with only its matching rows."""
+        return replace(self, shards=self.restricted_shards(matches))
 
-        Kept for as long as the matches are: making it takes longer than most searches.
+    def restricted_shards(self, matches: Matches) -> LoadedShards:
+        """The shards with only their matching rows. Memory: a bit per node, or 4 bytes per matching node.
+
+        Kept for as long as the matches are: making them takes longer than some searches.
         """
-        version = self._restricted.get(matches)
-        if version is None:
+        restricted = self._restricted.get(matches)
+        if restricted is None:
             every = self.take(range(len(self.shards)), threads=1)
             pairs = zip(self.shard_ids, every, strict=True)
             shards = (shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
-            version = self._restricted[matches] = replace(self, shards=LoadedShards(shards))
-        return version
+            restricted = self._restricted[matches] = LoadedShards(shards)
+        return restricted
 
     @property
     def exact(self) -> bool:

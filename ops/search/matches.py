@@ -35,8 +35,8 @@ _LOWER, _UPPER = 2, 3
 """Places of the bounds in the summary of a partition field"""
 _ALL_UUIDS = bytes(16), b"\xff" * 16
 _MAX_CONDITIONS = 64
-_MAX_ROWS = 4_000_000
-"""Rows that a cache keeps, of 8 bytes each"""
+_MAX_WEIGHT = 4_000_000
+"""Numbers of 8 bytes that a cache keeps"""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -53,6 +53,15 @@ class Matches:
     @property
     def count(self) -> int:
         return sum(len(positions) for positions in self.positions.values())
+
+    @property
+    def weight(self) -> int:
+        """Memory that they take while they are kept, in numbers of 8 bytes."""
+        return self.count
+
+    def count_by_nodes(self, matching: int, live: int) -> int:
+        """`count`, of which less work may be left where an index version has so many `matching` nodes among `live`."""
+        return self.count
 
     def in_files(self, files: Iterable[FileNumber]) -> "Matches":
         """The matches in some of the files."""
@@ -120,7 +129,7 @@ class MatchCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._matches: OrderedDict[str, Matches] = OrderedDict()
-        self._rows = 0
+        self._weight = 0
 
     def get(self, where: str | BooleanExpression, find: Callable[[], Matches]) -> Matches:
         """The matches of a condition: kept from an earlier call, or made by `find`."""
@@ -133,9 +142,9 @@ class MatchCache:
         with self._lock:
             if key not in self._matches:  # else another thread was faster
                 self._matches[key] = new_matches
-                self._rows += new_matches.count
-            while self._rows > _MAX_ROWS or len(self._matches) > _MAX_CONDITIONS:
-                self._rows -= self._matches.popitem(last=False)[1].count
+                self._weight += new_matches.weight
+            while self._weight > _MAX_WEIGHT or len(self._matches) > _MAX_CONDITIONS:
+                self._weight -= self._matches.popitem(last=False)[1].weight
         return new_matches
 
 

@@ -300,7 +300,7 @@ class IndexReader:
             distances=answer.computed,
             tail_rows=scanned,
             milliseconds=clock.milliseconds,
-            matching_rows=matches.count if matches else None,
+            matching_rows=_matching_rows(answer, matches),
             condition=matches.how if matches else "",
             parameters=parameters,
             work=answer.work,
@@ -640,3 +640,10 @@ class IndexReader:
             warnings=(*self.warnings, *warnings),
             opening=self._opening,
         )
+
+
+def _matching_rows(answer: IndexAnswer, matches: Matches | None) -> int | None:
+    """The number of live rows that satisfy the condition; None without one."""
+    if matches is None:
+        return None
+    return matches.count if answer.matching_rows is None else answer.matching_rows

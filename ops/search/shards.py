@@ -9,7 +9,8 @@ from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ops.addresses import addresses_of, rows_at
+from icepuffin.ann_kernels.top_k import Neighbors
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
@@ -69,7 +70,8 @@ class MaskedShard:
 
     def restricted(self, allowed: Bitmap) -> "MaskedShard":
         """The same shard with only those live nodes that `allowed` has."""
-        return MaskedShard.of(self.shard, self.slot_to_number, self.live & allowed)
+        live = allowed if self.live.count() == self.nodes else self.live & allowed
+        return MaskedShard.of(self.shard, self.slot_to_number, live)
 
     def restricted_to_files(self, files: frozenset[FileNumber]) -> "MaskedShard":
         """The same shard with only those live nodes that lie in `files`. The other files are scanned."""
@@ -83,13 +85,15 @@ class MaskedShard:
             files[missing], positions[missing] = -1, -1
         return Candidates(files, positions, distances)
 
-    def compare(self, queries: F64, k: int) -> Candidates:
-        """The k nearest live nodes by comparing every one; ties by file, then position."""
+    def compare(self, queries: F64, k: int) -> Neighbors:
+        """(addresses of rows int64[Q, k], distances) of the k nearest live nodes, by comparing every one.
+
+        They are in order, ties by address; -1 and inf where there are fewer.
+        """
         slots, numbers = self.shard.file_slots, self.slot_to_number
-        addresses, distances = self.searcher.compare(
+        return self.searcher.compare(
             queries, k, ids=lambda nodes: addresses_of(numbers[slots[nodes]], self.positions[nodes])
         )
-        return Candidates(*rows_at(addresses), distances)
 
 
 class ShardMasker:

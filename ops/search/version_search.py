@@ -4,7 +4,7 @@ Under a condition there are two ways, and the faster one is taken: to compare ev
 all nodes with a beam that is wide enough to meet matching ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,11 +13,13 @@ from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import Neighbors
 from icepuffin.ops.model import ShardId
-from icepuffin.ops.search.candidates import Candidates, merge
-from icepuffin.ops.search.loaded_version import LoadedVersion
+from icepuffin.ops.search.candidates import Candidates, merge, nearest_rows
+from icepuffin.ops.search.loaded_version import LoadedShards, LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard
+from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
 from icepuffin.ops.search.tuning import SearchParameters
 
 _MATCHES_IN_BEAM = 3
@@ -58,6 +60,8 @@ class IndexAnswer:
     """Candidates as the index ranks them, where `candidates` are those by exact distances"""
     work: tuple[ShardWork, ...] = ()
     """Work of each shard that was searched"""
+    matching_rows: int | None = None
+    """Live rows that satisfy the condition; None without one, and where they are to be counted apart"""
 
     @property
     def expanded(self) -> int:
@@ -81,26 +85,29 @@ def search_version(
 ) -> IndexAnswer:
     """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
     if matches is None:
-        return _walk(version, queries, k, parameters, threads=threads)
-    version = version.restricted(matches)
-    matching = sum(shard.searcher.live_count for shard in version.shards)
+        return _walk(version, version.shards, queries, k, parameters, threads=threads)
+    shards = version.restricted_shards(matches)
+    matching = sum(shard.searcher.live_count for shard in shards)
     if not matching:
         return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
-    share = matching / sum(shard.nodes for shard in version.shards)
+    matching_rows = matches.count_by_nodes(matching, sum(shard.searcher.live_count for shard in version.shards))
+    share = matching / sum(shard.nodes for shard in shards)
     half = parameters.search_list // 2  # finds the way, as without a condition
     width = max(parameters.search_list, half + int(np.ceil(_MATCHES_IN_BEAM * k / share)))
-    coded = all(shard.searcher.compares_codes for shard in version.shards)
-    if comparing_is_faster(matching, width * len(version.shards), coded=coded) and not version.lean:
-        return _compare(version, queries, k if version.exact else k * parameters.oversample)
-    answer = _walk(version, queries, k, parameters, threads=threads, widest=width, meeting=_MATCHES_IN_BEAM * k)
-    return replace(answer, strategy="filtered beam")
+    coded = all(shard.searcher.compares_codes for shard in shards)
+    if comparing_is_faster(matching, width * len(shards), coded=coded) and not version.lean:
+        answer = _compare(version, shards, queries, k if version.exact else k * parameters.oversample)
+        return replace(answer, matching_rows=matching_rows)
+    answer = _walk(version, shards, queries, k, parameters, threads=threads, widest=width, meeting=_MATCHES_IN_BEAM * k)
+    return replace(answer, strategy="filtered beam", matching_rows=matching_rows)
 
 
 def exact_distances(version: LoadedVersion, queries: F64, k: int, matches: Matches | None) -> F64:
     """f64[Q, k]: distances of the k nearest rows that an exact version covers (and that match), by comparing each; inf
     where there are fewer.
     """
-    compared = _compare(version if matches is None else version.restricted(matches), queries, k)
+    shards = version.shards if matches is None else version.restricted_shards(matches)
+    compared = _compare(version, shards, queries, k)
     return compared.candidates.padded(k).distances[:, :k]
 
 
@@ -112,6 +119,7 @@ def strategy_of(answers: Sequence[IndexAnswer]) -> str:
 
 def _walk(
     version: LoadedVersion,
+    shards: LoadedShards | ShardsOnDemand,
     queries: F64,
     k: int,
     parameters: SearchParameters,
@@ -120,7 +128,8 @@ def _walk(
     widest: int = 0,
     meeting: int = 0,
 ) -> IndexAnswer:
-    """The k nearest candidates (k x oversample where distances are not exact) of the shards that each query probes.
+    """The k nearest candidates (k x oversample where distances are not exact) of those of a version's shards, maybe
+    restricted, that each query probes.
 
     `widest` and `meeting`: see `Searcher.search`.
     """
@@ -130,7 +139,7 @@ def _walk(
     parts, work = [], []
     needed = None if probed is None else frozenset(np.flatnonzero(probed.any(axis=0)).tolist())
     places = [place for place, number in enumerate(version.shard_ids) if needed is None or number in needed]
-    for place, shard in zip(places, version.take(places, threads=threads), strict=True):
+    for place, shard in zip(places, shards.take(places, threads=threads), strict=True):
         shard_id = version.shard_ids[place]
         probing = None if probed is None else np.flatnonzero(probed[:, shard_id])
         shard_queries = queries if probing is None else queries[probing]
@@ -147,32 +156,32 @@ def _walk(
     return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
 
 
-def _compare(matching: LoadedVersion, queries: F64, k: int) -> IndexAnswer:
-    """The k nearest candidates by comparing every matching node with every query."""
-    directions = matching.exact and matching.metric is Metric.COSINE
+def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64, k: int) -> IndexAnswer:
+    """The k nearest candidates by comparing every live node of some shards, those of a version, with every query."""
+    directions = version.exact and version.metric is Metric.COSINE
     parts, work = [], []
-    for shard_id, shard in zip(matching.shard_ids, matching.shards, strict=True):
+    for shard_id, shard in zip(version.shard_ids, shards, strict=True):
         if not (count := shard.searcher.live_count):
             continue
         parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
         work.append(ShardWork(shard_id, shard.nodes, len(queries), 0, count * len(queries)))
-    width = sum(part.files.shape[1] for part in parts) if directions else k
+    width = sum(distances.shape[1] for _, distances in parts) if directions else k
     return IndexAnswer(
-        merge(parts or [Candidates.none(len(queries), k)], width),
+        nearest_rows(parts, width) if parts else Candidates.none(len(queries), k),
         _COMPARED,
-        approximate=not matching.exact,
+        approximate=not version.exact,
         rounded_directions=directions,
         work=tuple(work),
     )
 
 
-def _nearest_and_doubtful(shard: MaskedShard, queries: F64, k: int) -> Candidates:
+def _nearest_and_doubtful(shard: MaskedShard, queries: F64, k: int) -> Neighbors:
     """At least the k nearest directions, and all that rounding to f32 may have put behind the k-th by mistake."""
     doubt = 2 * rounding_of_units(queries.shape[1])
     width = k + _EXTRA_ROWS
     while True:
-        candidates = shard.compare(queries, width)
-        euclidean = np.sqrt(2 * candidates.distances)
+        addresses, distances = shard.compare(queries, width)
+        euclidean = np.sqrt(2 * distances)
         if width >= shard.searcher.live_count or (euclidean[:, -1] > euclidean[:, k - 1] + doubt).all():
-            return candidates
+            return addresses, distances
         width *= 4

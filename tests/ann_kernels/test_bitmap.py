@@ -21,6 +21,19 @@ def test_a_bitmap_is_a_set_of_rows(size: int, share: float) -> None:
     assert np.array_equal(bitmap.without(other).marked(), marked & ~others)
     for kind in (np.uint32, np.uint64, np.int64):
         assert np.array_equal(Bitmap.of_rows(rng.permutation(rows).astype(kind), size).words, bitmap.words)
+    few, few_others = Bitmap.of_few(rows.astype(np.uint32), size), Bitmap.of_few(other.rows(), size)
+    assert few.is_few
+    assert not bitmap.is_few
+    for one, two in ((few, other), (bitmap, few_others), (few, few_others)):
+        assert (one & two).is_few
+        assert np.array_equal((one & two).rows(), np.flatnonzero(marked & others))
+        assert (one & two).count() == np.count_nonzero(marked & others)
+        assert np.array_equal((one | two).marked(), marked | others)
+    for kind in (np.uint8, np.uint16, np.uint32):
+        codes = rng.integers(0, 6, size).astype(kind)
+        assert np.array_equal(few.coded(codes, 2, 4).rows(), np.flatnonzero(marked & (codes >= 2) & (codes <= 4)))
+    assert np.array_equal(few.words, bitmap.words)
+    assert np.array_equal(few.places(), rows)
     assert [bool(has_row(bitmap.words, row)) for row in range(size)] == marked.tolist()
 
 

@@ -54,7 +54,14 @@ from icepuffin.ops.model import Action, FileSlot, LiveFile, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
-from icepuffin.ops.search.attributes import Attributes, CodedRows, _Part, find_matches_by_attributes
+from icepuffin.ops.search.attributes import (
+    Attributes,
+    CodedRows,
+    _Combination,
+    _evaluate,
+    _Part,
+    find_matches_by_attributes,
+)
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.loaded_version import load_version
@@ -69,7 +76,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, list_entry_of, lists_of, values_of
 from icepuffin.puffin.blobs.routing import CoveredFile
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
 
@@ -157,6 +164,27 @@ def test_rows_of_codes_are_those_that_have_them(kind: type[np.unsignedinteger], 
         assert part.runs == sorted(part.runs)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_rows_of_a_conjunction_are_those_for_which_each_part_is_true(seed: int) -> None:
+    """Of rare values and frequent ones, one value or several, in any order."""
+    rng = np.random.default_rng(seed)
+    columns = {
+        field: CodedRows((60 * rng.random(3_000) ** power).astype(np.uint8), 60) for field, power in ((1, 1), (2, 9))
+    }
+    columns[3] = CodedRows(rng.integers(0, 5, 3_000).astype(np.uint16), 5)
+    parts, expected = [], np.ones(3_000, np.bool_)
+    for field in rng.permutation([1, 2, 3, 2])[: rng.integers(1, 5)].tolist():
+        true = np.zeros(len(columns[field].starts) - 1, np.bool_)
+        first = int(rng.choice(columns[field].codes))
+        true[first : first + rng.choice([1, 1, 3])] = True
+        true[int(rng.choice(columns[field].codes))] |= rng.random() < 0.7
+        parts.append(_Part.of(field, true))
+        expected &= true[columns[field].codes]
+    rows = _evaluate(_Combination(every=True, parts=tuple(parts)), columns)
+    assert np.array_equal(rows.marked(), expected)
+    assert rows.count() == np.count_nonzero(expected)
+
+
 @pytest.fixture
 def table(table_factory: Any) -> Table:
     new_table = table_factory(**{"format-version": "2"})
@@ -228,6 +256,17 @@ def test_values_that_a_condition_names_are_looked_up(table: Table, where: str, m
     assert result.rows.equals(slowly.rows)
     assert result.profile.matching_rows == slowly.profile.matching_rows
     assert result.profile.condition == slowly.profile.condition
+
+
+def test_rows_without_a_vector_are_counted_among_those_that_match(table: Table) -> None:
+    """They have no node, so that nodes cannot be counted in their place."""
+    rows = make_rows(900, 1_000)
+    column = rows["embedding"].combine_chunks()
+    vectors = pa.concat_arrays([pa.nulls(40, column.type), column[40:]])
+    table.append(rows.set_column(rows.schema.get_field_index("embedding"), ROWS.field("embedding"), vectors))
+    index(table, SECTIONS)
+    for where, expected in (("section = 'section 3'", 200), ("section = 'section 3' and id in (3, 903, 998)", 3)):
+        assert reader(table).search(queries(1), 5, where=where).profile.matching_rows == expected
 
 
 def test_within_takes_them_too(table: Table) -> None:

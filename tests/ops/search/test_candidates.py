@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.search.candidates import (
     Candidates,
     Hits,
@@ -15,6 +16,7 @@ from icepuffin.ops.search.candidates import (
     cut_in_doubt,
     merge,
     merge_sorted,
+    nearest_rows,
 )
 
 Row = tuple[float, int, int]
@@ -45,7 +47,8 @@ def drawn(rng: np.random.Generator, queries: int, most: int) -> list[list[Row]]:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_merge_has_the_nearest_of_all_lists(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lists = [drawn(rng, 3, 7) for _ in range(rng.integers(1, 5))]
+    queries = 1 + seed % 3
+    lists = [drawn(rng, queries, 7) for _ in range(rng.integers(1, 5))]
     k = int(rng.integers(1, 9))
     expected = [sorted(row for rows in of_query for row in rows)[:k] for of_query in zip(*lists, strict=True)]
     parts = [candidates(rows) for rows in lists]
@@ -53,9 +56,13 @@ def test_a_merge_has_the_nearest_of_all_lists(seed: int) -> None:
     ordered = [candidates([sorted(rows) for rows in part]) for part in lists]
     merged = merge_sorted(ordered, k)
     assert rows_of(merged) == expected
-    assert merged.files.shape == (3, k)
+    assert merged.files.shape == (queries, k)
     assert np.isinf(merged.distances[merged.files < 0]).all()
     assert (merged.positions[merged.files < 0] == -1).all()
+    neighbors = [
+        (np.where(part.files < 0, -1, addresses_of(part.files, part.positions)), part.distances) for part in ordered
+    ]
+    assert rows_of(nearest_rows(neighbors, k)) == expected
     assert rows_of(parts[0].ordered(k)) == [sorted(rows)[:k] for rows in lists[0]]
     assert rows_of(merge(parts, k).padded(k + 2)) == expected
     assert merge(parts, k).padded(k + 2).files.shape[1] >= k + 2
@@ -92,6 +99,9 @@ def test_candidates_of_some_queries_are_those_of_no_other() -> None:
 def test_hits_keep_their_ranks_where_some_are_taken() -> None:
     hits = Hits.of(candidates([[(1.0, 0, 5), (2.0, 1, 6)], [(3.0, 2, 7)]]))
     assert (hits.queries.tolist(), hits.ranks.tolist()) == ([0, 0, 1], [1, 2, 1])
+    of_one_query = Hits.of(candidates([[(1.0, 0, 5), (2.0, 1, 6)]]))
+    assert (of_one_query.queries.tolist(), of_one_query.ranks.tolist()) == ([0, 0], [1, 2])
+    assert (of_one_query.files.tolist(), of_one_query.positions.tolist()) == ([0, 1], [5, 6])
     taken = hits.take(np.array([2, 1]))
     assert (taken.queries.tolist(), taken.ranks.tolist(), taken.files.tolist()) == ([1, 0], [1, 2], [2, 1])
     assert (taken.positions.tolist(), taken.distances.tolist()) == ([7, 6], [3.0, 2.0])
