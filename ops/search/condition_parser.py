@@ -41,6 +41,15 @@ _COMMON_TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r]*')(?!')"""
     r"""|(?P<whole>[+-]?[0-9]+)(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
 )
+_SPACE, _WORD_END = r"[ \t\n\r]*", r"(?![A-Za-z0-9_$])"
+_VALUE = r"(?:'[^'\\\n\r]*'(?!')|[+-]?[0-9]+(?![\w.$]))"
+_EACH_VALUE = re.compile(_VALUE)
+_LOOK_UP = re.compile(
+    rf"{_SPACE}([A-Za-z_][A-Za-z0-9_$]*){_WORD_END}{_SPACE}"
+    rf"(?:==?{_SPACE}({_VALUE})|[iI][nN]{_SPACE}\({_SPACE}({_VALUE}(?:{_SPACE},{_SPACE}{_VALUE})*){_SPACE}\))"
+    rf"{_SPACE}(?:[aA][nN][dD]{_WORD_END}|(\Z))"
+)
+"""A comparison of a column with a value or several, and the AND behind it, if the text does not end there"""
 _KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
 _COMPARISONS: dict[str, Any] = {
     "<": LessThan,
@@ -92,7 +101,24 @@ class LookUp:
 
 def look_ups(text: str) -> Sequence[LookUp] | None:
     """The look-ups that a condition joins by AND; None for a text of any other form."""
-    return _CommonForms(text).look_ups()
+    return _plain_look_ups(text) or _CommonForms(text).look_ups()
+
+
+def _plain_look_ups(text: str) -> Sequence[LookUp] | None:
+    """Look-ups of columns that hold no lists, in half the time; None for a text of any other form."""
+    parts: list[LookUp] = []
+    end, is_last = 0, False
+    while not is_last:
+        part = _LOOK_UP.match(text, end)
+        if part is None or part[1].lower() in _KEYWORDS:
+            return None
+        values = [part[2]] if part[2] else _EACH_VALUE.findall(part[3])
+        texts = [value[1:-1] for value in values if value[0] == "'"]
+        if texts and len(texts) < len(values):
+            return None
+        parts.append(LookUp(part[1], tuple(texts or map(int, values)), of_lists=False))
+        end, is_last = part.end(), part[4] is not None
+    return parts
 
 
 class _UncommonError(Exception):

@@ -115,3 +115,24 @@ def test_what_is_no_condition_is_an_error(text: str) -> None:
 )  # fmt: skip
 def test_look_ups_are_the_forms_that_name_values(text: str, expected: list[LookUp] | None) -> None:
     assert look_ups(text) == expected
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_plain_look_ups_are_those_of_the_tokens(seed: int) -> None:
+    """Of texts that are conditions, and of texts that nearly are."""
+    draw = random.Random(seed)
+    values = ("'x'", "'it''s'", "-2", "007", "'and'", "' , '", "1.5", "x", "''", "\u212a")
+    names = ("a", "b_2", "in", "xin", "Null", "array_contains", "\u212a", "a$", "andy")
+    for _ in range(30):
+        parts = []
+        for _ in range(draw.randrange(1, 4)):
+            several = draw.choice((",", " , ", ", ")).join(draw.choices(values[:6], k=draw.randrange(1, 4)))
+            one = draw.choice(("=", "==", " = ", "= =", "<")) + draw.choice(values)
+            parts.append(
+                draw.choice(names) + draw.choice((one, f" in ({several})", f"\tIN( {several} )", f" in {several}"))
+            )
+        text = draw.choice((" and ", " AND\n", "and", " or ")).join(parts) + draw.choice(("", " ", " and", ")"))
+        fast, slow = condition_parser._plain_look_ups(text), condition_parser._CommonForms(text).look_ups()
+        assert fast is None or fast == slow, text
+        if slow and "array_contains(" not in text.lower():
+            assert fast is not None, text
