@@ -29,7 +29,7 @@ class Icepuffin:
         self.room = spec.get("insert", 0)
         # load the compiled kernels, which a process does once
         rng = np.random.default_rng(0)
-        for dims in (64, 256):  # graphs are walked by bytes, or by four bits
+        for dims in (64, 256, 1_280):  # graphs are walked by bytes, by four bits, or by signs first
             rows = rng.standard_normal((4_096, 8)) @ rng.standard_normal((8, dims))
             self.build(rows.astype(np.float32))
             self.searcher.search(self.vectors[:1], 1, search_list=10)
@@ -64,8 +64,10 @@ class Icepuffin:
     def index_bytes(self) -> int:
         """Bytes that a search reads: vectors, codes, links, and the rows' numbers."""
         arrays = (self.vectors, self.graph.neighbors, self.graph.degrees, self.rows)
-        space = None if self.searcher.codes is None else self.searcher.codes.space
-        return sum(array.nbytes for array in arrays) + (space.codes.nbytes + space.norms.nbytes if space else 0)
+        codes = self.searcher.codes
+        if codes is not None:
+            arrays += codes.space.codes, codes.space.norms, *(getattr(codes, "signs", None) or ())
+        return sum(array.nbytes for array in arrays)
 
     def start_insert(self, base: Any) -> None:
         """The graph that is inserted into, its vectors with room for those to come."""
