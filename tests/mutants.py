@@ -155,9 +155,8 @@ def measure(runs: TestRuns, copy: Path, measured: Path, mutants: list[MutationSp
     for mutant in sorted(mutants, key=lambda mutant: (mutant.module_path, mutant.start_pos)):
         file = Path(mutant.module_path)
         source = file.read_text()
-        operator = get_operator(mutant.operator_name)(**mutant.operator_args)
-        changed = mutate_code(source, operator, mutant.occurrence)
-        if not compiles(changed):
+        changed = mutated(source, mutant)
+        if changed is None:
             continue
         tried += 1
         file.write_text(changed)
@@ -176,13 +175,17 @@ def measure(runs: TestRuns, copy: Path, measured: Path, mutants: list[MutationSp
     return bool(survivors)
 
 
-def compiles(source: str) -> bool:
-    """Whether it is Python: Cosmic Ray puts its own exception behind `except f` of `except f():`, too."""
+def mutated(source: str, mutant: MutationSpec) -> str | None:
+    """The source with a change; None where Cosmic Ray's own exception, which it puts into `except`, makes no Python."""
+    operator = get_operator(mutant.operator_name)(**mutant.operator_args)
     try:
-        compile(source, "mutant", "exec")
-    except SyntaxError:
-        return False
-    return True
+        changed = mutate_code(source, operator, mutant.occurrence)
+        compile(changed, "mutant", "exec")
+    except AttributeError:  # of an exception that is named by its module
+        return None
+    except SyntaxError:  # behind `except f` of `except f():`
+        return None
+    return str(changed)
 
 
 if __name__ == "__main__":
