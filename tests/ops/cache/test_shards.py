@@ -329,8 +329,9 @@ def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o755)
     kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
     (file,) = files_of(tmp_path)
-    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", file.parent, file)]
-    assert modes == [0o700, 0o700, 0o600]
+    locks = tmp_path / "cache" / "locks"
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", locks, file.parent, file)]
+    assert modes == [0o700, 0o700, 0o700, 0o600]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])

@@ -1,0 +1,69 @@
+"""Budgets of the shard cache: those of its settings, and the memory of decoders at work."""
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
+from icepuffin.ops.model import MIB
+from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.shard_header import ShardHeader
+from tests.ops.cache.stored import lean, random_shard
+from tests.ops.cache.test_fetching import header_of
+
+_AT_ONCE = 192 * MIB
+"""Memory that decoders take together, as docs/operations.md has it"""
+
+
+def test_budgets_are_those_of_the_documentation() -> None:
+    assert (CacheSettings().disk_bytes, CacheSettings().memory_bytes) == (20_480 * MIB, 2_048 * MIB)
+
+
+@pytest.mark.parametrize("budgets", [(-1, 0), (0, -1), (-1, -1)])
+def test_a_budget_is_not_negative(budgets: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="budgets of the shard cache are bytes"):
+        CacheSettings(Path("unused"), *budgets)
+
+
+def _header(*, is_lean: bool = False) -> ShardHeader:
+    shard = random_shard(rows=40, dims=100)
+    return header_of(bytearray(b"".join(map(bytes, shard_blob.encode(lean(shard) if is_lean else shard)))))
+
+
+@pytest.mark.parametrize(("is_lean", "code"), [(False, 128), (True, _header(is_lean=True).pq_bytes)])
+def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(is_lean: bool, code: int) -> None:
+    header = _header(is_lean=is_lean)
+    taken = fetching.scratch_bytes(header)
+    assert fetching.scratch_bytes(replace(header, count=header.count + 1_000)) - taken == 1_000 * (code + 41)
+    assert fetching.scratch_bytes(replace(header, sections=header.sections * 2)) > taken
+
+
+@pytest.mark.parametrize(("first", "second", "waits"), [(100, 92, False), (100, 93, True), (1, 192, True)])
+def test_decoders_wait_for_each_other_where_they_take_more_than_the_budget(
+    first: int, second: int, waits: bool
+) -> None:
+    scratch = ShardCache(CacheSettings.off())._scratch
+    entered = threading.Event()
+
+    def decode() -> None:
+        with scratch.reserve(second * MIB):
+            entered.set()
+
+    thread = threading.Thread(target=decode)
+    with ExitStack() as work:
+        work.enter_context(scratch.reserve(first * MIB))
+        thread.start()
+        assert entered.wait(0.2 if waits else 10) is not waits
+    assert entered.wait(10)
+    thread.join()
+
+
+def test_a_decoder_alone_may_take_more_than_the_budget() -> None:
+    scratch = ShardCache(CacheSettings.off())._scratch
+    with scratch.reserve(_AT_ONCE + 1):
+        pass
+    with scratch.reserve(_AT_ONCE):
+        pass
