@@ -65,7 +65,8 @@ class CodeErrors:
             list(executor.map(fill, range(0, len(vectors), _ROWS_PER_TASK)))
         bounded = int(_BOUNDED * len(errors))
         widest = float(np.partition(errors, bounded)[bounded]) if len(errors) else 0.0
-        step = max(widest / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
+        # a little longer, so that rounding up does not leave out the rows with just that error
+        step = max(widest * (1 + _SLACK) / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
         return cls(np.minimum(np.ceil(errors / step * (1 + ROUNDING)), UNBOUNDED).astype(np.uint8), step)
 
 
@@ -218,15 +219,17 @@ def distance_bounds(query: CodedQuery, product: Any, squares: Any, steps: Any) -
     error = query.step * np.float64(steps)
     if query.inner:
         magnitude = np.sqrt(norm)
-        middle = query.shift - product
+        low = high = query.shift - product
         reach = magnitude * query.error + error * query.length + query.noise * (magnitude + error)
     else:
-        rounding = ROUNDING * (query.norm + norm)
-        middle = np.sqrt(max(query.norm + norm - 2 * product - rounding, 0.0)) * (1 - ROUNDING)
+        rounding = ROUNDING * (query.norm + norm)  # much, where query and row have nearly the same code
+        squared = query.norm + norm - 2 * product
+        low = np.sqrt(max(squared - rounding, 0.0)) * (1 - ROUNDING)
+        high = np.sqrt(max(squared + rounding, 0.0)) * (1 + ROUNDING)
         reach = query.error + error
     if steps == UNBOUNDED:
         reach = np.inf
-    return middle - reach, middle + reach
+    return low - reach, high + reach
 
 
 @inline_kernel
@@ -289,7 +292,7 @@ def _may_be_near(
         size = _read_codes(codes, norms, errors, code, rows, first, products, squares, steps)
         _bounds_of(query, products[:size], squares, steps, lows, highs)
         for place in range(size):
-            if lows[place] <= limit:
+            if not lows[place] > limit:  # what is no number rules out nothing
                 candidates[count], least[count] = rows[first + place], lows[place]
                 key = sort_key(highs[place], np.int32(count))
                 count += 1
@@ -300,7 +303,7 @@ def _may_be_near(
         first += size
     kept = 0
     for place in range(count):
-        if least[place] <= limit:
+        if not least[place] > limit:
             candidates[kept], least[kept] = candidates[place], least[place]
             kept += 1
     return kept

@@ -10,19 +10,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.compilation import fast_kernel, inline_kernel, kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import (
     CodeQueries,
     CodeSpace,
-    DotQueries,
     FourBitQueries,
-    L2Queries,
     SignedQueries,
     distance,
     query_computer,
 )
+from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
@@ -78,7 +77,7 @@ class ScalarCodes:
 
 def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> ScalarCodes | None:
     """Codes of prepared vectors f32[N, D]; `extra` f32[N] is one dimension more. None where there are no codes:
-    D is over MAX_CODE_DIMS, or the vectors are too small.
+    D is over MAX_CODE_DIMS, the vectors are too small, or too far apart for a float to hold the difference.
     """
     last = np.empty((len(vectors), 0), np.float32) if extra is None else extra[:, None]
     count, dims = len(vectors), vectors.shape[1] + last.shape[1]
@@ -87,8 +86,9 @@ def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> Scala
     step = max(1, count // SAMPLE_ROWS)
     sample = np.concatenate([vectors[::step], last[::step]], axis=1)
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
-    scale = _scale(np.abs(sample - offset).reshape(-1))
-    if scale < _FINEST:
+    with np.errstate(over="ignore"):
+        scale = _scale(np.abs(sample - offset).reshape(-1))
+    if not _FINEST <= scale < np.inf:
         return None
     width = dims + -dims % BLOCK
     codes = aligned_bytes(count * width).reshape(count, width)
@@ -186,18 +186,18 @@ def preserves_neighbors(codes: Codes, vectors: F32, metric: Metric, *, extra: F3
     own = _evenly_spread(len(vectors), _CHECKED_QUERIES)
     if len(vectors) < 2:
         return True
-    last = np.empty(0, np.float32) if extra is None else extra
     queries = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
     candidates = np.full((len(own), min(_CHECKED_CANDIDATES, len(vectors) - 1)), -1, np.int32)
     _nearest_by_code(codes.queries(queries, metric), own, candidates)
-    exact = np.empty(candidates.shape, np.float32)
-    queries_type = DotQueries if metric is Metric.INNER_PRODUCT else L2Queries
-    float_queries = queries_type(read_only(vectors), read_only(vectors[own]))
-    _candidate_distances(float_queries, read_only(last), own, candidates, exact)
+    exact = _candidate_distances(vectors, own, candidates, metric)
+    if metric is Metric.INNER_PRODUCT and not _are_floats(exact):
+        return False
+    if extra is not None:
+        exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[own, None])
     for k in _CHECKED_NEAREST:
         expected = min(k, candidates.shape[1])
         limits = np.partition(exact, expected - 1, axis=1)[:, expected - 1 : expected]
-        hits = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
+        hits = exact[:, : ranked_exactly(k)] <= limits
         if np.minimum(hits.sum(axis=1), expected).sum() < _REQUIRED_RECALL * expected * len(own):
             return False
     return True
@@ -231,15 +231,15 @@ def _nearest_by_code(queries: CodeQueries | FourBitQueries | SignedQueries, own:
             candidates[row, place] = key_node(lists[row, place])
 
 
-@fast_kernel
-def _candidate_distances(queries: L2Queries | DotQueries, last: F32, own: I32, candidates: I32, out: F32) -> None:
-    """Distances f32[Q, n] of candidates int32[Q, n]; last f32[N], where there is one, is one dimension more."""
-    for row in range(candidates.shape[0]):
-        computer = query_computer(queries, row)
-        for place in range(candidates.shape[1]):
-            node = candidates[row, place]
-            squared = distance(computer, node)
-            if last.size:
-                gap = last[node] - last[own[row]]
-                squared += gap * gap
-            out[row, place] = squared
+def _candidate_distances(vectors: F32, own: I32, candidates: I32, metric: Metric) -> F64:
+    """Distances f64[Q, n] of candidates int32[Q, n] from the rows of own int32[Q]; vectors may overflow a float's."""
+    kind = metric if metric is Metric.INNER_PRODUCT else Metric.L2  # which rank as the others do
+    query_rows, rows = np.repeat(np.arange(len(own)), candidates.shape[1]), candidates.reshape(-1).astype(np.int64)
+    return pair_distances(vectors[own], vectors, query_rows, rows, kind).reshape(candidates.shape)
+
+
+def _are_floats(products: F64) -> bool:
+    """Whether products are within float's range, as checks of an index, which walk by vectors, need them."""
+    limits = np.finfo(np.float32)
+    largest = float(np.abs(products).max(initial=0.0))
+    return 1_000 * float(limits.smallest_subnormal) < largest < float(limits.max)

@@ -77,6 +77,32 @@ def test_no_row_is_nearer_or_farther_than_its_bounds(metric: Metric, make) -> No
             assert np.quantile(most - least, 0.9) < 0.2 * np.ptp(true), "they rule out nothing"
 
 
+@pytest.mark.parametrize("excess", np.geomspace(1e-9, 1e-5, 9))
+def test_bounds_hold_where_query_and_row_have_the_same_code(excess: float) -> None:
+    """There the distance of the codes is all rounding."""
+    rows = np.random.default_rng(0).integers(-127, 128, (200, 64)).astype(np.float32)
+    rows[:, 0] = 127
+    vectors = np.vstack([rows, -rows])
+    codes = encode(vectors)
+    assert codes is not None
+    assert codes.scale == 1
+    space = codes.space
+    coded = CodeTable(space.codes, space.norms, codes.offset, 1.0, np.zeros(400, np.uint8), 1.0)
+    for row, squares in zip(rows[:20].astype(np.float64), space.norms, strict=False):
+        query, code = row * (1 + excess), np.zeros(codes.row_bytes, np.int8)
+        own = coded_query(query, coded, False, code)
+        product = int((128 + row).astype(np.int64) @ code[:64])
+        least, most = distance_bounds(own, product, int(squares), 0)
+        assert least <= np.linalg.norm(query - row) <= most
+
+
+def test_equal_errors_of_all_codes_are_bounded() -> None:
+    vectors = np.repeat(np.array([[0.0, 1.0, 0.3]], np.float32), 200, axis=0) * np.resize([1, -1], (200, 1))
+    codes = encode(vectors.astype(np.float32))
+    assert codes is not None
+    assert (CodeErrors.of(codes, vectors.astype(np.float32)).steps < UNBOUNDED).all()
+
+
 def test_rows_that_are_equally_near_come_by_their_ids() -> None:
     vectors = near_duplicates(COUNT, 12, 300, noise=0.0)
     graph = vamana.build(vectors, Metric.L2, VamanaParams(8, 12))

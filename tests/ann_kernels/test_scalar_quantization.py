@@ -180,3 +180,17 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
             others = others[: scalar_quantization.ranked_exactly(k)]
             matches.append(min(k, int((exact[others] <= limit).sum())) / min(k, count - 1))
         assert np.mean(matches) > 0.93
+
+
+def test_vectors_whose_differences_no_float_holds_have_no_codes() -> None:
+    signs = np.random.default_rng(0).random((1500, 16)) < 0.6
+    assert scalar_quantization.encode(np.where(signs, np.float32(3.3e38), np.float32(-3.3e38))) is None
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1.0, 1e25, 1e36])
+def test_codes_are_judged_alike_where_squares_leave_the_range_of_floats(scale: float) -> None:
+    for made, expected in ((clustered(4_000, 16), True), (near_duplicates(4_000, 8, 80, noise=1e-4), False)):
+        vectors = (scale * made.astype(float)).astype(np.float32)
+        coded = scalar_quantization.encode(vectors)
+        assert coded is not None
+        assert scalar_quantization.preserves_neighbors(coded, vectors, Metric.L2) is expected
