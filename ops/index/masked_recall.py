@@ -28,8 +28,6 @@ _AT_ONCE = 8
 """Queries that are compared with all rows together: as few as are compared without a matrix product, whose threads
 would go on spinning for longer than it takes
 """
-_BY_VECTORS = np.iinfo(np.int64).max
-"""Number of nodes from which graphs are walked by codes: to make these takes longer than a few searches"""
 
 
 def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> dict[ShardId, ShardRecall]:
@@ -58,7 +56,6 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
             threads=threads,
             queries=queries,
             at_once=_AT_ONCE,
-            coded_from=_BY_VECTORS,
         )
         if definition.vectors == "f16":  # the rounded vectors alone are known
             recall = recall.at_most(ShardRecall(result.written_recall, 0))

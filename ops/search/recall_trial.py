@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.index.version_reader import OpenVersion
@@ -18,7 +19,6 @@ from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.tiers import Tier
 from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
-from icepuffin.ops.tasks.recall_gate import with_tolerance
 
 _TIES = 16
 """Rows beyond k that are compared exactly, because some may be as near as the k-th"""
@@ -114,5 +114,14 @@ class RecallTrial:
         hits = np.stack([np.isin(*pair) for pair in zip(addresses, truth.addresses, strict=True)])
         hits &= addresses >= 0
         if self.version.exact:
-            hits |= candidates.distances <= with_tolerance(truth.limits[:, None])
+            hits |= candidates.distances <= self._reach(truth.limits)[:, None]
         return np.asarray(np.minimum(hits.sum(axis=1), truth.counts) / np.maximum(truth.counts, 1))
+
+    def _reach(self, limits: F64) -> F64:
+        """f64[Q]: distances that rows have in the index where they are no farther than `limits` in the table.
+
+        A pair has the same bits in both, but under cosine, where the index has directions rounded to f32.
+        """
+        if self.vectors.metric is not Metric.COSINE:
+            return limits
+        return np.asarray((np.sqrt(2 * limits) + rounding_of_units(self.opened.routing.dims)) ** 2 / 2)

@@ -208,7 +208,7 @@ def choose_parameters(
             point = choose_point(points_for(record.points, k), options.target_recall)
         if point is not None and record is not None:
             choice = _choice_at_point(point, k, rerank=rerank)
-            warnings += _out_of_reach(point, options.target_recall, record)
+            warnings += [*_out_of_reach(point, options.target_recall, record), *_unmeasured(point, k)]
         else:
             choice = _choice_by_curves(model, k, options.target_recall, filtered=filtered)
             warnings += _out_of_reach_of_curves(choice, options.target_recall)
@@ -268,6 +268,12 @@ def _out_of_reach(point: MeasuredPoint, target: float, record: TuningRecord) -> 
         return ()
     best = f"the best, {point.recall:.4f} +- {point.margin:.4f} by {record.queries:,} queries, was used"
     return (f"no point that `icepuffin tune` measured is sure to reach recall {target:g}; {best}",)
+
+
+def _unmeasured(point: MeasuredPoint, k: int) -> tuple[str, ...]:
+    if k <= point.k:
+        return ()
+    return (f"recall@{k} was not measured by `icepuffin tune`; what is foreseen is recall@{point.k}",)
 
 
 def _choice_at_point(point: MeasuredPoint, k: int, *, rerank: bool) -> Choice:

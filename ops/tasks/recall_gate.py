@@ -38,19 +38,17 @@ def measure_recall(
     threads: int,
     queries: int = GATE_QUERIES,
     at_once: int = GATE_QUERIES,
-    coded_from: int = FEWEST_CODED,
 ) -> ShardRecall:
     """recall@10 and recall@100 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
     vectors: f32[N, D], prepared, as the table has them. queries: their number. at_once: how many are compared with all
-    rows together. coded_from: as for `searcher_of`. Returns 1.0, of no queries, where there is nothing to find.
-    Deterministic.
+    rows together. Returns 1.0, of no queries, where there is nothing to find. Deterministic.
     """
     nodes = np.flatnonzero(is_live)
     if len(nodes) < 2:
         return ShardRecall(1.0, 0)
     query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(queries, len(nodes)), replace=False))
-    searcher = searcher_of(shard, vectors, is_live, coded_from=coded_from)
+    searcher = searcher_of(shard, vectors, is_live)
 
     def mean(query_nodes: npt.NDArray[np.intp], rows: int) -> float:
         parts = [query_nodes[start : start + at_once] for start in range(0, len(query_nodes), at_once)]
@@ -90,7 +88,7 @@ def recall_of_nodes(
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     expected = np.minimum((exact_ids != itself).sum(axis=1), rows)
-    limits = with_tolerance(np.take_along_axis(others, expected[:, None] - 1, axis=1))
+    limits = np.take_along_axis(others, expected[:, None] - 1, axis=1)
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
     return np.asarray(np.minimum(hits, expected) / expected)
 
@@ -138,7 +136,7 @@ def _curve(
         return []
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
-    limits = with_tolerance(exact[:, -1:])
+    limits = exact[:, -1:]
     searcher = searcher_of(shard, vectors, others)
     if _lean(shard):
         oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
@@ -208,14 +206,13 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
 def _exact_of(
     vectors: npt.NDArray[np.float32], query_nodes: npt.NDArray[np.intp], answers: npt.NDArray[np.int64], metric: Metric
 ) -> npt.NDArray[np.float64]:
-    """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer."""
+    """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer.
+
+    A pair has the same bits here and in `exact_top_k`: a limit needs no tolerance. With one, farther rows would count
+    where all distances are large and lie close together, as inner products may.
+    """
     out = np.full(answers.shape, np.inf)
     queries, places = np.divmod(np.flatnonzero(answers >= 0), answers.shape[1])
     chosen = answers[queries, places]
     out[queries, places] = pair_distances(vectors[query_nodes], vectors, queries, chosen, metric)
     return out
-
-
-def with_tolerance(limit: Any) -> Any:
-    """A limit a little above a distance of any sign and size: those of the inner product are negative."""
-    return limit + 1e-6 * np.abs(limit)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -260,6 +261,40 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
             by_record, _ = choose_parameters(version, k, options, filtered=False, record=record)
             assert by_record.oversample == by_curve.oversample
             assert by_record.search_list == by_curve.search_list
+
+
+def test_what_is_foreseen_for_more_rows_than_were_measured_is_said_to_be_of_fewer(tuned: Table) -> None:
+    reader = open_index(tuned, SHARDED, storage=STORAGE)
+    wide = reader.search(OTHERS[:5], 300, target_recall=0.9)
+    assert any("recall@300 was not measured" in warning for warning in wide.warnings)
+    for k in (10, 50, 100):
+        assert not any("was not measured" in text for text in reader.search(OTHERS[:5], k, target_recall=0.9).warnings)
+
+
+def test_recall_is_of_the_nearest_rows_where_inner_products_are_large(own_table: Table) -> None:
+    """A constant feature of all rows makes their products large and alike."""
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal((3_000, DIMS))
+    values[:, 0] = 1_000
+    table = own_table.catalog.create_table("db.biased", ROWS)
+    table.append(make_rows(0, len(values)).set_column(3, ROWS.field(3), pa.array(values.tolist(), ROWS.field(3).type)))
+    definition = replace(DEFINITION, metric="ip", shards=1, max_degree=8, search_list=12, target_recall=0.0)
+    index_head(table, definition)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    trial, vectors = reader.recall_trial(), rng.standard_normal((100, DIMS)).astype(np.float32)
+    vectors[:, 0] = 1_000
+    prepared = trial.prepared(vectors)
+    measured = trial.measure(prepared, 10, SearchParameters(12), trial.ground_truth(prepared, 10))
+    nearest, true = (
+        np.asarray(answer.rows["id"]).reshape(100, 10)
+        for answer in (
+            reader.search(vectors, 10, search_list=12, columns=["id"]),
+            exact_search(table, "embedding", definition.metric, vectors, 10, storage=STORAGE, columns=["id"]),
+        )
+    )
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(nearest, true, strict=True)])
+    assert measured.recall == pytest.approx(recall)
+    assert recall < 0.95
 
 
 def test_tuning_outlives_a_refresh_and_not_a_drop(own_table: Table) -> None:

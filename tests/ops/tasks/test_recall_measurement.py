@@ -67,14 +67,41 @@ def test_a_row_is_not_among_its_own_neighbours() -> None:
     assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1).recall == 0.0
 
 
-def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0) -> tuple[Shard, np.ndarray]:
-    """A shard whose search list reaches every node."""
-    vectors = prepare(offset + scale * np.random.default_rng(0).standard_normal((rows, 8)), metric)
-    params = vamana.VamanaParams(max_degree=32, search_list=rows, alpha=1.2)
+def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> None:
+    """As inner products with a constant feature are: a millionth of a distance is more than what lies between them."""
+    shard, vectors = _shard(Metric.INNER_PRODUCT, rows=2_000, search_list=10, constant=1_000.0)
+    live, nodes = np.ones(shard.count, np.bool_), np.arange(0, 2_000, 20)
+    searcher = searcher_of(shard, vectors, live)
+    recall = recall_of_nodes(searcher, shard, vectors, live, nodes, threads=1)
+    products = vectors[nodes].astype(float) @ vectors.T.astype(float)
+    products[np.arange(len(nodes)), nodes] = -np.inf
+    nearest = np.argsort(-products, axis=1)[:, :GATE_K]
+    answers = search_by_defaults(searcher, shard, vectors[nodes], GATE_K + 1, threads=1)
+    hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
+    np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
+    assert recall.mean() < 0.99
+
+
+def _shard(
+    metric: Metric,
+    *,
+    rows: int,
+    scale: float = 1.0,
+    offset: float = 0.0,
+    search_list: int | None = None,
+    constant: float | None = None,
+) -> tuple[Shard, np.ndarray]:
+    """A shard whose search list reaches every node, or has another length; `constant`: what all have in a dimension."""
+    values = offset + scale * np.random.default_rng(0).standard_normal((rows, 8))
+    if constant is not None:
+        values[:, 0] = constant
+    vectors = prepare(values, metric)
+    search_list = search_list or rows
+    params = vamana.VamanaParams(max_degree=32, search_list=search_list, alpha=1.2)
     graph = vamana.build(vectors, metric, params)
     zeros = np.zeros(rows, np.uint32)
     shard = Shard(
-        metric=metric.code, dims=8, max_degree=32, search_list=rows, alpha=1.2, medoid=graph.medoid,
+        metric=metric.code, dims=8, max_degree=32, search_list=search_list, alpha=1.2, medoid=graph.medoid,
         neighbors=graph.neighbors, degrees=graph.degrees, file_slots=zeros, row_positions=np.arange(rows),
         content_hashes=zeros.astype(np.uint64), vectors=vectors,
     )  # fmt: skip
