@@ -77,6 +77,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, list_entry_of, lists_of, values_of
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.partitioned import TYPES, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
 
@@ -842,6 +843,19 @@ def test_what_no_list_contains_is_refused(where: Any, message: str) -> None:
     )
     with pytest.raises(FilterError, match=re.escape(message)):
         RowPredicate(where, Schema(*fields))
+
+
+@pytest.mark.parametrize("where", [f"id = {'9' * 5_000}", f"id in (1, {'9' * 5_000})"])
+def test_a_number_of_thousands_of_digits_is_refused_with_kept_values_and_without(
+    sql_catalog: Catalog, where: str
+) -> None:
+    table = sql_catalog.create_table("db.t", ROWS)
+    table.append(make_rows(0, 100))
+    for filters in ((), ("id", "section")):
+        index_head(table, replace(DEFINITION, filters=filters))
+        reader = open_index(table.refresh(), replace(DEFINITION, filters=filters), storage=STORAGE)
+        with pytest.raises(FilterError):
+            reader.search(queries(1), 3, where=where)
 
 
 def test_long_lists_are_left_out_with_a_reason(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

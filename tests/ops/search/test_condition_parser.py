@@ -110,7 +110,9 @@ def test_what_is_no_condition_is_an_error(text: str) -> None:
         ("Array_contains(t, 'x') and array_contains(t, 3)", [LookUp("t", (v,), of_lists=True) for v in ("x", 3)]),
         ("array_contains = 'x'", [LookUp("array_contains", ("x",), of_lists=False)]),
         *((text, None) for text in ("a = 1 or b = 2", "not a = 1", "(a = 1)", "a < 1", "a not in (1)", "a in (1, 'x')",
-                                    "a = 1.5", "a = 'it''s'", "a = 1 and", "", "null = 1", "a = b", "a in ()")),
+                                    "a = 1.5", "a = 'it''s'", "a = 1 and", "", "null = 1", "a = b", "a in ()",
+                                    f"a = {10**40}")),
+        (f"a = {10**39}", [LookUp("a", (10**39,), of_lists=False)]),
     ],
 )  # fmt: skip
 def test_look_ups_are_the_forms_that_name_values(text: str, expected: list[LookUp] | None) -> None:
