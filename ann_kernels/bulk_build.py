@@ -60,6 +60,10 @@ class BulkParams:
 
 
 DEFAULTS = BulkParams()
+LARGER_LEAVES = BulkParams(carving=Carving(leaf=1_000, largest=1_700))
+"""Parameters for long vectors, of which a build takes a quarter longer by them, and recall rises by .002"""
+LONG = 1_280
+"""Dimensions from which a vector counts as long"""
 _ROWS_PER_BATCH = 131_072
 _FEW_INCOMING = 8
 _SAMPLED_PER_COMPONENT = 4
@@ -95,11 +99,12 @@ def build(
     medoid: int,
     params: VamanaParams,
     *,
-    bulk: BulkParams = DEFAULTS,
+    bulk: BulkParams | None = None,
     threads: int = 1,
 ) -> Graph:
-    """A graph over a space of `vectors` f32[N, D]."""
+    """A graph over a space of `vectors` f32[N, D]; default parameters by their dimensions."""
     threads = max(1, threads)
+    bulk = bulk or (LARGER_LEAVES if vectors.shape[1] >= LONG else DEFAULTS)
     groups = find_duplicates(vectors, first=medoid)
     graph = empty_graph(len(vectors), params.max_degree, medoid)
     with one_blas_thread, ThreadPoolExecutor(threads) as executor:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -160,3 +162,17 @@ def test_far_from_zero_a_leaf_knows_what_is_near() -> None:
     exact = ((vectors[:, None].astype(float) - vectors[None]) ** 2).sum(axis=2)
     np.fill_diagonal(exact, np.inf)
     assert (exact[rows, nearest.places[:, 0]] <= exact.min(axis=1) * 1.01).all()
+
+
+@pytest.mark.parametrize(("dims", "larger"), [(bulk_build.LONG - 1, False), (bulk_build.LONG, True)])
+def test_long_vectors_share_larger_leaves(dims: int, larger: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves, carve = [], bulk_build.carve
+
+    def spy(space: Any, ids: Any, carving: Carving, *rest: Any) -> Any:
+        leaves.append(carving.leaf)
+        return carve(space, ids, carving, *rest)
+
+    monkeypatch.setattr(bulk_build, "carve", spy)
+    graph = vamana.build(clustered(1_100, dims), Metric.L2, vamana.VamanaParams())
+    assert well_formed(graph)
+    assert {leaf > BulkParams().carving.leaf for leaf in leaves} == {larger}
