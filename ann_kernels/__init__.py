@@ -1,6 +1,7 @@
 """Kernels over arrays: distances, graphs, codes, clusters and sketches. They know no files, tables or engines.
 
 - Vectors: `metric`, `distance` (prepared vectors, reported distances), `exact_distances`, `lower_bounds`, `top_k`.
+- Conditions: `bitmap`, `postings` (lists of rows), `coded_comparison` and `own_candidates` (the nearest of some rows).
 - Graphs: `vamana` (build and insert), `graph_search` (search), and below them `bulk_build`, `greedy_insert`,
   `beam_search`, `robust_prune`, `reachability`.
 - Codes: `scalar_quantization` (one byte per dimension), `product_quantization` (m bytes per vector), `kmeans`.

@@ -29,9 +29,9 @@ _BOUNDED = 0.998
 """Share of the codes whose errors are told apart; the others' vectors are always read"""
 _STEP = 2.0**-52
 """Relative error that each further term adds to a sum in float64, at most"""
-_SLACK = 2.0**-20
+SLACK = 2.0**-20
 """Relative difference of a distance and a bound of it that no rounding reaches"""
-_ROWS_AHEAD = 12
+ROWS_AHEAD = 12
 """Vectors between the one that is compared and the one that is requested from memory"""
 _LINES_AHEAD = 64
 """Cache lines between the code that is multiplied and the one that is requested from memory"""
@@ -66,7 +66,7 @@ class CodeErrors:
         bounded = int(_BOUNDED * len(errors))
         widest = float(np.partition(errors, bounded)[bounded]) if len(errors) else 0.0
         # a little longer, so that rounding up does not leave out the rows with just that error
-        step = max(widest * (1 + _SLACK) / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
+        step = max(widest * (1 + SLACK) / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
         return cls(np.minimum(np.ceil(errors / step * (1 + ROUNDING)), UNBOUNDED).astype(np.uint8), step)
 
 
@@ -237,7 +237,7 @@ def bound_reached(distance: float, metric: int) -> np.float32:
     """The largest lower bound that a row at a reported distance can have, rounding included."""
     if metric in (_COSINE, _HAMMING):
         distance = np.sqrt(2 * distance if metric == _COSINE else distance)
-    return np.float32(distance + _SLACK * abs(distance))
+    return np.float32(distance + SLACK * abs(distance))
 
 
 @kernel
@@ -271,7 +271,7 @@ def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least:
     """Lower and upper bounds of the distances of rows, f32[n]; rounding to f32 makes no upper bound too small."""
     for place in range(products.size):
         low, high = distance_bounds(query, products[place], squares[place], steps[place])
-        least[place], most[place] = low, high + _SLACK * abs(high)
+        least[place], most[place] = low, high + SLACK * abs(high)
 
 
 @kernel
@@ -321,8 +321,8 @@ def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, rows: U32,
     count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows, k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for place in range(count):
-        if place + _ROWS_AHEAD < count:
-            prefetch_row(vectors, candidates[place + _ROWS_AHEAD])
+        if place + ROWS_AHEAD < count:
+            prefetch_row(vectors, candidates[place + ROWS_AHEAD])
         distances[place] = np.inf
         if least[place] <= bound_reached(best[k - 1], metric):
             distances[place] = exact_distance(vectors, candidates[place], query, metric, False)

@@ -15,6 +15,8 @@ from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.postings import Postings, common_rows
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
@@ -63,6 +65,9 @@ def warm() -> None:
     rare &= Bitmap.of(even[:, 1] > 0)
     for kind in (np.uint8, np.uint16, np.uint32):
         rare.coded(np.zeros(len(even), kind), 0, 1).count()
+    postings = Postings.of([(np.array([0, 3, 5]), np.arange(5, dtype=np.uint32))], len(even))
+    own = common_rows(postings, np.zeros(1, np.int32), np.arange(2), np.arange(len(even), dtype=np.uint32), 3)
+    nearest_of_own(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()

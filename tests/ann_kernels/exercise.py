@@ -22,6 +22,7 @@ from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.bulk_build import BulkParams
 from icepuffin.ann_kernels.carving import Carving
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
@@ -30,6 +31,8 @@ from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.postings import Postings, common_rows
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
@@ -94,6 +97,13 @@ def main() -> dict[str, Any]:
     out["signs"] = digest(*signed.signs)
     by_signs = Searcher(graph, long, Metric.L2, codes=signed)
     out["found by signs"] = digest(by_signs.search(long[:5] + 0.1, 3, search_list=12)[0])
+    every = np.arange(ROWS, dtype=np.uint32)
+    postings = Postings.of([(np.array([0, ROWS, ROWS + 3]), np.append(every, [7, 9, 70]).astype(np.uint32))], 4 * ROWS)
+    own = common_rows(postings, np.array([0, 1, 0], np.int32), np.array([0, 2, 3]), np.resize(every, 4 * ROWS), ROWS)
+    for vectors in (CodedVectors(even, coded), even):
+        nearest = nearest_of_own(vectors, Metric.L2, even[:2].astype(np.float64) + 0.1, (own.starts, own.nodes), 2)
+        order = np.lexsort((nearest.nodes, nearest.queries))
+        out[f"own of {type(vectors).__name__}"] = digest(nearest.nodes[order], nearest.distances[order])
     bounds = CodedBounds.of(even)
     assert bounds is not None
     assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()
