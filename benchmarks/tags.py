@@ -7,9 +7,12 @@
 rows are held out as queries. A query is a vector and two of its own tags that k rows have together, if any do: of
 the shape of YFCC-10M with its bags of tags (NeurIPS'23 Big ANN Benchmarks, the filter track), on a tenth of the rows.
 
-`matches` are the medians of the rows that match. `recall` is recall@10 beside exact search over the rows that match.
-`per_second` is of whole queries, text of the condition included, in so many threads of one process; `one_thread` of
-one. A condition that returns is evaluated again: the cache of a reader holds 64, and there are more.
+`matches` are the medians of the rows that match. `recall` is recall@10 beside exact search over the rows that match, of
+one call for all queries; that of a call per query is the same, or this fails. `one_call` has the queries per second of
+such a call, text of the conditions included, by threads of the reader; `one_call_first` of the first, which makes the
+lists of rows. `call_per_query` has them by threads that call. A condition that returns is evaluated again: the cache of
+a reader holds 64, and there are more. `bytes_read` are means per query, as the algorithm needs them: of the shorter
+list of rows, of the bitmap or list that it is looked for in, at 64 bytes per row, and of the codes of matches.
 """
 
 import argparse
@@ -17,8 +20,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.search import IndexReader, SearchResult, open_index
 
 K = 10
 _TAGS, _PER_ROW, _CLUSTERS = 50_000, 10, 100
@@ -109,28 +113,59 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         lake = TagLake(tags, folder, base, len(base), 8, _DEFINITION, 2)
         lake.index()
     write("indexed")
-    reader = open_index(lake.table.refresh(), _DEFINITION, storage=STORAGE, threads=1)
     texts = [f"array_contains(tags, 't{one}') and array_contains(tags, 't{other}')" for one, other in pairs]
     rows = [rows_of.both(*pair) for pair in pairs]
     write("truth")
+    opened = partial(open_index, lake.table.refresh(), _DEFINITION, storage=STORAGE)
+    readers = {threads: opened(threads=threads) for threads in sorted({1, options.threads})}
+    answers = [distances_by_query(reader.search(queries, K, where=texts, columns=[])) for reader in readers.values()]
+    first = _seconds(lambda: opened(threads=options.threads).search(queries, K, where=texts, columns=[]), 1)
     recalls = []
-    for query, text, matching in zip(queries[: options.checked], texts, rows, strict=False):
-        distances = np.asarray(reader.search(query, K, where=text, columns=[]).rows["distance"])
-        if len(matching):
-            true = exact_top_k(query[None], base[matching], min(K, len(matching)), Metric.L2)[1][0]
-            recalls.append(float((distances <= true[-1] * (1 + 1e-9)).sum()) / len(true))
+    for place in range(options.checked):
+        alone = readers[1].search(queries[place], K, where=texts[place], columns=[]).rows["distance"].to_numpy()
+        assert all(np.array_equal(distances.get(place, []), alone) for distances in answers)
+        if len(rows[place]):
+            true = exact_top_k(queries[place][None], base[rows[place]], min(K, len(rows[place])), Metric.L2)[1][0]
+            recalls.append(float((alone <= true[-1] * (1 + 1e-9)).sum()) / len(true))
+    shorter = np.array([min(len(rows_of.of(tag)) for tag in pair) for pair in pairs])
     figures = {
         "queries": len(queries),
         "matches": float(np.median([len(matching) for matching in rows])),
         "recall": float(np.mean(recalls)),
-        "one_thread": _per_second(reader, queries, texts, 1),
-        "per_second": _per_second(reader, queries, texts, options.threads),
+        "one_call": {
+            threads: len(queries) / _seconds(lambda own=reader: own.search(queries, K, where=texts, columns=[]), 5)
+            for threads, reader in readers.items()
+        },
+        "one_call_first": len(queries) / first,
+        "call_per_query": {threads: _call_per_query(readers[1], queries, texts, threads) for threads in readers},
+        "bytes_read": {
+            "list": float(4 * shorter.mean()),
+            "other list": float(64 * shorter.mean()),
+            "codes": float(np.mean([len(matching) for matching in rows]) * (vectors.shape[1] + 5)),
+        },
     }
     write(json.dumps(figures))
     return figures
 
 
-def _per_second(reader: IndexReader, queries: npt.NDArray[np.float32], texts: Sequence[str], threads: int) -> float:
+def distances_by_query(result: SearchResult) -> dict[int, npt.NDArray[np.float64]]:
+    """The distances of each query's rows, by its number."""
+    numbers, distances = result.rows["query"].to_numpy(), result.rows["distance"].to_numpy()
+    own, starts = np.unique(numbers, return_index=True)
+    return dict(zip(own.tolist(), np.split(distances, starts[1:]), strict=True))
+
+
+def _seconds(call: Callable[[], Any], times: int) -> float:
+    """The least seconds of some calls."""
+    seconds = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
+
+
+def _call_per_query(reader: IndexReader, queries: npt.NDArray[np.float32], texts: Sequence[str], threads: int) -> float:
     begun = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         list(

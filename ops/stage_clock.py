@@ -26,9 +26,9 @@ class StageClock:
             self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
 
     def lap(self, name: str) -> None:
-        """End a stage that began with the last lap, or when the clock was made."""
+        """End a stage that began with the last lap, or when the clock was made; one that comes again adds up."""
         now = time.perf_counter()
-        self.stages[name] = now - self._lap_start
+        self.stages[name] = self.stages.get(name, 0.0) + now - self._lap_start
         self._lap_start = now
 
     def split(self, name: str, part: str, seconds: float) -> None:

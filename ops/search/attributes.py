@@ -75,6 +75,11 @@ class CodedRows:
         """int64[codes + 1]: rows of smaller codes than each."""
         return np.append(0, np.cumsum(np.bincount(self.codes, minlength=self._count)))
 
+    @property
+    def postings(self) -> tuple[I64, U32]:
+        """The rows of each code, ascending: (int64[codes + 1], numbers of the rows before those of each; u32[n])."""
+        return self.starts, self._order
+
     def number_within(self, first: int, last: int) -> int:
         """Number of rows with the codes `first` to `last`."""
         return int(self.starts[last + 1] - self.starts[first])
@@ -145,6 +150,11 @@ class Lists:
     """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
     _kept: dict[int, Bitmap] = field(default_factory=dict, init=False, repr=False)
     """Lists that have an element which is not sparse: there are fewer than `_SPARSE` per element of an average list"""
+
+    @property
+    def postings(self) -> tuple[I64, npt.NDArray[np.unsignedinteger]]:
+        """The lists that have each element, as numbers before those of each, and these; of rows ascending."""
+        return self.starts, self.places
 
     def in_state(self, states: Sequence[int]) -> Bitmap:
         """The lists in one of some states."""
@@ -249,8 +259,12 @@ class AttributeColumn:
 
     def look_up(self, look_up: LookUp, field_id: int) -> _Part | None:
         """The part of a condition that compares this column with some values; None where this is no look-up."""
-        codes = None if look_up.of_lists else _codes_of(look_up.values, self._code_of, self.values.type)
+        codes = self.codes_of(look_up)
         return None if codes is None else _Part(field_id, [(code, code) for code in codes])
+
+    def codes_of(self, look_up: LookUp) -> list[int] | None:
+        """Codes of the rows for which a look-up is true; None where this column has no such look-ups."""
+        return None if look_up.of_lists else _codes_of(look_up.values, self._code_of, self.values.type)
 
     def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> _Part:
         """A part of a predicate that is on this column. Raises FilterError."""
@@ -285,8 +299,12 @@ class ListColumn:
 
     def look_up(self, look_up: LookUp, field_id: int) -> _ListPart | None:
         """The part of a condition that compares elements with a value; None where this is no look-up."""
-        codes = _codes_of(look_up.values, self._code_of, self.values.type) if look_up.of_lists else None
+        codes = self.codes_of(look_up)
         return None if codes is None else _ListPart(field_id, tuple(codes), ())
+
+    def codes_of(self, look_up: LookUp) -> list[int] | None:
+        """Codes of the elements of which a list has one where a look-up is true; None as of `AttributeColumn`."""
+        return _codes_of(look_up.values, self._code_of, self.values.type) if look_up.of_lists else None
 
 
 def _codes_by_value(values: pa.Array) -> dict[Any, int]:
@@ -358,6 +376,21 @@ class Attributes:
             parts.append(part)
         tree = parts[0] if len(parts) == 1 else _Combination(every=True, parts=tuple(parts))
         return Condition(self, tree, dict(sorted(columns.items())))
+
+    def looked_up(self, look_up: LookUp) -> tuple[int, AttributeColumn | ListColumn, list[int]] | None:
+        """(field id, column, codes that satisfy it) of a look-up in one column; None as of `condition`."""
+        field_id = self._field_ids.get(look_up.column)
+        if field_id is None:
+            return None
+        column = self.column(field_id)
+        codes = column.codes_of(look_up)
+        return None if codes is None else (field_id, column, codes)
+
+    def node_rows(self, shard: MaskedShard) -> tuple[I64, I64]:
+        """(the live nodes of a shard, number among all rows of the row of each)."""
+        rows, outside = self._rows_of(shard)
+        live = np.flatnonzero(~outside & shard.is_live)
+        return live, rows[live]
 
     def name(self, field_id: int) -> str:
         """The name of a column in the snapshot."""

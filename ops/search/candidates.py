@@ -107,6 +107,13 @@ class Hits:
         cell = query, place
         return cls(query, place + 1, candidates.files[cell], candidates.positions[cell], candidates.distances[cell])
 
+    def first_distances(self, queries: int, k: int) -> F64:
+        """f64[queries, k]: distances of the first k of each query; inf where there are fewer."""
+        distances = np.full((queries, k), np.inf)
+        first = self.ranks <= k
+        distances[self.queries[first], self.ranks[first] - 1] = self.distances[first]
+        return distances
+
     def take(self, rows: I64) -> "Hits":
         """Some of the rows, under the ranks that they have."""
         names = ("queries", "ranks", "files", "positions", "distances")

@@ -22,7 +22,7 @@ from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import SkippedRows
 from icepuffin.ops.search.shards import ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer, ShardWork, strategy_of
+from icepuffin.ops.search.version_search import IndexAnswer, strategy_of, work_by_shard
 from icepuffin.ops.search.worker import (
     FileCandidates,
     SearchJob,
@@ -139,7 +139,7 @@ class DistributedVersion:
             approximate=approximate,
             rounded_directions=directions,
             unranked=unranked,
-            work=_work_by_shard([shard for answer in answers for shard in answer.work]),
+            work=work_by_shard([shard for answer in answers for shard in answer.work]),
         )
 
     def scan(
@@ -225,7 +225,7 @@ def _joined(results: Sequence[ShareResult]) -> ShareResult:
         answers[0],
         candidates=_stacked([answer.candidates for answer in answers]),
         rounded_directions=any(answer.rounded_directions for answer in answers),
-        work=_work_by_shard([shard for answer in answers for shard in answer.work]),
+        work=work_by_shard([shard for answer in answers for shard in answer.work]),
     )
     return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
 
@@ -235,15 +235,3 @@ def _stacked(parts: Sequence[Candidates]) -> Candidates:
     width = max(part.files.shape[1] for part in parts)
     names = ("files", "positions", "distances")
     return Candidates(*(np.concatenate([getattr(part.padded(width), name) for part in parts]) for name in names))
-
-
-def _work_by_shard(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
-    """The work of each shard, summed over blocks of queries; by shard id."""
-    total: dict[ShardId, ShardWork] = {}
-    for shard in work:
-        before = total.get(shard.shard_id)
-        total[shard.shard_id] = shard if before is None else ShardWork(
-            shard.shard_id, shard.nodes, before.queries + shard.queries, before.expanded + shard.expanded,
-            before.distances + shard.distances,
-        )  # fmt: skip
-    return tuple(total[shard_id] for shard_id in sorted(total))

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import SearchResult
 
@@ -87,7 +88,7 @@ class FollowingReader(Generic[R]):
         rerank: bool | None = None,
         certified: bool = False,
         columns: Sequence[str] | None = None,
-        where: str | BooleanExpression | None = None,
+        where: Conditions = None,
     ) -> SearchResult:
         """`IndexReader.search` on the reader that answers now.
 
@@ -106,7 +107,7 @@ class FollowingReader(Generic[R]):
         certified : bool
             Whether to prove that no row is nearer.
         columns, where : optional
-            Columns to return, and a row filter.
+            Columns to return, and a row filter, or one per query.
 
         Returns
         -------

@@ -2,15 +2,16 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
@@ -26,6 +27,16 @@ from icepuffin.ops.search.arguments import (
 )
 from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
+from icepuffin.ops.search.condition_per_query import (
+    Answer,
+    Condition,
+    Conditions,
+    conditions_of,
+    groups_of,
+    joined,
+    summed_over_queries,
+)
+from icepuffin.ops.search.conjunctions import ConjunctionSearch
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.file_scans import FileScans, TaskChoice
@@ -41,7 +52,7 @@ from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer, exact_distances
+from icepuffin.ops.search.version_search import COMPARED, IndexAnswer, exact_distances
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.stage_clock import StageClock
 
@@ -52,6 +63,15 @@ _CUT_IN_DOUBT = (
 _NO_GRAPHS = "the index has no graphs: search parameters have no effect"
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsRequest:
+    """The rows that a search is for."""
+
+    k: int
+    options: SearchOptions
+    to_certify: bool
 
 
 class IndexReader:
@@ -200,7 +220,7 @@ class IndexReader:
         rerank: bool | None = None,
         certified: bool = False,
         columns: Sequence[str] | None = None,
-        where: str | BooleanExpression | None = None,
+        where: Conditions = None,
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
@@ -227,8 +247,9 @@ class IndexReader:
             the distance of the k-th row that was found. `profile.certificate` has the proof. Not for inner product.
         columns : sequence of str, optional
             Columns to return of each row. Default: all but nested ones.
-        where : str or pyiceberg.expressions.BooleanExpression, optional
-            Iceberg row filter, such as `"section = 'database'"`: only rows for which it is true are found.
+        where : str or pyiceberg.expressions.BooleanExpression, or a sequence of these, optional
+            Iceberg row filter, such as `"section = 'database'"`: only rows for which it is true are found. A sequence
+            has one filter per query, None for a query without one: the same rows as by one call per query, and faster.
 
         Returns
         -------
@@ -261,67 +282,28 @@ class IndexReader:
         # an exact scan needs no proof, and a pruned one has it
         to_certify = certified and not self._is_pruned_scan and self._choice.loaded is not None
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
+        conditions = conditions_of(where, len(vectors))
         returned = field_ids(self._target.schema, columns, self.table)
-        k = min(k, self._max_k)
-        matches = self._matches(where, clock)
-        parameters, warnings = self._parameters_of(k, options, matches)
-        rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
+        request = _RowsRequest(min(k, self._max_k), options, to_certify)
         try:
-            answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
-            clock.lap("index")
-            if self._sampler is not None and self._sampler.share:
-                self._sample_recall(self._sampler, vectors, k, matches, answer.candidates)
-            candidates, scanned, skipped, nearest = answer.candidates, 0, SkippedRows(), None
-            width = candidates.files.shape[1] + k if answer.rounded_directions else k
-            if self._is_pruned_scan:
-                nearest = self._range_search.nearest(vectors, k, matches, skipped)
-                candidates, scanned = nearest.candidates, nearest.compared
-            elif self.tail:
-                tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
-                candidates = merge([candidates, tail_candidates], width)
-            clock.lap("scan")
-            hits = Hits.of(candidates.first(width))
-            if answer.rounded_directions:
-                distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
-                hits = resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
-                clock.lap("settle")
-            certified_hits = self._range_search.certify(vectors, hits, k, matches, clock) if to_certify else None
+            if conditions:
+                answer = self._nearest_per_condition(vectors, request, conditions, clock)
+            else:
+                one = cast("Condition | None", where) if conditions is None else None
+                answer = self._nearest(vectors, request, one, clock)
         except IndexUnavailableError as error:
             other = self._without_index(error)
-            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=where)
-        hits = certified_hits.hits if certified_hits else hits
-        rows = fetch(hits, self._rows, returned, row_meter)
+            each = where if conditions is None else conditions
+            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=each)
+        row_meter = Meter()
+        rows = fetch(answer.hits, self._rows, returned, row_meter)
         clock.lap("rows")
-        profile = Profile(
-            why=self.why,
-            strategy=answer.strategy,
-            shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
-            nodes_expanded=answer.expanded,
-            distances=answer.computed,
-            tail_rows=scanned,
+        profile = replace(
+            answer.profile,
             milliseconds=clock.milliseconds,
-            matching_rows=_matching_rows(answer, matches),
-            condition=matches.how if matches else "",
-            parameters=parameters,
-            work=answer.work,
-            queries=len(vectors),
-            live_recall=self.stats() if self._sampler is not None and self._sampler.share else None,
-            tier=self.tier,
-            tier_why=self._choice.tier_why,
-            bytes_read={
-                "index": rerank_meter.bytes,
-                "scan": self._vectors.value_bytes * scanned * vectors.shape[1],
-                "rows": row_meter.bytes,
-                **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
-            },
+            bytes_read={**answer.profile.bytes_read, "rows": row_meter.bytes},
         )
-        doubts = (*doubts, *skipped.warnings)
-        if certified_hits is not None:
-            profile, doubts = certified_hits.profile(profile), certified_hits.warnings
-        if nearest is not None:
-            complete = self.coverage is not Coverage.NEAREST_VERSION_ONLY
-            profile, doubts = nearest.profile(profile, complete=complete), (*nearest.warnings, *doubts)
-        return self._result(rows, profile, (*warnings, *doubts))
+        return self._result(rows, profile, answer.warnings)
 
     def within(
         self,
@@ -515,6 +497,144 @@ class IndexReader:
         clock.lap("filter")
         return matches
 
+    def _nearest(
+        self,
+        vectors: npt.NDArray[np.float64],
+        request: _RowsRequest,
+        where: Condition | None,
+        clock: StageClock,
+    ) -> Answer:
+        """The k nearest rows of each query (that match). Raises IndexUnavailableError."""
+        k = request.k
+        matches = self._matches(where, clock)
+        parameters, warnings = self._parameters_of(k, request.options, matches)
+        rerank_meter, settle_meter = Meter(), Meter()
+        answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
+        clock.lap("index")
+        if self._sampler is not None and self._sampler.share:
+            self._sample_recall(self._sampler, vectors, k, answer.candidates.distances, [where] * len(vectors))
+        candidates, scanned, skipped, nearest = answer.candidates, 0, SkippedRows(), None
+        width = candidates.files.shape[1] + k if answer.rounded_directions else k
+        if self._is_pruned_scan:
+            nearest = self._range_search.nearest(vectors, k, matches, skipped)
+            candidates, scanned = nearest.candidates, nearest.compared
+        elif self.tail:
+            tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
+            candidates = merge([candidates, tail_candidates], width)
+        clock.lap("scan")
+        hits = Hits.of(candidates.first(width))
+        if answer.rounded_directions:
+            hits = self._settled(vectors, hits, k, settle_meter)
+            clock.lap("settle")
+        certified_hits = self._range_search.certify(vectors, hits, k, matches, clock) if request.to_certify else None
+        hits = certified_hits.hits if certified_hits else hits
+        profile = replace(
+            self._profile(len(vectors)),
+            strategy=answer.strategy,
+            nodes_expanded=answer.expanded,
+            distances=answer.computed,
+            tail_rows=scanned,
+            matching_rows=_matching_rows(answer, matches),
+            condition=matches.how if matches else "",
+            parameters=parameters,
+            work=answer.work,
+            bytes_read={
+                "index": rerank_meter.bytes,
+                "scan": self._vectors.value_bytes * scanned * vectors.shape[1],
+                **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
+            },
+        )
+        doubts = (*doubts, *skipped.warnings)
+        if certified_hits is not None:
+            profile, doubts = certified_hits.profile(profile), certified_hits.warnings
+        if nearest is not None:
+            complete = self.coverage is not Coverage.NEAREST_VERSION_ONLY
+            profile, doubts = nearest.profile(profile, complete=complete), (*nearest.warnings, *doubts)
+        return Answer(hits, profile, (*warnings, *doubts))
+
+    def _nearest_per_condition(
+        self,
+        vectors: npt.NDArray[np.float64],
+        request: _RowsRequest,
+        conditions: Sequence[Condition | None],
+        clock: StageClock,
+    ) -> Answer:
+        """The k nearest rows of each query that match a condition of its own: conjunctions of look-ups all at once, the
+        others by distinct condition. Raises IndexUnavailableError.
+        """
+        parts: list[tuple[I64, Answer]] = []
+        others = list(range(len(vectors)))
+        if self._conjunctions is not None and not request.to_certify and not self.tail:
+            lists = list(map(self._conjunctions.lists_of, conditions))
+            clock.lap("filter")
+            places = np.array([place for place, own in enumerate(lists) if own is not None], np.int64)
+            if len(places):
+                answer, left_out = self._nearest_of_conjunctions(
+                    self._conjunctions, vectors[places], request, [own for own in lists if own is not None],
+                    [conditions[place] for place in places.tolist()], clock,
+                )  # fmt: skip
+                parts.append((places, answer))
+                others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
+        for where, own_places in groups_of(conditions, others):
+            answer = self._nearest(vectors[own_places], request, where, clock)
+            parts.append((own_places, summed_over_queries(answer)))
+        return joined(parts, len(vectors))
+
+    def _nearest_of_conjunctions(
+        self,
+        conjunctions: ConjunctionSearch,
+        vectors: npt.NDArray[np.float64],
+        request: _RowsRequest,
+        lists: Sequence[tuple[int, ...]],
+        conditions: Sequence[Condition | None],
+        clock: StageClock,
+    ) -> tuple[Answer, I64]:
+        """(the k nearest rows of each query under its conjunction, queries int64[n] without an answer)."""
+        k, meter = request.k, Meter()
+        parameters, warnings = self._parameters.choose(k, request.options, filtered=True)
+        if parameters is None:
+            raise ValueError("there is no version to search")
+        by_lists = conjunctions.search(vectors, lists, k, parameters)
+        clock.lap("index")
+        hits = by_lists.hits
+        if self._sampler is not None and self._sampler.share:
+            self._sample_recall(self._sampler, vectors, k, hits.first_distances(len(vectors), k), conditions)
+        if by_lists.rounded_directions:
+            hits = self._settled(vectors, hits, k, meter)
+            clock.lap("settle")
+        profile = replace(
+            self._profile(len(vectors) - len(by_lists.left_out)),
+            strategy=COMPARED,
+            distances=sum(shard.distances for shard in by_lists.work),
+            matching_rows=by_lists.matching_rows,
+            condition=by_lists.how,
+            parameters=parameters,
+            work=by_lists.work,
+            bytes_read={"index": 0, "scan": 0, **({"settle": meter.bytes} if by_lists.rounded_directions else {})},
+        )
+        return Answer(hits, profile, warnings), by_lists.left_out
+
+    def _profile(self, queries: int) -> Profile:
+        """What is the same for every search of so many queries."""
+        return Profile(
+            why=self.why,
+            strategy="",
+            shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
+            nodes_expanded=0,
+            distances=0,
+            tail_rows=0,
+            milliseconds={},
+            queries=queries,
+            live_recall=self.stats() if self._sampler is not None and self._sampler.share else None,
+            tier=self.tier,
+            tier_why=self._choice.tier_why,
+        )
+
+    def _settled(self, vectors: npt.NDArray[np.float64], hits: Hits, k: int, meter: Meter) -> Hits:
+        """The k nearest of hits that are ranked by rounded directions: data files decide where these leave doubt."""
+        distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, meter)
+        return resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
+
     def _parameters_of(
         self, k: int, options: SearchOptions, matches: Matches | None
     ) -> tuple[SearchParameters | None, tuple[str, ...]]:
@@ -569,18 +689,24 @@ class IndexReader:
         sampler: RecallSampler,
         vectors: npt.NDArray[np.float64],
         k: int,
-        matches: Matches | None,
-        candidates: Candidates,
+        distances: F64,
+        conditions: Sequence[Condition | None],
     ) -> None:
-        """Draw some of the queries, and have them answered exactly, too."""
+        """Draw some of the queries, and have them answered exactly, too. `distances`: of their rows, ascending."""
         loaded, version = self._choice.loaded, self.version
         if not isinstance(loaded, LoadedVersion) or version is None or self._why_no_recall(sampler.share):
             return
         for place in range(len(vectors)):
             if sampler.draws():
                 # copies: a query that waits does not keep its whole batch
-                exact = partial(exact_distances, loaded, vectors[place : place + 1].copy(), k, matches)
-                sampler.add(version.index_snapshot_id, candidates.distances[place, :k].copy(), exact)
+                exact = partial(self._exact_distances, loaded, vectors[place : place + 1].copy(), k, conditions[place])
+                sampler.add(version.index_snapshot_id, distances[place, :k].copy(), exact)
+
+    def _exact_distances(
+        self, loaded: LoadedVersion, query: npt.NDArray[np.float64], k: int, where: Condition | None
+    ) -> F64:
+        """`exact_distances` under a condition."""
+        return exact_distances(loaded, query, k, self._matches(where, StageClock()))
 
     def _require_certifiable(self) -> None:
         """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""
@@ -597,6 +723,12 @@ class IndexReader:
         """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
         loaded = self._choice.loaded
         return loaded.longest_vector() if loaded and self._metric is Metric.INNER_PRODUCT else 0.0
+
+    @cached_property
+    def _conjunctions(self) -> ConjunctionSearch | None:
+        """What answers many queries at once, each under look-ups of its own; None where the version is not for it."""
+        loaded = None if self._is_pruned_scan else self._choice.loaded
+        return ConjunctionSearch.of(self._attributes, loaded, self._threads)
 
     @property
     def _holds_floats_of_doubles(self) -> bool:

@@ -99,7 +99,10 @@ class Profile:
     """Reason for the path that was taken, in words"""
     strategy: str
     """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search),
-    `pruned scan` (an index without graphs); of a certified search with ` + certified`"""
+    `pruned scan` (an index without graphs); of a certified search with ` + certified`. Queries with conditions of
+    their own may take several: each then has the number of its queries, such as `exact over matches (9 queries), beam
+    (1 queries)`
+    """
     shards: int
     nodes_expanded: int
     distances: int
@@ -108,11 +111,13 @@ class Profile:
     milliseconds: Mapping[str, float]
     """Milliseconds, by stage"""
     matching_rows: int | None = None
-    """Live rows that satisfy the condition; None without one"""
+    """Live rows that satisfy the condition, or the sum over the queries that have conditions of their own; None without
+    a condition"""
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
     pruning: Pruning | None = None
-    """Savings of a range search or a certified one; None of other searches"""
+    """Savings of a range search or a certified one, summed over the conditions of one with several; None of other
+    searches"""
     certificate: Certificate | None = None
     """Proof of a certified search; None of other searches, and where every row was compared"""
     parameters: SearchParameters | None = None

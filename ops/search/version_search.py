@@ -24,7 +24,8 @@ from icepuffin.ops.search.tuning import SearchParameters
 
 _MATCHES_IN_BEAM = 3
 """Matching nodes that a beam should meet, as a multiple of k"""
-_COMPARED = "exact over matches"
+COMPARED = "exact over matches"
+"""Strategy of comparing every match"""
 _EXTRA_ROWS = 8
 """Rows beyond k that are compared at first, because some may be as near as the k-th"""
 
@@ -89,17 +90,36 @@ def search_version(
     shards = version.restricted_shards(matches)
     matching = sum(shard.searcher.live_count for shard in shards)
     if not matching:
-        return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
+        return IndexAnswer(Candidates.none(len(queries), k), COMPARED)
     matching_rows = matches.count_by_nodes(matching, sum(shard.searcher.live_count for shard in version.shards))
-    share = matching / sum(shard.nodes for shard in shards)
-    half = parameters.search_list // 2  # finds the way, as without a condition
-    width = max(parameters.search_list, half + int(np.ceil(_MATCHES_IN_BEAM * k / share)))
+    width = _width(parameters.search_list, k, matching / sum(shard.nodes for shard in shards))
     coded = all(shard.searcher.compares_codes for shard in shards)
     if comparing_is_faster(matching, width * len(shards), coded=coded) and not version.lean:
         answer = _compare(version, shards, queries, k if version.exact else k * parameters.oversample)
         return replace(answer, matching_rows=matching_rows)
     answer = _walk(version, shards, queries, k, parameters, threads=threads, widest=width, meeting=_MATCHES_IN_BEAM * k)
     return replace(answer, strategy="filtered beam", matching_rows=matching_rows)
+
+
+def most_compared(version: LoadedVersion, k: int, parameters: SearchParameters) -> int:
+    """The largest number of matching nodes that `search_version` compares one by one."""
+    nodes = sum(shard.nodes for shard in version.shards)
+    coded = all(shard.searcher.compares_codes for shard in version.shards)
+    least, most = 0, nodes
+    while least < most:  # fewer matches take a wider beam
+        middle = (least + most + 1) // 2
+        width = _width(parameters.search_list, k, middle / nodes)
+        if comparing_is_faster(middle, width * len(version.shards), coded=coded):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _width(search_list: int, k: int, share: float) -> int:
+    """How wide a beam is that meets enough matching nodes, which are a share of all."""
+    half = search_list // 2  # finds the way, as without a condition
+    return max(search_list, half + int(np.ceil(_MATCHES_IN_BEAM * k / share)))
 
 
 def exact_distances(version: LoadedVersion, queries: F64, k: int, matches: Matches | None) -> F64:
@@ -114,7 +134,19 @@ def exact_distances(version: LoadedVersion, queries: F64, k: int, matches: Match
 def strategy_of(answers: Sequence[IndexAnswer]) -> str:
     """The strategy of answers for parts of one version. It is exact only if none of them walked a graph."""
     strategies = [answer.strategy for answer in answers]
-    return next((strategy for strategy in strategies if strategy != _COMPARED), _COMPARED if strategies else "beam")
+    return next((strategy for strategy in strategies if strategy != COMPARED), COMPARED if strategies else "beam")
+
+
+def work_by_shard(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
+    """The work of each shard, summed over blocks of queries; by shard id."""
+    total: dict[ShardId, ShardWork] = {}
+    for shard in work:
+        before = total.get(shard.shard_id)
+        total[shard.shard_id] = shard if before is None else ShardWork(
+            shard.shard_id, shard.nodes, before.queries + shard.queries, before.expanded + shard.expanded,
+            before.distances + shard.distances,
+        )  # fmt: skip
+    return tuple(total[shard_id] for shard_id in sorted(total))
 
 
 def _walk(
@@ -168,7 +200,7 @@ def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64
     width = sum(distances.shape[1] for _, distances in parts) if directions else k
     return IndexAnswer(
         nearest_rows(parts, width) if parts else Candidates.none(len(queries), k),
-        _COMPARED,
+        COMPARED,
         approximate=not version.exact,
         rounded_directions=directions,
         work=tuple(work),

@@ -25,7 +25,8 @@ def main() -> None:
     lake = make_lake(Path(sys.argv[1]), snapshots=1)
     table = lake.table.refresh()
     for metric in METRICS:
-        icepuffin.create_index(table, IndexDefinition(name=metric, column="embedding", metric=metric))
+        definition = IndexDefinition(name=metric, column="embedding", metric=metric, filters=("name",))
+        icepuffin.create_index(table, definition)
     kernel_cache.main()
     before = signatures()
     icepuffin.refresh(table)
@@ -37,6 +38,7 @@ def main() -> None:
         reader.search(QUERIES, k=3)
         reader.search(QUERIES[0], k=3)
         reader.search(QUERIES, k=3, where="name = 'package 1'")
+        reader.search(QUERIES, k=3, where=["name = 'package 1'"] * len(QUERIES))
         reader.within(QUERIES[0], 0.3)
     after = signatures()
     missing = {name: sorted(after[name] - before.get(name, set())) for name in after}

@@ -55,7 +55,7 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, SearchResult, open_index
+from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
@@ -462,11 +462,31 @@ class TableHistory(RuleBasedStateMachine):
         ):
             tagged = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
             self._compare(tagged, rows.filter(pa.array(expected, pa.bool_())))
+        self._check_condition_per_query(
+            reader,
+            (f"{name} = '{section}'", where, None, f"{name} = '{section}' and array_contains(tags, '{tag}')"),
+            rows.filter(
+                pc.and_(pc.equal(rows[name], section), pa.array([tag in (tags or ()) for tags in lists], pa.bool_()))
+            ),
+        )
         COUNTS[f"condition {tagged.profile.condition.split(';')[0]}"] += 1
         COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
         found = reader.search(queries(4, DIMS), K, columns=["id"])
         self._compare(found, rows)
         return found
+
+    def _check_condition_per_query(
+        self, reader: IndexReader, conditions: tuple[str | None, ...], matching: pa.Table
+    ) -> None:
+        """The answers are those of one call per condition. `matching`: the rows that satisfy the last one."""
+        vectors = queries(len(conditions), DIMS)
+        parts = []
+        for place, where in enumerate(conditions):
+            rows = reader.search(vectors[place], K, columns=["id"], where=where).rows
+            parts.append(rows.set_column(0, "query", pa.array([place] * len(rows), pa.int32())))
+        result = reader.search(vectors, K, columns=["id"], where=conditions)
+        assert result.rows.equals(pa.concat_tables(parts))
+        self._compare(reader.search(vectors, K, columns=["id"], where=[conditions[-1]] * len(vectors)), matching)
 
     def _compare(self, result: SearchResult, rows: pa.Table) -> None:
         """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""

@@ -1,0 +1,234 @@
+"""Queries under conditions of their own that are conjunctions of look-ups, such as two tags: many at once.
+
+A condition is a few lists of rows, of an index version's own values. What the lists have in common, and the nearest of
+these rows, is found by kernels for a block of queries, in as many threads as the reader has. The answers are those of
+`version_search`, where it compares every match.
+"""
+
+import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+from pyiceberg.expressions import BooleanExpression
+
+from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.own_candidates import OwnNearest, nearest_of_own
+from icepuffin.ann_kernels.postings import NO_LIST, NO_NODE, Postings, common_rows
+from icepuffin.ops.search.attributes import Attributes
+from icepuffin.ops.search.candidates import Hits
+from icepuffin.ops.search.condition_parser import LookUp, look_ups
+from icepuffin.ops.search.loaded_version import LoadedVersion
+from icepuffin.ops.search.shards import MaskedShard
+from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.version_search import ShardWork, most_compared, work_by_shard
+
+_AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
+_MOST_KEPT = 1 << 17
+"""Texts of look-ups whose lists are kept, of some 200 bytes each"""
+_QUERIES_PER_BLOCK = 64
+_NO_POSTINGS = Postings(
+    np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.int32), np.empty((0, 0), np.uint64)
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConjunctionAnswer:
+    """Hits of some queries, each under a condition of its own."""
+
+    hits: Hits
+    """The k nearest; where `rounded_directions`, all that may be among them"""
+    left_out: I64
+    """int64[n]: queries that match so many nodes that a beam is faster"""
+    matching_rows: int
+    """Rows that match, of all other queries together"""
+    how: str
+    """How the conditions were evaluated, in words"""
+    rounded_directions: bool
+    """Whether distances are of directions rounded to f32, as `IndexAnswer` has it"""
+    work: tuple[ShardWork, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nodes:
+    """The nodes of all shards, numbered one shard after another."""
+
+    shards: tuple[MaskedShard, ...]
+    firsts: tuple[int, ...]
+    """Number of the first node of each shard"""
+    of_rows: U32
+    """u32[rows]: node of each row; `NO_NODE` where it has none"""
+
+
+class ConjunctionSearch:
+    """Searches a version under conjunctions of look-ups in columns that it keeps. Thread-safe.
+
+    Memory: 4 bytes per row of the snapshot, and per row and element of a list in the columns of conditions up to 8.
+    """
+
+    def __init__(self, attributes: Attributes, version: LoadedVersion, threads: int) -> None:
+        self._attributes = attributes
+        self._version = version
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._lists: dict[str, int | None] = {}
+        self._first_lists: dict[int, int] = {}
+        """Number of the first list of each column, by field id"""
+        self._postings: Postings = _NO_POSTINGS
+
+    @classmethod
+    def of(cls, attributes: Attributes | None, version: object, threads: int) -> "ConjunctionSearch | None":
+        """None for a version whose nodes are not compared by the table's own vectors, here."""
+        if attributes is None or not isinstance(version, LoadedVersion) or version.lean or not version.exact:
+            return None
+        return cls(attributes, version, threads) if int(attributes.starts[-1]) < NO_NODE else None
+
+    def lists_of(self, where: str | BooleanExpression | None) -> tuple[int, ...] | None:
+        """Numbers of the lists that a condition is the conjunction of; None for another condition.
+
+        Raises IndexUnavailableError.
+        """
+        if not isinstance(where, str) or self._nodes is None:
+            return None
+        lists = tuple(map(self._list_of_text, _AND.split(where)))
+        if None in lists:  # an AND within a text in quotes is none
+            parts = look_ups(where)
+            lists = (None,) if parts is None else tuple(map(self._list_of, parts))
+        return None if None in lists else tuple(number for number in lists if number is not None)
+
+    def search(
+        self, queries: F64, conditions: Sequence[tuple[int, ...]], k: int, parameters: SearchParameters
+    ) -> ConjunctionAnswer:
+        """The k nearest rows of each query f64[Q, D], prepared; `conditions` are its lists, as of `lists_of`."""
+        nodes, postings = self._nodes, self._postings
+        if nodes is None:
+            raise ValueError("rows have several nodes: there are no lists for any condition")
+        directions = self._version.metric is Metric.COSINE
+        limit = most_compared(self._version, k, parameters)
+        lists = np.fromiter(chain.from_iterable(conditions), np.int32)
+        starts = np.append(0, np.cumsum([len(condition) for condition in conditions]))
+        block = _Block(nodes, postings, self._version, k, limit, directions=directions)
+        firsts = range(0, len(queries), _QUERIES_PER_BLOCK)
+
+        def search_block(first: int) -> _BlockAnswer:
+            own = slice(first, first + _QUERIES_PER_BLOCK)
+            ends = starts[first : first + _QUERIES_PER_BLOCK + 1]
+            return block.search(queries[own], lists[ends[0] : ends[-1]], ends - ends[0], first)
+
+        if self._threads == 1 or len(firsts) < 2:
+            answers = [search_block(first) for first in firsts]
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                answers = list(pool.map(search_block, firsts))
+        return ConjunctionAnswer(
+            Hits.ranked(
+                [Hits.none(), *(hits for answer in answers for hits in answer.hits)], None if directions else k
+            ),
+            np.concatenate([np.empty(0, np.int64), *(answer.left_out for answer in answers)]),
+            sum(answer.matching_rows for answer in answers),
+            f"by the index's values of {', '.join(map(self._attributes.name, self._first_lists))}",
+            directions,
+            work_by_shard([work for answer in answers for work in answer.work]),
+        )
+
+    @cached_property
+    def _nodes(self) -> _Nodes | None:
+        """The nodes of rows; None where a row has several."""
+        shards = self._version.take(range(len(self._version.shards)), threads=self._threads)
+        firsts = np.cumsum([0, *(shard.nodes for shard in shards)])
+        of_rows = np.full(int(self._attributes.starts[-1]), NO_NODE, np.uint32)
+        live = 0
+        for first, shard in zip(firsts.tolist(), shards, strict=False):
+            nodes, rows = self._attributes.node_rows(shard)
+            of_rows[rows] = first + nodes
+            live += len(nodes)
+        if live != np.count_nonzero(of_rows != NO_NODE) or firsts[-1] >= NO_NODE:  # a file may be listed twice
+            return None
+        return _Nodes(tuple(shards), tuple(firsts[:-1].tolist()), of_rows)
+
+    def _list_of_text(self, text: str) -> int | None:
+        """The list of a text that is one look-up; None for another text. Texts that return are not parsed again."""
+        lists = self._lists
+        if text not in lists:
+            parts = look_ups(text)
+            if parts is None or len(parts) > 1:
+                return None
+            if len(lists) >= _MOST_KEPT:
+                lists = self._lists = {}  # other threads return values of the earlier one
+            lists[text] = self._list_of(parts[0])
+        return lists[text]
+
+    def _list_of(self, look_up: LookUp) -> int | None:
+        """The list of a look-up; None where its rows are several lists, or the values of some files are missing."""
+        looked_up = self._attributes.looked_up(look_up)
+        if looked_up is None:
+            return None
+        field_id, column, codes = looked_up
+        if column.missing or len(codes) > 1:
+            return None
+        if not codes:
+            return NO_LIST
+        with self._lock:
+            if field_id not in self._first_lists:
+                self._add(field_id, *column.rows.postings)
+            return self._first_lists[field_id] + codes[0]
+
+    def _add(self, field_id: int, starts: I64, rows: U32) -> None:
+        """Add the lists of a column to those of others."""
+        before = self._postings
+        parts = [(before.starts, before.rows)] if len(before) else []
+        self._postings = Postings.of([*parts, (starts, rows)], int(self._attributes.starts[-1]))
+        self._first_lists[field_id] = len(before)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _BlockAnswer:
+    hits: list[Hits]
+    left_out: I64
+    matching_rows: int
+    work: list[ShardWork]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """What searches of some queries at once have in common."""
+
+    nodes: _Nodes
+    postings: Postings
+    version: LoadedVersion
+    k: int
+    limit: int
+    """Most nodes that are compared"""
+    directions: bool
+
+    def search(self, queries: F64, lists: I32, starts: I64, first: int) -> _BlockAnswer:
+        """The answer to queries of the numbers from `first` on. `lists`, `starts`: as `common_rows` takes them."""
+        rows = common_rows(self.postings, lists, starts, self.nodes.of_rows, self.limit)
+        doubt = 2 * rounding_of_units(queries.shape[1]) if self.directions else 0.0
+        hits, work = [], []
+        places = zip(self.version.shard_ids, self.nodes.shards, self.nodes.firsts, strict=True)
+        for shard_id, shard, first_node in places:
+            vectors = shard.searcher.coded or shard.vectors
+            if vectors is None:
+                raise TypeError(f"shard {shard_id} has no vectors, and the version is not lean")
+            nearest = nearest_of_own(
+                vectors, self.version.metric, queries, (rows.starts, rows.nodes), self.k, first=first_node, doubt=doubt
+            )
+            hits.append(_hits(nearest, shard, first))
+            probing = int(np.count_nonzero(nearest.compared))
+            work.append(ShardWork(shard_id, shard.nodes, probing, 0, int(nearest.compared.sum())))
+        left_out = np.flatnonzero(rows.counts < 0) + first
+        return _BlockAnswer(hits, left_out, int(np.maximum(rows.counts, 0).sum()), work)
+
+
+def _hits(nearest: OwnNearest, shard: MaskedShard, first: int) -> Hits:
+    """Nodes as rows of the table, not ranked."""
+    candidates = shard.candidates(nearest.nodes, nearest.distances)
+    queries = nearest.queries + first
+    return Hits(queries, np.zeros_like(queries), candidates.files, candidates.positions, nearest.distances)

@@ -1,0 +1,333 @@
+"""A condition per query gives what one call per query gives, whatever the conditions, the table and the index."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.search import IndexReader, SearchResult, open_index
+from icepuffin.ops.search.conjunctions import ConjunctionSearch
+from icepuffin.ops.search.errors import FilterError, QueryError
+from icepuffin.ops.search.list_predicate import ArrayContains
+from icepuffin.ops.search.live_recall import RecallSampler
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.search.test_live_recall import settled
+
+FILTERS = ("tags", "numbers", "section", "shelf")
+DEFINITION = IndexDefinition(
+    name="e", column="embedding", metric="l2", shards=1, max_degree=12, search_list=48, target_recall=0.0,
+    filters=FILTERS,
+)  # fmt: skip
+SCHEMA = pa.schema([
+    *make_rows(0, 1).schema,
+    pa.field("tags", pa.list_(pa.string())),
+    pa.field("numbers", pa.list_(pa.int64())),
+    pa.field("shelf", pa.int32()),
+])  # fmt: skip
+Where = str | BooleanExpression | None
+
+
+def rows_of(first: int, last: int) -> pa.Table:
+    """Lists with frequent elements and rare ones, some null or with nulls; sections that are null."""
+    rng = np.random.default_rng(first)
+    rows = make_rows(first, last)
+    tags = [[f"t{int(40 * rng.random() ** 3)}" for _ in range(rng.integers(0, 6))] for _ in range(first, last)]
+    numbers: list[list[int | None] | None] = [rng.integers(0, 9, rng.integers(0, 4)).tolist() for _ in tags]
+    for place in range(0, len(tags), 17):
+        tags[place].append("rock and roll")
+        numbers[place] = None if place % 2 else [None, 3]
+    sections = rows["section"].to_pylist()
+    sections[::11] = [None] * len(sections[::11])
+    rows = rows.set_column(2, "section", pa.array(sections))
+    for column in (pa.array(tags), pa.array(numbers, pa.list_(pa.int64())), pa.array(rng.integers(0, 60, len(tags)))):
+        rows = rows.append_column("", column)
+    return rows.rename_columns(SCHEMA.names).cast(SCHEMA)
+
+
+@pytest.fixture
+def table(sql_catalog: Catalog) -> Table:
+    new_table = sql_catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+    for first in range(0, 2_100, 700):
+        new_table.append(rows_of(first, first + 700))
+    return new_table
+
+
+def index(table: Table, definition: IndexDefinition = DEFINITION) -> None:
+    head = table.refresh().metadata.current_snapshot_id or 0
+    materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+
+
+def opened(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> IndexReader:
+    return open_index(table.refresh(), definition, storage=STORAGE, **{"threads": 2, **options})
+
+
+def delete_every_seventh(table: Table) -> None:
+    files = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
+    append_position_deletes(
+        table, {file.path: np.arange(number, file.record_count, 7) for number, file in enumerate(files)}
+    )
+
+
+def look_up(rng: random.Random) -> str:
+    tag = f"t{int(41 * rng.random() ** 3)}"  # of t40 there is none
+    return rng.choice([
+        f"array_contains(tags, '{tag}')",
+        f"array_contains(tags, '{tag}')",
+        f"array_contains(tags, '{tag}')",
+        "array_contains(tags, 'rock and roll')",
+        f"array_contains(numbers, {rng.randrange(10)})",
+        f"section = 'section {rng.randrange(6)}'",
+        f"section in ('section 1', 'section {rng.randrange(9)}')",
+        f"shelf = {rng.randrange(61)}",
+    ])  # fmt: skip
+
+
+def condition(rng: random.Random) -> Where:
+    kind = rng.randrange(12)
+    if kind == 0:
+        return None
+    if kind == 1:
+        return And(EqualTo("section", "section 2"), ArrayContains("tags", "t1"))
+    if kind == 2:
+        return rng.choice([LessThan("shelf", 5), "shelf < 5 and array_contains(tags, 't2')", "tags is null"])
+    if kind == 3:
+        return f"{look_up(rng)} or not {look_up(rng)}"
+    return rng.choice([" and ", " AND ", "  and\n"]).join(look_up(rng) for _ in range(rng.randrange(1, 4)))
+
+
+def same_as_one_by_one(
+    reader: IndexReader, vectors: np.ndarray, conditions: Sequence[Where], k: int = 5, **options: Any
+) -> tuple[SearchResult, list[SearchResult]]:
+    """(the answer to all queries, the answer to each), which are the same."""
+    every = reader.search(vectors, k, where=conditions, columns=["id"], **options)
+    each = [
+        reader.search(vector, k, where=where, columns=["id"], **options)
+        for vector, where in zip(vectors, conditions, strict=True)
+    ]
+    numbered = [
+        one.rows.set_column(0, "query", pa.array([place] * len(one), pa.int32())) for place, one in enumerate(each)
+    ]
+    assert every.rows.equals(pa.concat_tables(numbered))
+    assert every.coverage is each[0].coverage
+    assert every.profile.queries == len(vectors)
+    counts = [one.profile.matching_rows for one in each]
+    assert every.profile.matching_rows == sum(count or 0 for count in counts)
+    assert every.profile.distances == sum(one.profile.distances for one in each)
+    assert set(every.warnings) == {warning for one in each for warning in one.warnings}
+    return every, each
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_random_conditions(table: Table, metric: Any, shards: int, deleted: bool) -> None:
+    """By codes (one shard) and without; of the nodes of rows that are live."""
+    definition = replace(DEFINITION, metric=metric, shards=shards)
+    index(table, definition)
+    if deleted:
+        delete_every_seventh(table)
+    reader = opened(table, definition)
+    assert not reader.tail
+    rng = random.Random(shards)
+    for k in (1, 5, 3_000):
+        conditions = [condition(rng) for _ in range(150 if k < 10 else 40)]
+        same_as_one_by_one(reader, queries(len(conditions)), conditions, k)
+
+
+def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(table)
+    reader = opened(table)
+    rng = random.Random(0)
+    conditions = [" and ".join(look_up(rng) for _ in range(2)) for _ in range(200)]
+    conditions = [where for where in conditions if " in " not in where]
+    result, _ = same_as_one_by_one(reader, queries(len(conditions)), conditions)
+    assert result.profile.strategy == "exact over matches"
+    start, names = result.profile.condition.split(" of ")
+    assert start == "by the index's values"
+    assert set(names.split(", ")) == set(FILTERS)
+    assert len(result.profile.work) == 1
+    assert f"{result.profile.distances:,} distances" in result.explain()
+    monkeypatch.delattr(IndexReader, "_nearest")
+    assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
+
+
+def test_queries_with_many_matches_go_through_the_graph(table: Table) -> None:
+    definition = replace(DEFINITION, shards=3)
+    index(table, definition)
+    conditions = ["array_contains(tags, 't0')", "array_contains(tags, 't30')", "section = 'section 1'"] * 9
+    options = {"search_list": 1, "k": 1}
+    result, each = same_as_one_by_one(opened(table, definition), queries(27), conditions, **options)
+    assert {one.profile.strategy for one in each} == {"filtered beam", "exact over matches"}
+    assert result.profile.strategy == "exact over matches (18 queries), filtered beam (9 queries)"
+
+
+@pytest.mark.parametrize("stale", ["complete", "nearest-only", "exact"])
+def test_rows_that_the_index_lacks(table: Table, stale: str) -> None:
+    index(table)
+    table.append(rows_of(2_100, 2_200))
+    delete_every_seventh(table)
+    reader = opened(table, stale=stale)
+    rng = random.Random(1)
+    conditions = [condition(rng) for _ in range(25)]
+    result, _ = same_as_one_by_one(reader, queries(25), conditions)
+    assert max(result.rows["id"].to_pylist()) >= 2_100 or stale == "nearest-only"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vectors": "f16"},
+        {"vectors": "none"},
+        {"method": "centroid"},
+        {"filters": ("tags",)},
+        {"filters": ()},
+    ],
+    ids=str,
+)
+def test_other_indexes(table: Table, change: dict[str, Any]) -> None:
+    """Rounded and lean ones, those without graphs, and those that keep fewer columns."""
+    definition = replace(DEFINITION, **change)
+    index(table, definition)
+    reader = opened(table, definition)
+    rng = random.Random(2)
+    conditions = [condition(rng) for _ in range(25)]
+    same_as_one_by_one(reader, queries(25), conditions)
+
+
+def test_by_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    definition = replace(DEFINITION, shards=2)
+    index(table, definition)
+    reader = opened(table, definition, runner=LocalRunner(2), in_process_mb=0)
+    assert reader.tier == "distributed"
+    rng = random.Random(3)
+    same_as_one_by_one(reader, queries(12), [condition(rng) for _ in range(12)])
+
+
+@pytest.mark.parametrize("options", [{"certified": True}, {"rerank": True}, {"target_recall": 0.9}], ids=str)
+def test_with_other_options(table: Table, options: dict[str, Any]) -> None:
+    index(table)
+    rng = random.Random(4)
+    conditions = [condition(rng) for _ in range(20)]
+    result, each = same_as_one_by_one(opened(table), queries(20), conditions, **options)
+    if "certified" in options:
+        assert result.profile.certificate is not None
+        proofs = [one.profile.certificate for one in each]
+        assert result.profile.certificate.last == tuple(proof.last[0] for proof in proofs if proof)
+
+
+def test_a_column_of_doubles(sql_catalog: Catalog) -> None:
+    rows = rows_of(0, 300)
+    place = rows.schema.names.index("embedding")
+    rows = rows.set_column(place, "embedding", rows["embedding"].cast(pa.list_(pa.float64())))
+    table = sql_catalog.create_table("db.doubles", rows.schema)
+    table.append(rows)
+    index(table)
+    rng = random.Random(5)
+    same_as_one_by_one(opened(table), queries(20), [condition(rng) for _ in range(20)])
+
+
+def test_bits(sql_catalog: Catalog) -> None:
+    rng = np.random.default_rng(6)
+    rows = rows_of(0, 1_500)
+    bits = pa.array([vector.tobytes() for vector in rng.integers(0, 256, (1_500, 8), np.uint8)], pa.binary(8))
+    rows = rows.set_column(rows.schema.names.index("embedding"), "embedding", bits)
+    table = sql_catalog.create_table("db.bits", rows.schema)
+    table.append(rows)
+    definition = replace(DEFINITION, metric="hamming", element_type="bit")
+    index(table, definition)
+    vectors = rng.integers(0, 2, (60, 64)).astype(np.float32)
+    drawn = random.Random(6)
+    same_as_one_by_one(opened(table, definition), vectors, [condition(drawn) for _ in range(60)])
+
+
+def test_values_that_could_not_be_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditions on a column whose values are missing for some files go to the data files."""
+    index(table)
+    rows = rows_of(2_100, 2_200)
+    table.append(rows.set_column(4, "tags", pa.array([[f"{n}-{i}" for i in range(90)] for n in range(100)])))
+    index(table)
+    conditions = ["array_contains(tags, 't1')", "array_contains(tags, '7-3')", "section = 'section 1'"]
+    result, _ = same_as_one_by_one(opened(table), queries(3), conditions)
+    assert "data files read" in result.profile.condition
+
+
+def test_live_recall_counts_queries_under_conditions_of_their_own(table: Table) -> None:
+    index(table)
+    reader = opened(table, recall_sample=1.0)
+    reader._sampler = RecallSampler(1.0, budget=1e6)
+    conditions = ["array_contains(tags, 't1')", "section = 'section 1'", "array_contains(tags, 't40')", None] * 3
+    reader.search(queries(12), 5, where=conditions, columns=[])
+    assert settled(reader.stats, 12).queries == 12
+    assert (reader.stats().recall or 0) > 0.95
+
+
+def test_columns_are_read_once_for_all_queries(table: Table) -> None:
+    index(table)
+    reader = opened(table)
+    conditions = ["array_contains(tags, 't1')", "array_contains(tags, 't2')"] * 20
+    result = reader.search(queries(40), 5, where=conditions, columns=["name", "tags"])
+    assert [row["rank"] for row in result] == [1, 2, 3, 4, 5] * 40
+    assert all(("t1", "t2")[row["query"] % 2] in row["tags"] for row in result)
+    stored = sum(file.size for file in live_files(table, reader.snapshot_id).files)
+    assert 0 < result.profile.bytes_read["rows"] < stored
+    assert reader.search(queries(40), 5, where=conditions, columns=[]).profile.bytes_read["rows"] == 0
+
+
+def test_a_following_reader_takes_a_condition_per_query(table: Table) -> None:
+    index(table)
+    reader = opened(table)
+    conditions = ["array_contains(tags, 't1')", None]
+    with reader.follow(interval=60) as following:
+        rows = following.search(queries(2), 3, where=conditions, columns=["id"]).rows
+    assert rows.equals(reader.search(queries(2), 3, where=conditions, columns=["id"]).rows)
+
+
+def test_one_condition_per_query_or_an_error(table: Table) -> None:
+    index(table)
+    reader = opened(table)
+    for conditions in ([], ["shelf = 1"], ["shelf = 1"] * 4):
+        with pytest.raises(QueryError, match=f"there are {len(conditions)} conditions and 3 queries"):
+            reader.search(queries(3), 2, where=conditions)
+    with pytest.raises(FilterError, match="nothing"):
+        reader.search(queries(3), 2, where=["shelf = 1", "shelf = 2", "nothing = 1"])
+    with pytest.raises(FilterError, match="type int"):
+        reader.search(queries(3), 2, where=["shelf = 1", None, 3])  # type: ignore[list-item]
+    with pytest.raises(FilterError, match="type list"):
+        reader.within(queries(1), 2.0, where=["shelf = 1"])  # type: ignore[arg-type]
+    one = reader.search(queries(1)[0], 2, where=["shelf = 1"], columns=["id"])
+    assert one.rows.equals(reader.search(queries(1), 2, where="shelf = 1", columns=["id"]).rows)
+    assert not len(reader.search(np.empty((0, reader.dims or 0), np.float32), 2, where=[], columns=["id"]))
+
+
+def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icepuffin.ops.search.conjunctions._MOST_KEPT", 3)
+    index(table)
+    rng = random.Random(7)
+    same_as_one_by_one(opened(table), queries(50), [look_up(rng) for _ in range(50)])
+
+
+def test_an_and_within_quotes_joins_nothing(table: Table) -> None:
+    index(table)
+    lists_of: Callable[[str], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    roll, one = lists_of("array_contains(tags, 'rock and roll')"), lists_of("array_contains(tags, 't1')")
+    assert lists_of("array_contains(tags, 'rock and roll') and array_contains(tags, 't1')") == roll + one
+    assert len({*roll, *one, *lists_of("section = 'section 1'")}) == 3
+    for other in ("section = 'rock and roll", "section != 'a' and section = 'b'", "shelf = 1 and", "and", "", " and "):
+        assert lists_of(other) is None
+    assert lists_of("section = 'a'' and section = ''b'") is None  # one text, for the other parser
+
+
+def test_versions_that_are_searched_elsewhere_have_no_lists() -> None:
+    assert ConjunctionSearch.of(None, None, 1) is None
