@@ -324,7 +324,7 @@ def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, rows: U32,
         if place + ROWS_AHEAD < count:
             prefetch_row(vectors, candidates[place + ROWS_AHEAD])
         distances[place] = np.inf
-        if least[place] <= bound_reached(best[k - 1], metric):
+        if not least[place] > bound_reached(best[k - 1], metric):
             distances[place] = exact_distance(vectors, candidates[place], query, metric, False)
             keep_smallest(distances[place], best)
     nodes, kept = np.empty(count, np.int64), 0
