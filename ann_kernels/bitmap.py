@@ -67,7 +67,7 @@ class Bitmap:
         if not fewer.is_few:
             return Bitmap(self.words & other.words, self.size)
         kept = np.empty(fewer.count(), np.uint32)
-        count = _keep_marked(read_only(fewer.rows()), read_only(more.words), kept)
+        count = keep_marked(read_only(fewer.rows()), read_only(more.words), kept)
         return Bitmap(None, self.size, kept[:count])
 
     def __or__(self, other: "Bitmap") -> "Bitmap":
@@ -143,8 +143,8 @@ def _count(words: U64) -> int:
 
 
 @kernel
-def _keep_marked(rows: U32, words: U64, kept: U32) -> int:
-    """Keep the rows that a bitmap has, into u32[n]. Returns their number."""
+def keep_marked(rows: U32, words: U64, kept: U32) -> int:
+    """Keep the rows that a bitmap has, into u32[n], which may be `rows` itself. Returns their number."""
     count = 0
     for row in rows:  # branch-free: written first and counted after
         kept[np.uint32(count)] = row

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import I32, I64, U32, U64, read_only
-from icepuffin.ann_kernels.bitmap import has_row
+from icepuffin.ann_kernels.bitmap import keep_marked
 from icepuffin.ann_kernels.compilation import kernel
 
 NO_NODE = np.uint32(0xFFFFFFFF)
@@ -183,7 +183,7 @@ def _common(
         for place in range(1, own.size):
             bitmap = bitmaps[own[place]]
             if bitmap >= 0:
-                number = _keep_marked(words[bitmap], chosen[:number])
+                number = keep_marked(chosen[:number], words[bitmap], chosen)
             else:
                 end = starts[own[place] + 1]
                 number, cursors[place] = _keep_listed(rows, cursors[place], end, chosen[:number])
@@ -196,16 +196,6 @@ def _common(
                 nodes[size] = node
                 size += 1
     return count, size
-
-
-@kernel
-def _keep_marked(words: U64, rows: U32) -> int:
-    """Keep the rows that a bitmap has, in front; returns their number."""
-    kept = 0
-    for row in rows:
-        rows[kept] = row
-        kept += int(np.intp(has_row(words, row)))  # no branch: which rows these are is not foreseeable
-    return kept
 
 
 @kernel

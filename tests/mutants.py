@@ -181,9 +181,7 @@ def mutated(source: str, mutant: MutationSpec) -> str | None:
     try:
         changed = mutate_code(source, operator, mutant.occurrence)
         compile(changed, "mutant", "exec")
-    except AttributeError:  # of an exception that is named by its module
-        return None
-    except SyntaxError:  # behind `except f` of `except f():`
+    except (AttributeError, SyntaxError):  # at an exception that is named by its module; behind `except f` of `f():`
         return None
     return str(changed)
 
