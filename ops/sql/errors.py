@@ -13,3 +13,7 @@ class NotIndexableError(SqlError):
 
 class UnknownTableError(NotIndexableError):
     """Raised when the session knows no table of the name that a statement gives; Spark may know one."""
+
+
+class IndexNotBuiltError(SqlError):
+    """Raised where CREATE INDEX has defined an index and could not build its version; the message says what is left."""

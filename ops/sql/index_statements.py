@@ -1,6 +1,7 @@
 """CREATE, REFRESH, DROP INDEX and SHOW INDEXES, by `icepuffin.ops.index`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -8,11 +9,12 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.runs.snapshot import refresh_snapshot
-from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
+from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 from icepuffin.ops.tasks.runner import TaskRunner
 
@@ -20,48 +22,65 @@ Answer = tuple[pa.Table, str]
 """(rows, what was done)"""
 
 
-def run_on(
-    table: Table,
-    statement: CreateIndex | RefreshIndex | DropIndex | ShowIndexes,
-    *,
-    runner_for: Callable[[int], TaskRunner],
-    storage: StorageConfig,
-) -> Answer:
-    """Run a statement; `runner_for` gives the runner that builds a version of so many rows.
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """How versions are built by statements."""
 
-    Raises SqlError, and what defining, building and dropping raise.
-    """
+    runner_for: Callable[[int], TaskRunner]
+    """The runner that builds a version of so many rows"""
+    storage: StorageConfig
+    progress: RefreshProgress | None
+
+    def build(self, table: Table, definition: IndexDefinition) -> Answer:
+        """The version of the newest snapshot, as far as it is not there. Raises what `materialize_index` raises."""
+        head = resolve_snapshot(table).snapshot_id
+        refreshed = refresh_snapshot(
+            table,
+            head,
+            [definition],
+            runner=self.runner_for(rows_in_files(table, head)),
+            storage=self.storage,
+            progress=self.progress,
+        )
+        report = refreshed.indexes[definition.name]
+        columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
+        values = {name: pa.array([getattr(report, name)]) for name in columns}
+        return pa.table({**values, "recall": pa.array([report.recall], pa.float64())}), report.reason
+
+
+def run_on(
+    table: Table, statement: CreateIndex | RefreshIndex | DropIndex | ShowIndexes, *, builder: Builder
+) -> Answer:
+    """Run a statement. Raises SqlError, and what defining, building and dropping raise."""
     match statement:
         case CreateIndex():
-            return _create(table, statement)
+            return _create(table, statement, builder)
         case RefreshIndex():
-            return _refresh(table, statement, runner_for, storage)
+            return builder.build(table, load_definition(table, statement.name))
         case DropIndex():
             return _drop(table, statement)
         case ShowIndexes():
             return _show(table, statement)
 
 
-def _create(table: Table, statement: CreateIndex) -> Answer:
-    if statement.if_not_exists and _has(table, statement.name):
-        return message_of(f"{statement.table} has an index {statement.name} already")
-    definition = IndexDefinition(
-        name=statement.name, column=statement.column, method=statement.method, **_parameters(statement)
-    )
-    name = create_index(table, definition).name
-    return message_of(f"index {name} is defined; REFRESH INDEX {name} ON {statement.table} builds it")
-
-
-def _refresh(
-    table: Table, statement: RefreshIndex, runner_for: Callable[[int], TaskRunner], storage: StorageConfig
-) -> Answer:
-    definition = load_definition(table, statement.name)
-    head = resolve_snapshot(table).snapshot_id
-    runner = runner_for(rows_in_files(table, head))
-    report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]
-    columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
-    values = {name: pa.array([getattr(report, name)]) for name in columns}
-    return pa.table({**values, "recall": pa.array([report.recall], pa.float64())}), report.reason
+def _create(table: Table, statement: CreateIndex, builder: Builder) -> Answer:
+    name, refresh = statement.name, f"REFRESH INDEX {statement.name} ON {statement.table}"
+    if statement.if_not_exists and _has(table, name):
+        unbuilt = "" if index_versions(table, name) else f", which has no version yet; {refresh} builds it"
+        return message_of(f"{statement.table} has an index {name} already{unbuilt}")
+    definition = IndexDefinition(name=name, column=statement.column, method=statement.method, **_parameters(statement))
+    created = create_index(table, definition)
+    if not statement.build:
+        return message_of(f"index {name} is defined; {refresh} builds it")
+    if table.metadata.current_snapshot_id is None:
+        return message_of(f"index {name} is defined; {statement.table} has no rows yet: after the first, {refresh}")
+    try:
+        return builder.build(table, created)
+    except IcepuffinError as error:
+        raise IndexNotBuiltError(
+            f"index {name} is defined, and its version is not built: {error}. {refresh} tries it again, and "
+            f"DROP INDEX {name} ON {statement.table} removes the definition"
+        ) from error
 
 
 def _drop(table: Table, statement: DropIndex) -> Answer:

@@ -47,6 +47,8 @@ _DROP = re.compile(rf"\s*DROP\s+INDEX\s+(?P<if>IF\s+EXISTS\s+)?{_NAME}\s+ON\s+{_
 _SHOW = re.compile(rf"\s*SHOW\s+INDEX(?:ES)?\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
 _OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s*")
 
+_BOOLEANS = {"true": True, "false": False}
+
 _COMMA = re.compile(r",(?=(?:[^']*'[^']*')*[^']*$)")
 """A comma outside of quotes"""
 
@@ -126,13 +128,18 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
         method = match["kind"].lower()
         if method not in METHODS:
             raise SqlError(f"USING {match['kind']}: the kinds of indexes are {', '.join(METHODS)}")
+        options = _options(match["options"] or "")
+        build = options.pop("build", "true").lower()
+        if build not in _BOOLEANS:
+            raise SqlError(f"WITH (build = {build}): it takes true or false")
         return CreateIndex(
             _bare(match["table"]),
             _bare(match["name"]),
             _bare(match["column"]),
-            _options(match["options"] or ""),
+            options,
             if_not_exists=bool(match["unless"]),
             method=method,
+            build=_BOOLEANS[build],
         )
     if match := _REFRESH.fullmatch(text):
         return RefreshIndex(_bare(match["table"]), _bare(match["name"]))

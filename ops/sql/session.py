@@ -25,13 +25,14 @@ from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
-from icepuffin.ops.sql.index_statements import message_of, run_on
+from icepuffin.ops.sql.index_statements import Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star
 from icepuffin.ops.sql.spark_statements import for_spark
@@ -81,7 +82,8 @@ class SqlSession:
     Made by `SqlSession.on(catalog)`. Readers stay open between statements for as long as the table is the same.
     `spark`, a session that knows the same tables, runs what no index answers, and its tasks search indexes of more than
     `in_process_mb`. `runner_for` gives the runner that builds an index version, by the number of the table's rows.
-    Default: the tasks of `spark` from 200,000 rows on, this process under that.
+    Default: the tasks of `spark` from 200,000 rows on, this process under that. `progress` is called while a version is
+    built, as by `refresh`.
 
     Raises
     ------
@@ -106,6 +108,7 @@ class SqlSession:
         runner_for: Callable[[int], TaskRunner] | None = None,
         threads: int | None = None,
         in_process_mb: int = IN_PROCESS_MB,
+        progress: RefreshProgress | None = None,
     ) -> None:
         if not callable(open_table):
             raise TypeError("SqlSession takes a function that loads a table by its name; SqlSession.on takes a catalog")
@@ -114,6 +117,7 @@ class SqlSession:
         self._threads = thread_count(threads)
         self._runner_for = runner_for or self._own_runner
         self._in_process_mb = in_process_mb
+        self._progress = progress
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
         self._columns: OrderedDict[tuple[Any, ...], pa.Schema] = OrderedDict()
 
@@ -195,7 +199,8 @@ class SqlSession:
                 return self._explain(statement)
             case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
                 table, storage = self._open(statement.table)
-                return SqlResult(*run_on(table, statement, runner_for=self._runner_for, storage=storage))
+                builder = Builder(self._runner_for, storage, self._progress)
+                return SqlResult(*run_on(table, statement, builder=builder))
             case SparkStatement():
                 return self._run_on_spark(statement)
 

@@ -67,6 +67,8 @@ class CreateIndex:
     """Whether an index of that name that exists is no error (IF NOT EXISTS)"""
     method: str = METHODS[0]
     """Method of the index, as `IndexDefinition.method`"""
+    build: bool = True
+    """Whether the version of the newest snapshot is built, too; else the index is only defined"""
 
 
 @dataclass(frozen=True, slots=True)

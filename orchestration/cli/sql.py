@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.orchestration.cli.output import print_json, print_lines, print_table, print_warnings
+from icepuffin.orchestration.cli.output import (
+    print_json,
+    print_lines,
+    print_table,
+    print_warnings,
+    progress_bars,
+)
 from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
 
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.sql import SqlResult, SqlSession
+    from icepuffin.orchestration.cli.output import ProgressBars
 
 _VALUE_WIDTH = 80
 
@@ -58,7 +65,8 @@ def command(
     values = _parameter_values(parameters)
     _require_syntax(text, values)
     session = session.with_options(directory, settings)
-    result = _open(session, catalog, spark=spark).sql(text, values)
+    with progress_bars(quiet=as_json) as bars:
+        result = _open(session, catalog, bars, spark=spark).sql(text, values)
     if as_json:
         warnings = list(result.search.warnings) if result.search else []
         rows = result.rows.rename_columns(_unique_names(result.rows.column_names))
@@ -67,8 +75,11 @@ def command(
         _show(session.console, result)
 
 
-def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession":
-    """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of the first one."""
+def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark: bool) -> "SqlSession":
+    """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of the first one.
+
+    `bars` show what is built.
+    """
     from icepuffin.ops.catalog.vended_config import storage_of
     from icepuffin.ops.resources import TableMissingError
     from icepuffin.ops.sql import SqlSession
@@ -94,6 +105,7 @@ def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession"
         runner_for=session.engine.runner,
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
+        progress=lambda name, stage, done, total: bars(f"index {name}: {stage}", done, total),
     )
 
 
@@ -106,7 +118,8 @@ def _require_syntax(text: str, values: dict[str, object]) -> None:
     from icepuffin.orchestration.cli.arrow_import import import_arrow
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
-    if isinstance(require_syntax(text, values), CreateIndex | DropIndex | ShowIndexes):
+    statement = require_syntax(text, values)
+    if isinstance(statement, DropIndex | ShowIndexes) or (isinstance(statement, CreateIndex) and not statement.build):
         import_arrow()  # these show no rows
 
 

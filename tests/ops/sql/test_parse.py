@@ -147,6 +147,8 @@ def test_statements_on_indexes() -> None:
     assert parse("CREATE INDEX i ON t USING Centroid (v)") == CreateIndex("t", "i", "v", method="centroid")
     soft = parse("CREATE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
     assert soft == CreateIndex("ns.t", "i", "v", if_not_exists=True)
+    alone = parse("CREATE INDEX i ON t USING diskann (v) WITH (build = false, shards = 2)")
+    assert alone == CreateIndex("t", "i", "v", {"shards": "2"}, build=False)
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
     assert parse("SHOW INDEXES ON `select`.`my table`") == ShowIndexes("select.my table")
     quoted = parse("CREATE INDEX i ON `select`.t USING diskann (`from`)")

@@ -5,6 +5,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -13,9 +14,10 @@ from icepuffin.ops.index import DefinitionError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql.errors import IndexNotBuiltError
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
-from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
 NEAREST = f"SELECT id, section, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.t"
@@ -114,9 +116,9 @@ def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
     exact = session.sql(text).rows
     with pytest.raises(SqlError, match="stands behind USING"):
         session.sql("CREATE INDEX b ON db.t USING diskann (embedding) WITH (method = 'centroid')")
-    session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
-    (refreshed,) = session.sql("REFRESH INDEX b ON db.t").rows.to_pylist()
-    assert (refreshed["action"], refreshed["recall"]) == ("built", None)
+    created = session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    (built,) = created.rows.to_pylist()
+    assert (built["action"], built["recall"]) == ("built", None)
     result = session.sql(text)
     assert result.rows.equals(exact)
     assert result.search is not None
@@ -128,7 +130,7 @@ def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
 
 
 def test_an_index_with_a_version_answers_before_one_without(session: SqlSession) -> None:
-    session.sql("CREATE INDEX a ON db.t USING centroid (embedding) WITH (metric = 'l2')")
+    session.sql("CREATE INDEX a ON db.t USING centroid (embedding) WITH (metric = 'l2', build = false)")
     text = f"{NEAREST} ORDER BY d LIMIT 5"
     assert session.sql(text).how.startswith("index e; exact-version")
     session.sql("REFRESH INDEX a ON db.t")
@@ -146,12 +148,59 @@ def test_tasks_of_spark_build_indexes_of_many_rows(sql_catalog: Catalog, table: 
     session = SqlSession(lambda name: (sql_catalog.load_table(name), STORAGE), runner_for=runner_for)
     session.sql("CREATE INDEX b ON db.t USING centroid (embedding) WITH (metric = 'l2')")
     session.sql("REFRESH INDEX b ON db.t")
-    assert rows == [400]
+    assert rows == [400, 400]
     any_spark = object()
     for spark, count, kind in (
         (any_spark, 199_999, LocalRunner), (any_spark, 200_000, SparkRunner), (None, 10**9, LocalRunner)
     ):  # fmt: skip
         assert isinstance(SqlSession.on(sql_catalog, spark=spark)._runner_for(count), kind)
+
+
+def test_an_index_is_built_where_it_is_created_unless_that_is_not_wanted(session: SqlSession) -> None:
+    created = session.sql("CREATE INDEX c ON db.t USING diskann (embedding) WITH (metric = 'cosine', build = FALSE)")
+    assert created.how == "index c is defined; REFRESH INDEX c ON db.t builds it"
+    again = "CREATE INDEX IF NOT EXISTS c ON db.t USING diskann (embedding) WITH (metric = 'cosine')"
+    assert session.sql(again).how.endswith("which has no version yet; REFRESH INDEX c ON db.t builds it")
+    built = session.sql("CREATE INDEX d ON db.t USING diskann (embedding) WITH (metric = 'cosine', max_degree = 8)")
+    assert (built.rows["action"].to_pylist(), built.rows["rows"].to_pylist()) == (["built"], [400])
+    shown = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
+    assert {row["name"]: row["versions"] for row in shown} == {"c": 0, "d": 1, "e": 1}
+    with pytest.raises(SqlError, match="build = no\\): it takes true or false"):
+        session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (build = no)")
+
+
+def test_an_index_of_a_table_without_rows_is_defined_alone(sql_catalog: Catalog, table_factory: Any) -> None:
+    table_factory()
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    created = session.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2')")
+    assert "db.t has no rows yet" in created.how
+    assert session.sql("SHOW INDEXES ON db.t").rows["name"].to_pylist() == ["e"]
+
+
+def test_a_build_that_fails_leaves_a_definition_and_says_so(
+    sql_catalog: Catalog, table_factory: Callable[..., Table]
+) -> None:
+    table = table_factory()
+    rows = make_rows(0, 100)
+    table.append(rows)
+    zeros = pa.array([[0.0] * DIMS] * 100, pa.list_(pa.float32()))
+    table.append(rows.set_column(rows.schema.get_field_index("embedding"), rows.schema.field("embedding"), zeros))
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    with pytest.raises(IndexNotBuiltError, match=r"defined.*is zero, under cosine.*DROP INDEX z ON db\.t"):
+        session.sql("CREATE INDEX z ON db.t USING diskann (embedding) WITH (metric = 'cosine')")
+    assert session.sql("SHOW INDEXES ON db.t").rows["versions"].to_pylist() == [0]
+    assert session.sql("DROP INDEX z ON db.t").how == "index z is dropped"
+
+
+def test_building_by_a_statement_reports_its_progress(sql_catalog: Catalog, table: Table) -> None:
+    stages: set[tuple[str, str]] = set()
+    session = SqlSession(
+        lambda name: (sql_catalog.load_table(name), STORAGE),
+        progress=lambda name, stage, done, total: stages.add((name, stage)) if done <= total else None,
+    )
+    session.sql("CREATE INDEX p ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 8)")
+    assert {name for name, _ in stages} == {"p"}
+    assert len(stages) > 1
 
 
 def test_scripts_may_run_twice(session: SqlSession) -> None:
