@@ -177,7 +177,7 @@ def test_an_index_of_a_table_without_rows_is_defined_alone(sql_catalog: Catalog,
     assert session.sql("SHOW INDEXES ON db.t").rows["name"].to_pylist() == ["e"]
 
 
-def test_a_build_that_fails_leaves_a_definition_and_says_so(
+def test_a_build_that_fails_leaves_a_definition_that_the_error_names(
     sql_catalog: Catalog, table_factory: Callable[..., Table]
 ) -> None:
     table = table_factory()
