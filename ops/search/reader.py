@@ -598,7 +598,10 @@ class IndexReader:
         clock.lap("index")
         hits = by_lists.hits
         if self._sampler is not None and self._sampler.share:
-            self._sample_recall(self._sampler, vectors, k, hits.first_distances(len(vectors), k), conditions)
+            answered = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out)  # the others are drawn elsewhere
+            distances = hits.first_distances(len(vectors), k)[answered]
+            own = [conditions[place] for place in answered.tolist()]
+            self._sample_recall(self._sampler, vectors[answered], k, distances, own)
         if by_lists.rounded_directions:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")

@@ -273,6 +273,25 @@ def test_live_recall_counts_queries_under_conditions_of_their_own(table: Table) 
     assert (reader.stats().recall or 0) > 0.95
 
 
+def test_live_recall_is_that_of_one_call_per_query_where_some_go_through_the_graph(table: Table) -> None:
+    definition = replace(DEFINITION, shards=3)
+    index(table, definition)
+    conditions = ["array_contains(tags, 't0')", "array_contains(tags, 't30')"] * 4
+
+    def recall_of(search: Callable[[IndexReader], SearchResult | list[SearchResult]]) -> tuple[int, float | None]:
+        reader = opened(table, definition, recall_sample=1.0)
+        reader._sampler = RecallSampler(1.0, budget=1e6)
+        search(reader)
+        measured = settled(reader.stats, 8)
+        return measured.queries, measured.recall
+
+    options = {"k": 1, "search_list": 1, "columns": []}
+    at_once = recall_of(lambda reader: reader.search(queries(8), where=conditions, **options))
+    pairs = list(zip(queries(8), conditions, strict=True))
+    assert at_once == recall_of(lambda reader: [reader.search(query, where=own, **options) for query, own in pairs])
+    assert at_once[0] == 8
+
+
 def test_columns_are_read_once_for_all_queries(table: Table) -> None:
     index(table)
     reader = opened(table)
