@@ -1,30 +1,20 @@
 """Scalar quantization to one byte per dimension (SQ8), for integer distances in builds and searches.
 
 A code is 128 + round((x - offset[d]) / scale), clipped to 1..255: one scale for all dimensions, so that distances of
-codes are distances of vectors, but for rounding. `preserves_neighbors` tells whether vectors are spread too widely.
+codes are distances of vectors, but for rounding. `neighbor_check` tells whether vectors are spread too widely.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
-from icepuffin.ann_kernels.candidate_list import new_candidates
-from icepuffin.ann_kernels.compilation import fast_kernel, inline_kernel, kernel, numpy_kernel
-from icepuffin.ann_kernels.distance_computers import (
-    CodeQueries,
-    CodeSpace,
-    FourBitQueries,
-    SignedQueries,
-    distance,
-    query_computer,
-)
-from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
+from icepuffin.ann_kernels.compilation import inline_kernel, kernel, numpy_kernel
+from icepuffin.ann_kernels.distance_computers import CodeQueries, CodeSpace
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
-from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
 
 MAX_CODE_DIMS = 16_384
 """Dimensions up to which all sums fit 32 bits"""
@@ -40,12 +30,6 @@ _COVERED = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
 ROWS_PER_TASK = 8_192
 """Vectors that a thread encodes at once"""
-_ROWS_PER_BLOCK = 256
-_CHECKED_QUERIES = 64
-_CHECKED_NEAREST = (1, 10)
-_CHECKED_CANDIDATES = 256
-"""Nearest rows by code among which the truly nearest are looked for"""
-_REQUIRED_RECALL = 0.98
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,79 +151,3 @@ def _encode(vectors: F32, last: F32, offset: F32, inverse: np.float32, codes: U8
 def ranked_exactly(k: int) -> int:
     """How many of the nearest by code a search puts in order by exact distance, for the k nearest."""
     return max(2 * k, k + 10)
-
-
-class Codes(Protocol):
-    """Codes of N vectors, by which distances from queries are estimated."""
-
-    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries | SignedQueries:
-        """Queries f32[Q, D] as the codes are compared with."""
-
-
-def preserves_neighbors(codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> bool:
-    """Whether the rows nearest to a row f32[D] are among the nearest by code, as far as a search ranks these exactly.
-
-    Some rows are queries, but all rows are compared: among fewer, neighbours lie farther apart than they do, and codes
-    that cannot tell near-duplicates from each other would pass. The truly nearest are looked for among a few hundred
-    rows that are nearest by code: if they are not there, they are not among the first of them either.
-    """
-    own = _evenly_spread(len(vectors), _CHECKED_QUERIES)
-    if len(vectors) < 2:
-        return True
-    queries = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
-    candidates = np.full((len(own), min(_CHECKED_CANDIDATES, len(vectors) - 1)), -1, np.int32)
-    _nearest_by_code(codes.queries(queries, metric), own, candidates)
-    exact = _candidate_distances(vectors, own, candidates, metric)
-    if metric is Metric.INNER_PRODUCT and not _are_floats(exact):
-        return False
-    if extra is not None:
-        exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[own, None])
-    for k in _CHECKED_NEAREST:
-        expected = min(k, candidates.shape[1])
-        limits = np.partition(exact, expected - 1, axis=1)[:, expected - 1 : expected]
-        hits = exact[:, : ranked_exactly(k)] <= limits
-        if np.minimum(hits.sum(axis=1), expected).sum() < _REQUIRED_RECALL * expected * len(own):
-            return False
-    return True
-
-
-def _evenly_spread(count: int, largest: int) -> I32:
-    """At most `largest` of `count` rows, int32[..], evenly spread."""
-    size = min(count, largest)
-    return ((2 * np.arange(size, dtype=np.int64) + 1) * count // (2 * max(1, size))).astype(np.int32)
-
-
-@fast_kernel
-def _nearest_by_code(queries: CodeQueries | FourBitQueries | SignedQueries, own: I32, candidates: I32) -> None:
-    """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
-
-    Some nodes are compared with all queries, then the next ones: each node is read once.
-    """
-    width = candidates.shape[1]
-    lists = np.empty((own.size, new_candidates(width).size), np.int64)
-    lists[:] = NO_KEY
-    for start in range(0, queries.norms.size, _ROWS_PER_BLOCK):
-        for row in range(own.size):
-            computer = query_computer(queries, row)
-            keys = lists[row]
-            for node in range(start, min(start + _ROWS_PER_BLOCK, queries.norms.size)):
-                key = sort_key(distance(computer, node), np.int32(node))
-                if key < keys[width - 1] and node != own[row]:
-                    insert_key(keys, width - 1, key)
-    for row in range(own.size):
-        for place in range(width):
-            candidates[row, place] = key_node(lists[row, place])
-
-
-def _candidate_distances(vectors: F32, own: I32, candidates: I32, metric: Metric) -> F64:
-    """Distances f64[Q, n] of candidates int32[Q, n] from the rows of own int32[Q]; vectors may overflow a float's."""
-    kind = metric if metric is Metric.INNER_PRODUCT else Metric.L2  # which rank as the others do
-    query_rows, rows = np.repeat(np.arange(len(own)), candidates.shape[1]), candidates.reshape(-1).astype(np.int64)
-    return pair_distances(vectors[own], vectors, query_rows, rows, kind).reshape(candidates.shape)
-
-
-def _are_floats(products: F64) -> bool:
-    """Whether products are within float's range, as checks of an index, which walk by vectors, need them."""
-    limits = np.finfo(np.float32)
-    largest = float(np.abs(products).max(initial=0.0))
-    return 1_000 * float(limits.smallest_subnormal) < largest < float(limits.max)

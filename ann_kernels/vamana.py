@@ -1,7 +1,7 @@
 """Building a graph in bulk, and inserting into one greedily.
 
 Both give graphs of one form, and the same bytes for any number of threads. Distances are those of SQ8 codes where the
-codes preserve the nearest neighbours (`scalar_quantization`), else those of the vectors themselves.
+codes preserve the nearest neighbours (`neighbor_check`), else those of the vectors themselves.
 """
 
 import numpy as np
@@ -13,6 +13,7 @@ from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, empty_graph, medoid_of
 from icepuffin.ann_kernels.greedy_insert import insert_all
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_check import preserves_neighbors
 from icepuffin.ann_kernels.reachability import attach_unreachable
 
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
@@ -100,7 +101,7 @@ def build_space(vectors: F32, metric: Metric, threads: int, *, coded: bool = Tru
         norms = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         extra = np.sqrt(np.maximum(norms.max() - norms, 0)).astype(np.float32)
     codes = scalar_quantization.encode(vectors, extra=extra, threads=threads) if coded else None
-    if codes is not None and scalar_quantization.preserves_neighbors(codes, vectors, Metric.L2, extra=extra):
+    if codes is not None and preserves_neighbors(codes, vectors, Metric.L2, extra=extra):
         return codes.space
     if extra is None:
         return FloatSpace(read_only(vectors))

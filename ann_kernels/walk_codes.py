@@ -9,7 +9,8 @@ from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization
 from icepuffin.ann_kernels.arrays import F32
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, preserves_neighbors
+from icepuffin.ann_kernels.neighbor_check import NeighborCheck, preserves_neighbors
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 
 WalkCodes: TypeAlias = FourBitCodes | ScalarCodes
 FEWEST_SIGNED_DIMS = 1_280
@@ -18,15 +19,19 @@ FEWEST_SIGNED_DIMS = 1_280
 
 def walk_codes(vectors: F32, metric: Metric, *, threads: int = 1) -> WalkCodes | None:
     """The smallest codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
-    Those of four bits have signs from FEWEST_SIGNED_DIMS dimensions on.
+    Those of four bits have signs from FEWEST_SIGNED_DIMS dimensions on, where these preserve them too.
 
     Inner products get one byte per dimension: they grow with the query, and so does the error of four bits.
     """
-    four_bits = () if metric is Metric.INNER_PRODUCT else (four_bit_quantization,)
-    for kind in (*four_bits, scalar_quantization):
-        codes: WalkCodes | None = kind.encode(vectors, threads=threads)
-        if codes and preserves_neighbors(codes, vectors, metric):
-            if isinstance(codes, FourBitCodes) and vectors.shape[1] >= FEWEST_SIGNED_DIMS:
-                return codes.with_signs(threads=threads)
-            return codes
-    return None
+    four_bits = None
+    if metric is not Metric.INNER_PRODUCT and len(vectors) > 1:
+        four_bits = four_bit_quantization.encode(vectors, threads=threads)
+    if four_bits is not None:
+        check = NeighborCheck.of(four_bits, vectors, metric)
+        if check.are_preserved:
+            if vectors.shape[1] < FEWEST_SIGNED_DIMS:
+                return four_bits
+            signed = four_bits.with_signs(threads=threads)
+            return signed if check.are_kept(signed) else four_bits
+    codes = scalar_quantization.encode(vectors, threads=threads)
+    return codes if codes is not None and preserves_neighbors(codes, vectors, metric) else None

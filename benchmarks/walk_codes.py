@@ -18,7 +18,7 @@ from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization, va
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.scalar_quantization import preserves_neighbors
+from icepuffin.ann_kernels.neighbor_check import preserves_neighbors
 from icepuffin.ann_kernels.top_k import exact_top_k
 
 WIDTHS = (10, 20, 30, 50, 100, 200, 400)

@@ -9,6 +9,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
 from icepuffin.ann_kernels.leaf_neighbors import nearest_by_blas, nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_check import preserves_neighbors
 from icepuffin.ann_kernels.reservoir import CandidatePairs, Reservoirs, offer_pairs
 from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
@@ -146,7 +147,7 @@ def test_codes_that_cannot_tell_near_duplicates_apart_are_refused(metric: Metric
     vectors = prepare(near_duplicates(40_000, 8, 80, noise), metric)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert not scalar_quantization.preserves_neighbors(coded, vectors, metric)
+    assert not preserves_neighbors(coded, vectors, metric)
 
 
 @pytest.mark.parametrize("metric", list(Metric))
@@ -154,7 +155,7 @@ def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: 
     vectors = prepare(clustered(40_000, 64), metric)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert scalar_quantization.preserves_neighbors(coded, vectors, metric)
+    assert preserves_neighbors(coded, vectors, metric)
 
 
 @given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
@@ -165,7 +166,7 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
     vectors = (rng.standard_normal((count, dims)) * 10.0 ** rng.integers(-6, 7, dims)).astype(np.float32)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    if not scalar_quantization.preserves_neighbors(coded, vectors, Metric.L2):
+    if not preserves_neighbors(coded, vectors, Metric.L2):
         return
     signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
     query_rows = rng.choice(count, min(count, 400), replace=False)
@@ -193,4 +194,4 @@ def test_codes_are_judged_alike_where_squares_leave_the_range_of_floats(scale: f
         vectors = (scale * made.astype(float)).astype(np.float32)
         coded = scalar_quantization.encode(vectors)
         assert coded is not None
-        assert scalar_quantization.preserves_neighbors(coded, vectors, Metric.L2) is expected
+        assert preserves_neighbors(coded, vectors, Metric.L2) is expected

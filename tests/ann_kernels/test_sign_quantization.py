@@ -1,5 +1,7 @@
 """Signs beside codes of four bits, and the nodes that walks rule out by them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numba import njit
@@ -11,6 +13,7 @@ from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import Graph
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_check import NeighborCheck
 from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS, sum_of_chosen
 from icepuffin.ann_kernels.top_k import exact_top_k
@@ -256,3 +259,32 @@ def test_codes_of_many_dimensions_get_signs_but_for_the_inner_product(many: np.n
     assert isinstance(fewer, FourBitCodes)
     assert fewer.signs is None
     assert not isinstance(walk_codes(many, Metric.INNER_PRODUCT), FourBitCodes)
+
+
+def skewed(seed: int = 0) -> np.ndarray:
+    """Most numbers are small, and some large: a vector's length says more than its signs."""
+    directions = np.random.default_rng(1).standard_normal((10, FEWEST_SIGNED_DIMS))
+    return np.exp(clustered(1_500, 10, seed) @ directions / 7).astype(np.float32)
+
+
+def constant_by_block(seed: int = 0) -> np.ndarray:
+    """Sixteen numbers, each in as many dimensions: errors of their signs add up."""
+    return np.repeat(clustered(1_500, 16, seed), FEWEST_SIGNED_DIMS // 16, axis=1)
+
+
+@pytest.mark.parametrize("make", [skewed, constant_by_block])
+def test_codes_get_no_signs_that_rule_out_the_nearest(make: Callable[..., np.ndarray]) -> None:
+    vectors, queries = make(), make(seed=5)[:150]
+    codes = walk_codes(vectors, Metric.L2)
+    assert isinstance(codes, FourBitCodes)
+    assert codes.signs is None
+    check = NeighborCheck.of(codes, vectors, Metric.L2)
+    assert check.are_kept(codes), "there is nothing to rule out by"
+    assert not check.are_kept(codes.with_signs())
+    true, _ = exact_top_k(queries, vectors, 10, Metric.L2)
+    graph = vamana.build(vectors, Metric.L2, vamana.VamanaParams())
+    without, with_signs = (
+        recall(Searcher(graph, vectors, Metric.L2, codes=kind).search(queries, 10, search_list=20)[0], true)
+        for kind in (codes, codes.with_signs())
+    )
+    assert without > with_signs + 0.01
