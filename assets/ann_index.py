@@ -14,6 +14,7 @@ from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
@@ -69,7 +70,7 @@ def version_metadata(
         **measured,
         **{name: drawings[name] for name in ("recall since build", "at a glance") if name in drawings},
         "summary": bullet_list(_summary(definition, report)),
-        **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
+        **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
         **numbers,
         **drawings,
     }

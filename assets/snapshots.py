@@ -11,7 +11,8 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import base_snapshot_id, is_derived
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id, statistics_by_id
+from icepuffin.ops.catalog.snapshots import base_snapshot_id, derived_ids, summary_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
@@ -51,9 +52,10 @@ class SnapshotEntry:
 def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) -> tuple[SnapshotEntry, ...]:
     """The last `count` data snapshots of all branches, newest first; None: all that the metadata has."""
     ordered = sorted(table.metadata.snapshots, key=lambda item: (item.sequence_number or 0, item.timestamp_ms))
-    newest = tuple(islice((item for item in reversed(ordered) if not is_derived(item)), count))
+    derived = derived_ids(table.metadata)
+    newest = tuple(islice((item for item in reversed(ordered) if item.snapshot_id not in derived), count))
     refs = _refs(table)
-    statistics = {item.snapshot_id: item for item in table.metadata.statistics}
+    statistics = statistics_by_id(table.metadata)
     indexed = {
         index.name: {version.base_snapshot_id for version in index_versions(table, index.name)}
         for index in spec.indexes
@@ -62,7 +64,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     for snapshot in newest:
         sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
-        derived = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
+        expected = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
         present = {*(("theta_sketches",) if sketched else ()), *indexes}
         added, removed, rows = _counts(snapshot)
         entries.append(
@@ -76,7 +78,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
                 refs=tuple(refs.get(SnapshotId(snapshot.snapshot_id), ())),
                 sketches=sketched,
                 indexes=indexes,
-                missing=tuple(name for name in derived if name not in present),
+                missing=tuple(name for name in expected if name not in present),
             )
         )
     return tuple(entries)
@@ -84,10 +86,11 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
 
 def _refs(table: Table) -> dict[SnapshotId, list[str]]:
     """Names of the table's own branches and tags, by data snapshot. A branch on an index snapshot is of its base."""
-    bases = {item.snapshot_id: base_snapshot_id(item) for item in table.metadata.snapshots}
+    by_id = snapshots_by_id(table.metadata)
     named: dict[SnapshotId, list[str]] = {}
     for name, ref in sorted(table.metadata.refs.items()):
-        base = bases.get(ref.snapshot_id)
+        target = by_id.get(ref.snapshot_id)
+        base = None if target is None else base_snapshot_id(target)
         if base is None:
             named.setdefault(SnapshotId(ref.snapshot_id), []).append(name)
         elif ref.snapshot_ref_type.value == "branch":
@@ -102,7 +105,7 @@ def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
 
 def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
     """(rows added, rows removed, live rows), as far as the summary tells."""
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    summary = summary_of(snapshot)
 
     def total(*plus: str, minus: Sequence[str] = ()) -> int | None:
         if not any(key in summary for key in plus):

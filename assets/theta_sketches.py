@@ -10,6 +10,7 @@ from icepuffin.assets.metadata import bar_chart, bullet_list, readable_bytes, re
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.sketches import refresh_sketches
@@ -65,7 +66,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             metadata={
                 **_drawing(report),
                 "summary": bullet_list(_summary(report)),
-                **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
+                **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
                 **report_metadata(report, _LABELS),
                 **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
 from icepuffin.ops.catalog.measurements import Measurement
+from icepuffin.ops.catalog.metadata_memo import statistics_by_id
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import index_lag
 
@@ -94,8 +95,7 @@ def cache_samples() -> Iterator[MetricSample]:
 
 
 def _file_bytes(table: Table, version: DerivedVersion) -> int:
-    slots = table.metadata.statistics
-    return next(slot.file_size_in_bytes for slot in slots if slot.snapshot_id == version.index_snapshot_id)
+    return statistics_by_id(table.metadata)[version.index_snapshot_id].file_size_in_bytes
 
 
 def _labels(labels: Mapping[str, str]) -> str:

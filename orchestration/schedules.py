@@ -9,6 +9,7 @@ import dagster as dg
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
@@ -65,7 +66,7 @@ def _nightly(
             return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
         partitions = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
         for head in heads:
-            snapshot = table.metadata.snapshot_by_id(head.snapshot_id)
+            snapshot = snapshots_by_id(table.metadata).get(head.snapshot_id)
             if snapshot is not None and head.key not in partitions and spec.is_recorded:
                 context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot, newest_of=table))
         context.instance.add_dynamic_partitions(partitions_name(spec), [head.key for head in heads])

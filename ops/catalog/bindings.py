@@ -40,6 +40,7 @@ from icepuffin.ops.catalog.derived_snapshots import (
     tag_update,
     version_updates,
 )
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -143,7 +144,7 @@ def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list
         snapshot
         for snapshot in unanswered
         if (snapshot.sequence_number or 0) > last_sequence_number
-        or table.metadata.snapshot_by_id(snapshot.snapshot_id) is not None
+        or snapshot.snapshot_id in snapshots_by_id(table.metadata)
     ]
 
 
@@ -162,7 +163,7 @@ def move_tag(table: Table, tag: str, index_snapshot_id: SnapshotId, *, expected_
     """
 
     def packs() -> Mapping[str, SnapshotId]:
-        if table.metadata.snapshot_by_id(index_snapshot_id) is None:
+        if index_snapshot_id not in snapshots_by_id(table.metadata):
             raise BindingError(f"{table_name(table)}: version {index_snapshot_id} expired meanwhile; try again")
         return untagged_packs(table, [index_snapshot_id])
 
@@ -298,14 +299,14 @@ def _verify_committed(
     """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base, its
     parent and its packs must be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
     """
-    snapshot, current_id = table.metadata.snapshot_by_id(snapshot_id), table.metadata.current_snapshot_id
+    snapshot, current_id = snapshots_by_id(table.metadata).get(snapshot_id), table.metadata.current_snapshot_id
     if current_id in (snapshot_id, *(holder_ids(snapshot) if snapshot else ())):
         raise unsupported_catalog(
             table,
             f"made snapshot {current_id}, which is icepuffin's, the current one",
             f". Roll back to {binding.base_snapshot_id}",
         )
-    if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
+    if binding.base_snapshot_id not in snapshots_by_id(table.metadata):
         _undo(table, binding, snapshot_id, previous_ref)
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
@@ -319,7 +320,7 @@ def _verify_committed(
 
 def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) -> None:
     """Raises UnsupportedCatalogError where the catalog changed the version's parent, or does not keep its packs."""
-    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(version.index_snapshot_id)
     if snapshot is None or snapshot.parent_snapshot_id != binding.base_snapshot_id:
         change = f"gave index snapshot {version.index_snapshot_id} another parent than {binding.base_snapshot_id}"
         raise unsupported_catalog(table, change)
@@ -327,7 +328,7 @@ def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) 
         for pack in version.packs:
             if not pack.is_kept or not pack.path:
                 raise _tag_not_kept(table, pack_tag(binding.name, pack.holder_id))
-            holder = table.metadata.snapshot_by_id(pack.holder_id)
+            holder = snapshots_by_id(table.metadata).get(pack.holder_id)
             if holder is not None and holder.parent_snapshot_id is not None:
                 raise unsupported_catalog(table, f"gave holder snapshot {pack.holder_id} a parent")
 
@@ -348,7 +349,9 @@ def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref:
     """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot. Does nothing where the tag
     has moved on.
     """
-    restored_ref = previous_ref if previous_ref and table.metadata.snapshot_by_id(previous_ref.snapshot_id) else None
+    restored_ref = (
+        previous_ref if previous_ref and previous_ref.snapshot_id in snapshots_by_id(table.metadata) else None
+    )
     with suppress(LostRaceError):
         if tag_target(table, binding.tag) == snapshot_id:
             removal = RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])

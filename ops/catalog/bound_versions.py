@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
@@ -23,7 +24,8 @@ from icepuffin.ops.catalog.blob_kind import (
     pack_tag,
     version_tag,
 )
-from icepuffin.ops.catalog.snapshots import pack_owner, table_name
+from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id, statistics_by_id
+from icepuffin.ops.catalog.snapshots import pack_owner, summary_of, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
@@ -94,27 +96,34 @@ def sketch_versions(table: Table) -> tuple[DerivedVersion, ...]:
 
 def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, ...]:
     """All versions of one kind and name in the table's metadata, oldest first, tagged or not."""
+    return versions_in(table.metadata, kind, name)
+
+
+@once_per_metadata
+def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[DerivedVersion, ...]:
+    """`versions` of a table's metadata."""
     tags: dict[SnapshotId, list[str]] = {}
-    for ref, target in table.metadata.refs.items():
+    for ref, target in metadata.refs.items():
         tags.setdefault(SnapshotId(target.snapshot_id), []).append(ref)
-    sequence_numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots}
-    files = {entry.snapshot_id: entry for entry in table.metadata.statistics}
-    named = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    snapshots, files = snapshots_by_id(metadata), statistics_by_id(metadata)
 
     def pack(holder_id: SnapshotId) -> BoundPack:
-        file = files.get(holder_id) if holder_id in named else None
+        file = files.get(holder_id) if holder_id in snapshots else None
         is_kept = pack_tag(name, holder_id) in tags.get(holder_id, ())
         path, size = (file.statistics_path, file.file_size_in_bytes) if file else ("", 0)
         return BoundPack(holder_id, path, size, is_kept)
 
     bound = []
-    for snapshot in table.metadata.snapshots:
-        properties = snapshot.summary.additional_properties if snapshot.summary else {}
-        base = properties.get(f"{kind}.base-snapshot-id")
+    for snapshot in metadata.snapshots:
         # the statistics slot is the truth for the path: moving a table rewrites it, and not the summary
         file = files.get(snapshot.snapshot_id)
-        if base is None or file is None or properties.get(f"{kind}.index", kind) != name:
+        if file is None:
             continue
+        properties = summary_of(snapshot)
+        base = properties.get(f"{kind}.base-snapshot-id")
+        if base is None or properties.get(f"{kind}.index", kind) != name:
+            continue
+        data = snapshots.get(int(base), snapshot)
         bound.append(
             DerivedVersion(
                 kind=kind,
@@ -125,11 +134,11 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 puffin_path=file.statistics_path,
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
-                base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
+                base_sequence_number=data.sequence_number or 0,
                 tags=tuple(sorted(tags.get(SnapshotId(snapshot.snapshot_id), ()))),
                 measurement=properties.get(f"{kind}.took", ""),
                 sizes=properties.get(SIZES_KEY, ""),
-                packs=tuple(map(pack, holder_ids(snapshot))),
+                packs=tuple(map(pack, _holder_ids(properties))),
                 fields=_fields(properties),
             )
         )
@@ -143,7 +152,10 @@ def _fields(properties: Mapping[str, str]) -> frozenset[int] | None:
 
 def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
     """Holder snapshots of the packs that the version of a derived snapshot shares, in the order of their numbers."""
-    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    return _holder_ids(summary_of(snapshot))
+
+
+def _holder_ids(properties: Mapping[str, str]) -> tuple[SnapshotId, ...]:
     text = next((properties[key] for key in PACKS_KEYS if key in properties), "")
     return tuple(SnapshotId(int(holder_id)) for holder_id in text.split(",") if holder_id)
 
@@ -152,7 +164,7 @@ def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> 
     """Packs of some versions that have no tag: their holder snapshots, by the tag that each is to have. Those that have
     expired are left out, and with a warning those for whose tag a ref of the table's owner has the name.
     """
-    snapshots = {SnapshotId(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}
+    snapshots = snapshots_by_id(table.metadata)
     named = (snapshots[snapshot_id] for snapshot_id in index_snapshot_ids if snapshot_id in snapshots)
     holders = {holder_id for version in named for holder_id in holder_ids(version) if holder_id in snapshots}
     owners = {holder_id: pack_owner(snapshots[holder_id]) for holder_id in holders}
@@ -169,7 +181,7 @@ def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     """Names that have a version in the table's metadata."""
-    summaries = (snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary)
+    summaries = map(summary_of, table.metadata.snapshots)
     return frozenset(
         properties.get(f"{kind}.index", kind) for properties in summaries if f"{kind}.base-snapshot-id" in properties
     )
@@ -189,7 +201,7 @@ def own_tag_target(table: Table, tag: str) -> SnapshotId | None:
     ref = table.metadata.refs.get(tag)
     if ref is None:
         return None
-    target = table.metadata.snapshot_by_id(ref.snapshot_id)
+    target = snapshots_by_id(table.metadata).get(ref.snapshot_id)
     if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_possible_tags(target)):
         return SnapshotId(ref.snapshot_id)
     ref_type = ref.snapshot_ref_type.value
@@ -202,7 +214,7 @@ def own_tag_target(table: Table, tag: str) -> SnapshotId | None:
 
 def own_tags(table: Table, tag: str) -> frozenset[str]:
     """Names of the tags that icepuffin made: the index tag `tag`, and those of the same index's other versions."""
-    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
+    snapshots = snapshots_by_id(table.metadata)
     return frozenset(
         name
         for name, ref in table.metadata.refs.items()
@@ -219,7 +231,7 @@ def own_names(snapshot: Snapshot) -> frozenset[str]:
 
 def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(name, index tag) of each tag that icepuffin may put on a snapshot; none for a snapshot that it did not make."""
-    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    properties = summary_of(snapshot)
     for kind in BlobKind:
         base = properties.get(f"{kind}.base-snapshot-id")
         if base is not None:

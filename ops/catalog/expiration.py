@@ -15,6 +15,7 @@ from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.blob_kind import owner_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
 from icepuffin.ops.model import SnapshotId
 
@@ -110,7 +111,7 @@ def _remove_snapshots(
 
 
 def _expired(table: Table, snapshot_ids: Collection[SnapshotId]) -> tuple[SnapshotId, ...]:
-    return tuple(item for item in sorted(snapshot_ids) if table.metadata.snapshot_by_id(item) is None)
+    return tuple(item for item in sorted(snapshot_ids) if item not in snapshots_by_id(table.metadata))
 
 
 def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.model import SnapshotId
 
@@ -24,7 +25,7 @@ def new_snapshot_id(table: Table) -> SnapshotId:
     while True:
         raw = uuid.uuid4().int
         snapshot_id = ((raw >> 64) ^ raw) & _SNAPSHOT_ID_MASK
-        if snapshot_id and table.metadata.snapshot_by_id(snapshot_id) is None:
+        if snapshot_id and snapshot_id not in snapshots_by_id(table.metadata):
             return SnapshotId(snapshot_id)
 
 

@@ -1,7 +1,7 @@
 """Data snapshots of a table: the user's own, without the ones that icepuffin derives."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,9 +12,11 @@ from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEYS, BlobKind
+from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.model import SnapshotId
 
@@ -70,16 +72,25 @@ def pack_owner(snapshot: Snapshot) -> str | None:
     """The index whose pack a holder snapshot carries, for one of file sketches the name of their kind; None for all
     other snapshots.
     """
-    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    properties = summary_of(snapshot)
     return next((properties[key] for key in PACK_KEYS if key in properties), None)
 
 
 def base_snapshot_id(snapshot: Snapshot) -> SnapshotId | None:
     """The data snapshot that a derived snapshot belongs to; None for the user's own."""
-    if snapshot.summary is None:
-        return None
-    properties = snapshot.summary.additional_properties
+    properties = summary_of(snapshot)
     return next((SnapshotId(int(properties[key])) for key in BASE_SNAPSHOT_KEYS if key in properties), None)
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """The properties of a snapshot's summary but its operation; none where it has no summary."""
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties  # its truth is a slow call
+
+
+@once_per_metadata
+def derived_ids(metadata: TableMetadata) -> frozenset[SnapshotId]:
+    """Ids of all snapshots that `is_derived` is true of."""
+    return frozenset(SnapshotId(snapshot.snapshot_id) for snapshot in metadata.snapshots if is_derived(snapshot))
 
 
 def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
@@ -87,17 +98,19 @@ def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
 
     Empty for a table that was never written. Raises UnknownSnapshotError for a ref that does not exist.
     """
-    head = ref_snapshot_id(table, ref)
-    lineage = [
-        as_data_snapshot(table, snapshot) for snapshot in ancestors_from(table, head) if not is_derived(snapshot)
-    ]
-    return tuple(reversed(lineage))
+    return tuple(reversed(tuple(_newest_first(table, ref))))
 
 
 def newest_data_snapshots(table: Table, ref: str, count: int) -> tuple[DataSnapshot, ...]:
     """The last `count` of `data_snapshots`, newest first."""
-    own = (candidate for candidate in ancestors_from(table, ref_snapshot_id(table, ref)) if not is_derived(candidate))
-    return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(own, count))
+    return tuple(islice(_newest_first(table, ref), count))
+
+
+def _newest_first(table: Table, ref: str) -> Iterator[DataSnapshot]:
+    derived = derived_ids(table.metadata)
+    for snapshot in ancestors_from(table, ref_snapshot_id(table, ref)):
+        if snapshot.snapshot_id not in derived:
+            yield as_data_snapshot(table, snapshot)
 
 
 def ref_snapshot_id(table: Table, ref: str) -> SnapshotId | None:
@@ -124,7 +137,7 @@ def hides_snapshots(table: Table) -> bool:
     """Whether the catalog leaves out snapshots that have not expired: ones that the table's history still names, or the
     metadata file that the catalog serves. The history is that of `main` alone, and the file is read.
     """
-    shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    shown = snapshots_by_id(table.metadata)
     if any(entry.snapshot_id not in shown for entry in table.metadata.snapshot_log):
         return True
     return any(snapshot_id not in shown for snapshot_id in _stored_snapshot_ids(table))
@@ -156,7 +169,7 @@ def require_all_snapshots(table: Table) -> None:
 
 def find_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     """The snapshot. Raises UnknownSnapshotError where it never was or has expired."""
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
     if snapshot is None:
         raise UnknownSnapshotError(
             f"{table_name(table)} has no snapshot {snapshot_id}: it has expired, or it belongs to another table"
@@ -170,7 +183,7 @@ def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
         snapshot_id=SnapshotId(snapshot.snapshot_id),
         sequence_number=snapshot.sequence_number or 0,
         timestamp_ms=snapshot.timestamp_ms,
-        operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
+        operation="unknown" if snapshot.summary is None else snapshot.summary.operation.value,
         schema_id=table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,
     )
 
@@ -188,7 +201,7 @@ def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
     snapshot = find_snapshot(table, snapshot_id)
     _require_rows(table, snapshot)
     base = base_snapshot_id(snapshot)
-    data = table.metadata.snapshot_by_id(base) if base is not None else None
+    data = snapshots_by_id(table.metadata).get(base) if base is not None else None
     return as_data_snapshot(table, data or snapshot)
 
 
@@ -286,7 +299,7 @@ def _may_lack_entries(table: Table, entry: SnapshotLogEntry, after: SnapshotLogE
     """
     if entry.snapshot_id == after.snapshot_id:
         return True  # a rollback of what has expired
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    by_id = snapshots_by_id(table.metadata)
     first, second = by_id.get(entry.snapshot_id), by_id.get(after.snapshot_id)
     if first is None or second is None or second.parent_snapshot_id is not None:
         return False
@@ -302,7 +315,7 @@ def _utc(milliseconds: int) -> str:
 
 def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
     """Snapshot `head` and its ancestors, nearest first, as far as they have not expired."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all, each time
+    by_id = snapshots_by_id(table.metadata)
     while head is not None and (snapshot := by_id.get(head)) is not None:
         yield snapshot
         head = snapshot.parent_snapshot_id
@@ -322,13 +335,12 @@ def commits_since(
 
 def snapshot_count(snapshot: Snapshot, key: str) -> int:
     """A number of a snapshot's summary, such as `added-records`; 0 where it has none."""
-    properties = snapshot.summary.additional_properties if snapshot.summary else {}
-    return int(properties.get(key, 0))
+    return int(summary_of(snapshot).get(key, 0))
 
 
 def has_count(snapshot: Snapshot, key: str) -> bool:
     """Whether a snapshot's summary has a number."""
-    return snapshot.summary is not None and key in snapshot.summary.additional_properties
+    return key in summary_of(snapshot)
 
 
 def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:
@@ -336,12 +348,12 @@ def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:
 
     Deletes of rows that were rewritten since count as well, as many engines leave them, and equality deletes do not.
     """
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
     deletes = 0 if snapshot is None else snapshot_count(snapshot, "total-position-deletes")
     return max(0, rows_in_files(table, snapshot_id) - deletes)
 
 
 def rows_in_files(table: Table, snapshot_id: SnapshotId) -> int:
     """Rows of the snapshot's data files by its summary, the deleted ones among them: at least its live rows."""
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
     return 0 if snapshot is None else snapshot_count(snapshot, "total-records")

@@ -5,6 +5,7 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.catalog.metadata_memo import statistics_by_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -16,7 +17,7 @@ class StatisticsError(IcepuffinError):
 
 def find_statistics(table: Table, snapshot_id: SnapshotId) -> StatisticsFile | None:
     """The entry of a snapshot, whoever registered it; None where there is none."""
-    return next((entry for entry in table.metadata.statistics if entry.snapshot_id == snapshot_id), None)
+    return statistics_by_id(table.metadata).get(snapshot_id)
 
 
 def register_statistics(

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.datafile import DataFile, lacks_field_ids, mapped_names
 from icepuffin.ops.index.deleted_rows import deleted_rows
@@ -137,7 +138,7 @@ def _names_then(table: Table, base: OpenVersion, field_id: int) -> frozenset[str
     """
     if base.column_names is not None:
         return base.column_names
-    index_snapshot = table.metadata.snapshot_by_id(base.bound.index_snapshot_id)
+    index_snapshot = snapshots_by_id(table.metadata).get(base.bound.index_snapshot_id)
     if index_snapshot is None or index_snapshot.schema_id is None:
         return frozenset()
     return _own_name(table.schemas()[index_snapshot.schema_id], field_id)

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.files_folder import folder_of
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
@@ -48,7 +49,7 @@ def export_metadata(
 
 def index_metadata(table: Table, definition: IndexDefinition, version: DerivedVersion) -> dict[str, Any]:
     """The index metadata of one version, as JSON. Reads the metadata that `table` shows."""
-    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    snapshots = snapshots_by_id(table.metadata)
     schema = table.schemas().get(snapshots[version.index_snapshot_id].schema_id or 0, table.schema())
     by_id = (field for field in schema.fields if field.field_id == definition.field_id)
     by_name = (field for field in schema.fields if field.name == definition.column)

@@ -8,7 +8,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots, summary_of
 from icepuffin.ops.index.definition import IndexDefinition
 
 
@@ -55,11 +56,10 @@ def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnap
         for schema_id, schema in table.schemas().items()
         if field_id is not None and all(column.field_id != field_id for column in schema.fields)
     }
-    summaries = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
+    snapshots = snapshots_by_id(table.metadata)
 
     def without(snapshot: DataSnapshot) -> bool:
-        summary = summaries[snapshot.snapshot_id]
-        rows = summary.additional_properties.get("total-records") if summary else None
+        rows = summary_of(snapshots[snapshot.snapshot_id]).get("total-records")
         return snapshot.schema_id in lacking or rows == "0"
 
     return without

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from importlib.metadata import version as package_version
 
 from pyiceberg.schema import Schema
@@ -47,7 +48,7 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 FORMAT_VERSION = 1
-_MOST_BASES = 16
+MOST_BASES = 16
 """Versions that are considered as base, at most"""
 SHARED_ENOUGH = 0.5
 """Share of rows under which a build is better than a refresh"""
@@ -231,7 +232,7 @@ def nearest_first(versions: Sequence[DerivedVersion], snapshot_id: int, sequence
         apart = abs(item.base_sequence_number - sequence_number)
         return item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
-    return sorted(versions, key=distance)[:_MOST_BASES]
+    return nsmallest(MOST_BASES, versions, key=distance)
 
 
 def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:

@@ -23,7 +23,8 @@ from icepuffin.ops.catalog.bound_versions import (
 )
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.snapshots import derived_ids
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId
 
@@ -98,7 +99,7 @@ def _newest_untagged(
     """The version that counts as the newest where the index tag is missing; None where the index was dropped."""
     if retention.versions is RetentionScope.NONE:
         return None
-    snapshot_ids = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    snapshot_ids = snapshots_by_id(table.metadata)
     with_base = [version for version in all_versions if version.base_snapshot_id in snapshot_ids]
     return max(with_base, key=_place).index_snapshot_id if with_base else None
 
@@ -118,7 +119,7 @@ def _reasons_to_expire(
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
     """(version, reason to expire it, empty where it stays), newest data snapshots first."""
-    snapshot_ids = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+    snapshot_ids = snapshots_by_id(table.metadata)
     snapshots_before: set[SnapshotId] = set()
     counted = 1 if newest is not None else 0
     for version in sorted(all_versions, key=_place, reverse=True):
@@ -156,7 +157,7 @@ def _place(version: DerivedVersion) -> tuple[int, int, int]:
 
 def _owners_snapshots(table: Table) -> frozenset[SnapshotId]:
     """Data snapshots that refs of the table's owner point at."""
-    derived = {item.snapshot_id for item in table.metadata.snapshots if is_derived(item)}
+    derived = derived_ids(table.metadata)
     targets = (SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values())
     return frozenset(target for target in targets if target not in derived)
 

@@ -7,9 +7,12 @@ metadata does not show that little is to be done, the bound is that of a build.
 from dataclasses import dataclass
 
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, versions_in
+from icepuffin.ops.catalog.metadata_memo import once_per_metadata
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
@@ -86,8 +89,14 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 def earlier_sizes(table: Table, definition: IndexDefinition) -> list[VersionSizes]:
     """Sizes of the versions that have the same definition: a run may rebuild all shards of one of these."""
     identity = _identity(table, definition)
-    sizes = [VersionSizes.parse(version.sizes) for version in index_versions(table, definition.name)]
-    return [its for its in sizes if its is not None and its.definition == identity]
+    return [its for its in _sizes_in(table.metadata, definition.name) if its.definition == identity]
+
+
+@once_per_metadata
+def _sizes_in(metadata: TableMetadata, name: str) -> tuple[VersionSizes, ...]:
+    """Sizes of all versions of an index that have them."""
+    sizes = (VersionSizes.parse(version.sizes) for version in versions_in(metadata, BlobKind.INDEX, name))
+    return tuple(its for its in sizes if its is not None)
 
 
 def _identity(table: Table, definition: IndexDefinition) -> str | None:

@@ -11,6 +11,7 @@ from pyiceberg.types import ListType
 from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import measured_versions
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, has_count, rows_in_files, snapshot_count
 from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
@@ -105,7 +106,7 @@ def run_requirements(
     columns that can have one.
     """
     rows = rows_in_files(table, snapshot_id)
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
     if snapshot is None:
         return RunRequirements(rows, 0, 0, 0, 0, _PROCESS_MB)
     file_bytes = snapshot_count(snapshot, "total-files-size")
@@ -232,5 +233,5 @@ def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collectio
 
 def _dimensions(versions: Sequence[DerivedVersion]) -> int:
     """Dimensions of the newest version that has a measurement; 0 where there is none."""
-    measurements = [measurement for _, measurement in measured_versions(versions)]
-    return measurements[-1].amounts.get("dims", 0) if measurements else 0
+    newest = next(measured_versions(reversed(versions)), None)
+    return 0 if newest is None else newest[1].amounts.get("dims", 0)

@@ -5,6 +5,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import (
     SnapshotName,
     find_snapshot,
@@ -79,7 +80,7 @@ def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:
     """
     statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    snapshot = snapshots_by_id(table.metadata).get(snapshot_id)
     ours = snapshot is not None and any(
         is_ours(blob.properties) and counted_for(blob, snapshot) for blob in listed.values()
     )

@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.catalog.metadata_memo import once_per_metadata
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
 from icepuffin.ops.theta.build_id import is_ours
@@ -23,7 +25,7 @@ def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] |
     and the ancestor has sketches of all `columns`: where they are not named, of all that have any in the table.
     Otherwise those of all files.
     """
-    own = _own_fields(table)
+    own = _own_fields(table.metadata)
     lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
     sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in own)
     if (
@@ -37,7 +39,8 @@ def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] |
     return files + rows // PART_ROWS
 
 
-def _own_fields(table: Table) -> Mapping[int, frozenset[int]]:
+@once_per_metadata
+def _own_fields(metadata: TableMetadata) -> Mapping[int, frozenset[int]]:
     """Field ids of the columns of which a snapshot lists a sketch of ours, by the ids of snapshots that have any."""
     by_id = {
         statistics.snapshot_id: frozenset(
@@ -45,7 +48,7 @@ def _own_fields(table: Table) -> Mapping[int, frozenset[int]]:
             for field_id, blob in listed_thetas(statistics).items()
             if is_ours(blob.properties) and blob.snapshot_id == statistics.snapshot_id
         )
-        for statistics in table.metadata.statistics
+        for statistics in metadata.statistics
     }
     return {snapshot_id: fields for snapshot_id, fields in by_id.items() if fields}
 

@@ -28,6 +28,7 @@ from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.commit import attempt_commit, reload_table
 from icepuffin.ops.catalog.live_files import PATH_FIELD
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.model import NO_SNAPSHOT, SnapshotId
 
@@ -92,7 +93,7 @@ def commit_delete_files(table: Table, files: Sequence[DataFile]) -> SnapshotId:
     )
     attempt_commit(table, updates, (AssertRefSnapshotId(ref="main", snapshot_id=head),))
     reload_table(table, patient=True)
-    if table.metadata.snapshot_by_id(snapshot_id) is None:
+    if snapshot_id not in snapshots_by_id(table.metadata):
         raise BindingError(f"{table_name(table)}: somebody else wrote to main first; try again")
     return snapshot_id
 

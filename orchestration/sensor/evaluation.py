@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import hides_snapshots
 from icepuffin.orchestration.processes import end_lost_runs
 from icepuffin.orchestration.sensor.facts import gather_facts, snapshot_materialization
@@ -54,10 +55,10 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     """
     settings = spec.settings
     limit_pool(instance, spec.pool)
-    until = time.monotonic() + WRITING_SECONDS
     ended_runs = end_lost_runs(instance)
     facts = gather_facts(instance, spec, table, cursor)
     new = snapshots_to_record(facts, cursor, settings.snapshots)
+    until = time.monotonic() + WRITING_SECONDS  # of a long history, gathering alone may take as long
     recorded = _record(instance, spec, table, facts, new, until)
     expired = expired_partitions(facts)
     expired = () if expired and hides_snapshots(table) else expired
@@ -83,14 +84,13 @@ def _record(
 ) -> tuple[str, ...]:
     """Record the snapshots in this order, as far as time allows, and add those as partitions."""
     already = set(facts.recorded)
-    snapshots = {str(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
-
+    snapshots = snapshots_by_id(table.metadata)
     newest = facts.watched[-1].key if facts.watched else ""
 
     def record(key: str) -> None:
         if key not in already and spec.is_recorded:
             listed = table if key == newest else None
-            instance.report_runless_asset_event(snapshot_materialization(spec, snapshots[key], newest_of=listed))
+            instance.report_runless_asset_event(snapshot_materialization(spec, snapshots[int(key)], newest_of=listed))
 
     recorded = tuple(_in_time(keys, until, record))
     if recorded:

@@ -17,7 +17,14 @@ from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import RUN_NUMBERS, has_numbers, with_numbers
 from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.snapshots import (
+    DataSnapshot,
+    base_snapshot_id,
+    data_snapshots,
+    derived_ids,
+    resolve_snapshot,
+)
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
@@ -64,13 +71,13 @@ def _exists(table: Table, ref: str) -> bool:
 
 def _parents(table: Table) -> dict[str, str | None]:
     """Each data snapshot and its parent among the data snapshots, in commit order; index snapshots are left out."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    by_id, derived = snapshots_by_id(table.metadata), derived_ids(table.metadata)
     parents: dict[str, str | None] = {}
     for snapshot in sorted(by_id.values(), key=lambda item: (item.sequence_number or 0, item.timestamp_ms)):
-        if is_derived(snapshot):
+        if snapshot.snapshot_id in derived:
             continue
         parent = by_id.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
-        while parent is not None and is_derived(parent):
+        while parent is not None and parent.snapshot_id in derived:
             parent = by_id.get(parent.parent_snapshot_id) if parent.parent_snapshot_id is not None else None
         parents[str(snapshot.snapshot_id)] = None if parent is None else str(parent.snapshot_id)
     return parents
@@ -128,7 +135,7 @@ def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, keys: Set[str]
 def _tagged_at(table: Table, index: str, head: str) -> bool:
     """Whether the index's tag is on a version of the head."""
     ref = table.metadata.refs.get(index_tag(index))
-    snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+    snapshot = snapshots_by_id(table.metadata).get(ref.snapshot_id) if ref else None
     return snapshot is not None and str(base_snapshot_id(snapshot)) == head
 
 

@@ -4,7 +4,7 @@ them. Histories are synthetic (snapshots that share one manifest list); everythi
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry, Summary
 
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.engines import catalogs_of
@@ -56,8 +56,36 @@ class Backlog:
 
     def grow(self, name: str, count: int) -> list[str]:
         """Commit that many snapshots to main at once. Returns their ids."""
+        metadata = with_snapshots(self.catalog.load_table(f"demo.{name}").metadata, count)
+        self._commit(name, metadata)
+        return [str(item.snapshot_id) for item in metadata.snapshots[-count:]]
+
+    def with_history(self, name: str, snapshots: int, versions: int, summary: Mapping[str, str]) -> str:
+        """Commit so many snapshots at once, evenly among them copies of the table's index version, each of the snapshot
+        before it. Returns where the metadata lies.
+
+        summary: properties that all summaries get.
+        """
+        metadata = self.catalog.load_table(f"demo.{name}").metadata
+        own = metadata.snapshots[-1]
+        (file,) = (entry for entry in metadata.statistics if entry.snapshot_id == own.snapshot_id)
+        data = metadata.model_copy(update={"snapshots": metadata.snapshots[:1]})
+        grown = with_snapshots(data, snapshots - versions - 1)
+        every, copies, entries = max(1, len(grown.snapshots) // max(1, versions)), [], []
+        for number, snapshot in enumerate(grown.snapshots):
+            properties = snapshot.summary.additional_properties if snapshot.summary else {}
+            appended = Summary(Operation.APPEND, **{**properties, **summary})
+            copies.append(snapshot.model_copy(update={"summary": appended}))
+            if number % every == every - 1 and len(entries) < versions:
+                copies.append(_version_of(snapshot, own, 6_000_000_000_000_000_000 + number))
+                entries.append(file.model_copy(update={"snapshot_id": copies[-1].snapshot_id}))
+        tag = metadata.refs["ann_e"].model_copy(update={"snapshot_id": entries[-1].snapshot_id})
+        refs = {**grown.refs, "ann_e": tag}
+        update = {"snapshots": copies, "statistics": entries, "refs": refs}
+        return self._commit(name, grown.model_copy(update=update))
+
+    def _commit(self, name: str, metadata: TableMetadata) -> str:
         table = self.catalog.load_table(f"demo.{name}")
-        metadata = with_snapshots(table.metadata, count)
         location = f"{table.location()}/metadata/{next(_SERIAL):05d}-synthetic.metadata.json"
         ToOutputFile.table_metadata(metadata, table.io.new_output(location))
         with self.catalog.engine.begin() as connection:
@@ -65,7 +93,7 @@ class Backlog:
                 sqlalchemy.text("UPDATE iceberg_tables SET metadata_location = :at WHERE table_name = :name"),
                 {"at": location, "name": name},
             )
-        return [str(item.snapshot_id) for item in metadata.snapshots[-count:]]
+        return location
 
     @contextmanager
     def down(self, *clients: Catalogs) -> Iterator[None]:
@@ -80,6 +108,20 @@ class Backlog:
         finally:
             database.rmdir()
             away.rename(database)
+
+
+def _version_of(data: Snapshot, version: Snapshot, snapshot_id: int) -> Snapshot:
+    """A copy of an index version, of another data snapshot."""
+    properties = version.summary.additional_properties if version.summary else {}
+    base = {"ann.base-snapshot-id": str(data.snapshot_id)}
+    update = {
+        "snapshot_id": snapshot_id,
+        "parent_snapshot_id": data.snapshot_id,
+        "sequence_number": data.sequence_number,
+        "timestamp_ms": data.timestamp_ms,
+        "summary": Summary(Operation.REPLACE, **{**properties, **base}),
+    }
+    return version.model_copy(update=update)
 
 
 def with_snapshots(metadata: TableMetadata, count: int) -> TableMetadata:

@@ -6,20 +6,28 @@ seconds; `python -m benchmarks.sensor_load` measures them.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
+from pyiceberg.table.snapshots import Summary
 
+import icepuffin
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.catalog import bindings
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.plan import MOST_BASES
+from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor import evaluation
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
+from icepuffin.orchestration.sensor.plan import TableFacts
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
 
@@ -122,6 +130,46 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     assert list(instance.get_dynamic_partitions(partitions_name(spec))) == ids(backlog)
     assert written.count("delete_dynamic_partition") == len(expired)
     assert written.count("report_runless_asset_event") == 30 + len(daemon.checks)
+
+
+def test_the_time_to_gather_facts_leaves_time_to_write(
+    backlog: Backlog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, gather = Clock(monkeypatch), evaluation.gather_facts
+
+    def slowly(*arguments: Any) -> TableFacts:
+        clock.advance(10 * evaluation.WRITING_SECONDS)
+        return gather(*arguments)
+
+    monkeypatch.setattr(evaluation, "gather_facts", slowly)
+    assert Daemon(instance, backlog.settings(runs_ahead=AHEAD)).tick(WATCH).shown > 1
+
+
+def test_the_work_of_an_evaluation_grows_with_the_history_and_not_with_its_runs_times_the_history(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, runs, versions = 200, 20, 50
+    backlog = make_backlog(tmp_path, tables=1, snapshots=1)
+    definition = IndexDefinition(name="e", column="embedding", target_recall=0.0)
+    icepuffin.refresh(backlog.catalog.load_table("demo.t0"), definition)
+    backlog.with_history("t0", snapshots=history, versions=versions, summary={})
+    reads = Counter[str]()
+
+    def properties(summary: Summary) -> dict[str, str]:
+        reads["summaries"] += 1
+        return summary._additional_properties
+
+    def parse(text: str, parse: Callable[[str], VersionSizes | None] = VersionSizes.parse) -> VersionSizes | None:
+        reads["sizes"] += 1
+        return parse(text)
+
+    daemon = Daemon(instance, backlog.settings(runs_ahead=runs))
+    monkeypatch.setattr(evaluation, "WRITING_SECONDS", 60.0)
+    monkeypatch.setattr(Summary, "additional_properties", property(properties))
+    monkeypatch.setattr(VersionSizes, "parse", parse)
+    assert len(daemon.tick(WATCH).launched) == runs
+    assert reads["summaries"] < 10 * history
+    assert reads["sizes"] <= versions + runs * MOST_BASES
 
 
 def test_a_snapshot_of_which_only_the_sketches_are_made_has_its_run(
