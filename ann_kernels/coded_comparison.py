@@ -1,44 +1,46 @@
-"""The nearest of some vectors, exactly, by their one-byte codes first: a quarter of the bytes are read.
+"""The nearest of some vectors, exactly, by codes first: a sixth of the bytes are read, or less.
 
-A vector is no nearer than its code, less the distance between the two (triangle inequality); the same holds for the
-query. Of most vectors that is enough to leave them out. The others are compared as they are, in float64.
+Halves of one-byte codes are enough to leave most vectors out, and their codes most others. The few that remain are
+compared as they are, in float64.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from icepuffin.ann_kernels import coarse_codes
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32, read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.candidate_list import new_candidates
+from icepuffin.ann_kernels.coarse_codes import CoarseTable
+from icepuffin.ann_kernels.coarse_comparison import LINES_AHEAD, ROWS_AT_ONCE, keep_nearest
 from icepuffin.ann_kernels.coded_bounds import ROUNDING
-from icepuffin.ann_kernels.compilation import inline_kernel, kernel
-from icepuffin.ann_kernels.exact_distances import exact_distance
+from icepuffin.ann_kernels.coded_distances import (
+    SLACK,
+    STEP,
+    UNBOUNDED,
+    CodedQuery,
+    CodeTable,
+    bound_reached,
+    coded_query,
+    distance_bounds,
+)
+from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.exact_distances import INNER_PRODUCT, exact_distance
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.scalar_quantization import LIMIT, ZERO, ScalarCodes
+from icepuffin.ann_kernels.scalar_quantization import ZERO, ScalarCodes
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
 
-UNBOUNDED = 255
-"""Error of a code that is larger than all others"""
 _BOUNDED = 0.998
 """Share of the codes whose errors are told apart; the others' vectors are always read"""
-_STEP = 2.0**-52
-"""Relative error that each further term adds to a sum in float64, at most"""
-SLACK = 2.0**-20
-"""Relative difference of a distance and a bound of it that no rounding reaches"""
 ROWS_AHEAD = 12
 """Vectors between the one that is compared and the one that is requested from memory"""
-_LINES_AHEAD = 64
-"""Cache lines between the code that is multiplied and the one that is requested from memory"""
 _LEAST_AHEAD = 8
-_ROWS_AT_ONCE = 1_024
 _ROWS_PER_TASK = 65_536
-_COSINE, _HAMMING, _INNER_PRODUCT = Metric.COSINE.code, Metric.HAMMING.code, Metric.INNER_PRODUCT.code
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +80,8 @@ class CodedVectors:
     codes: ScalarCodes
     earlier_errors: CodeErrors | None = None
     """Errors of an earlier reader of the same vectors: finding them reads all vectors"""
+    earlier_halves: U8 | None = None
+    """Halves of the codes, of that earlier reader"""
     threads: int = 1
 
     @cached_property
@@ -86,7 +90,7 @@ class CodedVectors:
         return self.earlier_errors or CodeErrors.of(self.codes, self.vectors, threads=self.threads)
 
     @cached_property
-    def table(self) -> "CodeTable":
+    def table(self) -> CodeTable:
         """The codes, as kernels take them. The first use finds the errors."""
         space, errors = self.codes.space, self.errors
         return CodeTable(
@@ -98,56 +102,32 @@ class CodedVectors:
             errors.step,
         )
 
+    @cached_property
+    def halves(self) -> U8:
+        """The halves of the codes, as `coarse_codes.encode` makes them."""
+        if self.earlier_halves is not None:
+            return self.earlier_halves
+        codes, errors = self.codes, self.errors
+        farthest = np.where(errors.steps == UNBOUNDED, np.inf, errors.step * errors.steps.astype(np.float64))
+        dims = self.vectors.shape[1]
+        return coarse_codes.encode(codes.space.codes, dims, codes.scale, farthest, threads=self.threads)
+
+    @cached_property
+    def _coarse(self) -> CoarseTable:
+        return CoarseTable.of(self.halves)
+
     def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
         """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.
 
         `query` f64[D] prepared; `live`: the rows to compare.
         """
-        return _nearest(self.table, self._vectors, read_only(query), metric.code, read_only(live.rows()), k)
+        return _nearest(
+            self.table, self._coarse, self._vectors, read_only(query), metric.code, read_only(live.rows()), k
+        )
 
     @cached_property
     def _vectors(self) -> F32:
         return read_only(self.vectors)
-
-
-class CodeTable(NamedTuple):
-    """N vectors by their codes."""
-
-    codes: U8
-    """u8[N * P]"""
-    norms: I32
-    """int32[N]"""
-    offset: F32
-    """f32[D]"""
-    scale: float
-    errors: U8
-    """u8[N]"""
-    step: float
-
-
-class CodedQuery(NamedTuple):
-    """One query by its code int8[P], which it lacks: numba counts references to arrays at each access."""
-
-    inner: bool
-    """Whether the metric is the inner product"""
-    norm: float
-    """Squared length of what the code stands for"""
-    squared_scale: float
-    """Squared scale of the codes of vectors"""
-    step: float
-    """Length of a step of their errors"""
-    unsigned: float
-    """Excess of products with unsigned codes"""
-    factor: float
-    """Product of vectors that a product of codes stands for, per unit"""
-    error: float
-    """Distance of the query from what the code stands for, at least"""
-    length: float
-    """Length of the query"""
-    shift: float
-    """Part that all distances have in common, under inner product"""
-    noise: float
-    """Largest loss to rounding per length of the row, under inner product"""
 
 
 @kernel
@@ -167,77 +147,7 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
             total += gap * gap
             length += coded * coded
         error = np.sqrt(total)
-        errors[row] = error + (ROUNDING + dims * _STEP) * (error + np.sqrt(shift) + np.sqrt(length))
-
-
-@kernel
-def coded_query(query: F64, coded: CodeTable, inner: bool, code: I8) -> CodedQuery:
-    """A query f64[D] by its code (under inner product, that of the query without the offset), filled into int8[P]."""
-    offset = coded.offset
-    widest, length, shift, product = 0.0, 0.0, 0.0, 0.0
-    for d in range(query.size):
-        length += query[d] * query[d]
-        shift += np.float64(offset[d]) ** 2
-        product += query[d] * np.float64(offset[d])
-        widest = max(widest, abs(query[d] if inner else query[d] - np.float64(offset[d])))
-    scale = widest / LIMIT
-    if scale == 0.0:
-        scale = 1.0
-    total, norm, codes = 0.0, 0.0, 0.0
-    for d in range(query.size):
-        gap = query[d] if inner else query[d] - np.float64(offset[d])
-        code[d] = np.int8(np.rint(gap / scale))
-        own = np.float64(code[d])
-        total += (gap - scale * own) ** 2
-        norm += own * own
-        codes += own
-    rounding = ROUNDING + query.size * _STEP
-    length, shift = np.sqrt(length), np.sqrt(shift)
-    error = np.sqrt(total) * (1 + rounding) + rounding * (length + shift)
-    return CodedQuery(
-        inner,
-        scale * scale * norm,
-        coded.scale * coded.scale,
-        coded.step,
-        ZERO * codes,
-        scale * coded.scale,
-        error,
-        length,
-        -product - 4 * rounding * length * shift,
-        4 * rounding * length,
-    )
-
-
-@inline_kernel
-def distance_bounds(query: CodedQuery, product: Any, squares: Any, steps: Any) -> tuple[float, float]:
-    """A lower and an upper bound of the distance of a row, in the units of `bound_reached`.
-
-    By the product of the codes, the sum of the row's squared codes, and its error in steps.
-    """
-    product = query.factor * (np.float64(product) - query.unsigned)
-    norm = query.squared_scale * np.float64(squares)
-    error = query.step * np.float64(steps)
-    if query.inner:
-        magnitude = np.sqrt(norm)
-        low = high = query.shift - product
-        reach = magnitude * query.error + error * query.length + query.noise * (magnitude + error)
-    else:
-        rounding = ROUNDING * (query.norm + norm)  # much, where query and row have nearly the same code
-        squared = query.norm + norm - 2 * product
-        low = np.sqrt(max(squared - rounding, 0.0)) * (1 - ROUNDING)
-        high = np.sqrt(max(squared + rounding, 0.0)) * (1 + ROUNDING)
-        reach = query.error + error
-    if steps == UNBOUNDED:
-        reach = np.inf
-    return low - reach, high + reach
-
-
-@inline_kernel
-def bound_reached(distance: float, metric: int) -> np.float32:
-    """The largest lower bound that a row at a reported distance can have, rounding included."""
-    if metric in (_COSINE, _HAMMING):
-        distance = np.sqrt(2 * distance if metric == _COSINE else distance)
-    return np.float32(distance + SLACK * abs(distance))
+        errors[row] = error + (ROUNDING + dims * STEP) * (error + np.sqrt(shift) + np.sqrt(length))
 
 
 @kernel
@@ -250,7 +160,7 @@ def _read_codes(
     """
     width = code.size
     lines = width // LINE
-    ahead = max(_LEAST_AHEAD, _LINES_AHEAD // lines)
+    ahead = max(_LEAST_AHEAD, LINES_AHEAD // lines)
     count = min(products.size, rows.size - first)
     for place in range(count):
         if first + place + ahead < rows.size:
@@ -284,9 +194,9 @@ def _may_be_near(
     Returns their number.
     """
     keys = new_candidates(k)
-    products, squares = np.empty(_ROWS_AT_ONCE, np.int32), np.empty(_ROWS_AT_ONCE, np.int32)
-    steps = np.empty(_ROWS_AT_ONCE, np.uint8)
-    lows, highs = np.empty(_ROWS_AT_ONCE, np.float32), np.empty(_ROWS_AT_ONCE, np.float32)
+    products, squares = np.empty(ROWS_AT_ONCE, np.int32), np.empty(ROWS_AT_ONCE, np.int32)
+    steps = np.empty(ROWS_AT_ONCE, np.uint8)
+    lows, highs = np.empty(ROWS_AT_ONCE, np.float32), np.empty(ROWS_AT_ONCE, np.float32)
     limit, count, first = np.float32(np.inf), 0, 0
     while first < rows.size:
         size = _read_codes(codes, norms, errors, code, rows, first, products, squares, steps)
@@ -310,14 +220,18 @@ def _may_be_near(
 
 
 @kernel
-def _nearest(coded: CodeTable, vectors: F32, query: F64, metric: int, rows: U32, k: int) -> tuple[I64, F64]:
+def _nearest(
+    coded: CodeTable, coarse: CoarseTable, vectors: F32, query: F64, metric: int, rows: U32, k: int
+) -> tuple[I64, F64]:
     """The rows, of u32[n], that are no farther than the k-th nearest, and their distances."""
     k = min(k, rows.size)
     if k == 0:
         return np.empty(0, np.int64), np.empty(0)
-    candidates, least = np.empty(rows.size, np.int32), np.empty(rows.size, np.float32)
     code = np.zeros(coded.codes.size // coded.norms.size, np.int8)
-    own = coded_query(query, coded, metric == _INNER_PRODUCT, code)
+    own = coded_query(query, coded, metric == INNER_PRODUCT, code)
+    kept_rows = np.empty(rows.size, np.uint32)
+    rows = kept_rows[: keep_nearest(coarse, own, code, vectors, query, metric, rows, k, kept_rows)]
+    candidates, least = np.empty(rows.size, np.int32), np.empty(rows.size, np.float32)
     count = _may_be_near(coded.codes, coded.norms, coded.errors, own, code, rows, k, candidates, least)
     distances, best = np.empty(count), np.full(k, np.inf)
     for place in range(count):

@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.double_sums import product, squared_gap
 from icepuffin.ann_kernels.metric import Metric
 
 _L2 = Metric.L2.code
-_INNER_PRODUCT = Metric.INNER_PRODUCT.code
+INNER_PRODUCT = Metric.INNER_PRODUCT.code
 _HAMMING = Metric.HAMMING.code
 
 
@@ -24,7 +24,7 @@ def exact_distance(vectors: Floats, node: Any, query: F64, metric: int, raw: boo
     Under cosine the query has unit length, and so have the vectors, unless they are `raw`. The metric is the code of
     a `Metric`: numba takes 11 microseconds to recognise a member of an enum, at each call.
     """
-    if metric == _INNER_PRODUCT:
+    if metric == INNER_PRODUCT:
         return -product(vectors, node, query)
     if metric == _L2:
         return np.sqrt(squared_gap(vectors, node, query, 1.0))

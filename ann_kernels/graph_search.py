@@ -44,7 +44,7 @@ from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
 where they lie together and mostly far from the query (measured with 128 and 384 dimensions)"""
-_CODES_PER_NODE = 85
+_CODES_PER_NODE = 120
 """Live vectors that are compared in that time where codes of one byte rule most of them out"""
 FEWEST_CODED = 1_024
 """Number of vectors below which they fit the caches as they are"""
@@ -165,7 +165,7 @@ class Searcher:
     ----------
     graph : Graph
     vectors : f32[N, D], optional
-        Prepared for the metric. With them, distances are exact, in float64; codes take up to N * D bytes more.
+        Prepared for the metric. With them, distances are exact, in float64; codes take up to 2 N * D bytes more.
     metric : Metric
     is_live : bool[N], optional
         The nodes that may be returned; default all.
@@ -178,6 +178,8 @@ class Searcher:
         The codes of an earlier searcher of the same vectors: making them reads all vectors.
     errors : CodeErrors, optional
         The errors of the codes, of that earlier searcher.
+    halves : u8[N * ..], optional
+        The halves of the codes (`coarse_codes`), of that earlier searcher.
     coded_from : int
         Number of vectors below which no codes are made.
 
@@ -200,6 +202,7 @@ class Searcher:
         threads: int = 1,
         codes: WalkCodes | None = None,
         errors: CodeErrors | None = None,
+        halves: U8 | None = None,
         coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
@@ -220,7 +223,7 @@ class Searcher:
             self._codes = walk_codes(vectors, metric, threads=threads)
         self._coded = None
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
-            self._coded = CodedVectors(self._vectors, self._codes, errors, threads)
+            self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
@@ -254,11 +257,6 @@ class Searcher:
     def coded(self) -> CodedVectors | None:
         """The vectors with their codes of one byte, by which they are compared; None where there are none."""
         return self._coded
-
-    @property
-    def code_errors(self) -> CodeErrors | None:
-        """The errors of codes of one byte; None where there are none. The first call reads all vectors."""
-        return None if self._coded is None else self._coded.errors
 
     @property
     def live_count(self) -> int:

@@ -9,16 +9,8 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U32, read_only
 from icepuffin.ann_kernels.candidate_list import new_candidates
-from icepuffin.ann_kernels.coded_comparison import (
-    ROWS_AHEAD,
-    SLACK,
-    CodedVectors,
-    CodeTable,
-    bound_reached,
-    coded_query,
-    distance_bounds,
-    keep_smallest,
-)
+from icepuffin.ann_kernels.coded_comparison import ROWS_AHEAD, CodedVectors, keep_smallest
+from icepuffin.ann_kernels.coded_distances import SLACK, CodeTable, bound_reached, coded_query, distance_bounds
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.metric import Metric

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.coarse_codes import row_bytes
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
@@ -86,16 +87,20 @@ def most_bytes(header: ShardHeader, size: int) -> int:
     if header.vector_format:
         lengths.append(4 * count * dims)
         if count >= FEWEST_CODED:
-            lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims, count]
+            lengths += [count * _code_bytes(dims), 4 * count, 4 * count, 4 * dims, count, count * row_bytes(dims)]
     elif header.pq_m:
         lengths += [(4 << header.pq_bits) * dims, count * header.pq_bytes]
     return room_for(lengths)
 
 
+def _code_bytes(dims: int) -> int:
+    return dims + -dims % BLOCK
+
+
 def scratch_bytes(header: ShardHeader) -> int:
     """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
-    codes = header.dims + -header.dims % BLOCK if header.vector_format else header.pq_bytes
+    codes = _code_bytes(header.dims) + row_bytes(header.dims) if header.vector_format else header.pq_bytes
     return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 41)
 
 

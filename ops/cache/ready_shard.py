@@ -118,8 +118,9 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
             arrays["sq4_widths"] = codes.widths
             if codes.signs is not None:
                 arrays |= {f"signs_{name}": array for name, array in codes.signs._asdict().items()}
-    if (errors := shard.searcher.code_errors) is not None:
-        arrays["sq8_errors"], values["sq8_error_step"] = errors.steps, errors.step
+    if (coded := shard.searcher.coded) is not None:
+        arrays["sq8_errors"], values["sq8_error_step"] = coded.errors.steps, coded.errors.step
+        arrays["sq8_halves"] = coded.halves
     return arrays, values
 
 
@@ -152,6 +153,7 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
             pq=pq,
             codes=codes,
             errors=errors,
+            halves=arrays.get("sq8_halves"),
             coded_from=sys.maxsize,
         ),
         rounded=values["rounded"],

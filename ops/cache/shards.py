@@ -26,7 +26,7 @@ _SCRATCH_BYTES = 192 << 20
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
-_LAYOUT = 7
+_LAYOUT = 8
 """Version of the files' layout, and of the rules by which codes are kept for searches. It is part of the
 names of files, so those of other versions are never read"""
 

@@ -5,14 +5,8 @@ import pytest
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.coded_comparison import (
-    UNBOUNDED,
-    CodedVectors,
-    CodeErrors,
-    CodeTable,
-    coded_query,
-    distance_bounds,
-)
+from icepuffin.ann_kernels.coded_comparison import CodedVectors, CodeErrors
+from icepuffin.ann_kernels.coded_distances import UNBOUNDED, CodeTable, coded_query, distance_bounds
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.graph_search import Searcher

@@ -34,3 +34,8 @@ def reservoirs(pairs: list[tuple[int, int, int]], count: int, limit: int) -> lis
         for a, b in ((node, other), (other, node)):
             best[a][b] = min(weight, best[a].get(b, weight))
     return [{other for _, other in sorted((w, o) for o, w in weights.items())[:limit]} for weights in best]
+
+
+def halves(signed: np.ndarray) -> np.ndarray:
+    """int[N, D]: the upper halves of the bytes of signed codes."""
+    return np.array([[(128 + int(code)) // 16 for code in row] for row in signed])

@@ -33,7 +33,7 @@ def _header(*, is_lean: bool = False) -> ShardHeader:
     return header_of(bytearray(b"".join(map(bytes, shard_blob.encode(lean(shard) if is_lean else shard)))))
 
 
-@pytest.mark.parametrize(("is_lean", "code"), [(False, 128), (True, _header(is_lean=True).pq_bytes)])
+@pytest.mark.parametrize(("is_lean", "code"), [(False, 128 + 64), (True, _header(is_lean=True).pq_bytes)])
 def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(is_lean: bool, code: int) -> None:
     header = _header(is_lean=is_lean)
     taken = fetching.scratch_bytes(header)

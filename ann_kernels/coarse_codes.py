@@ -1,0 +1,105 @@
+"""The upper half of each one-byte code, beside all that a bound of a distance takes: so most vectors are ruled out for
+one cache line each, up to 112 dimensions, where their codes and what is known of these lie on four.
+
+A half h stands for scale * (16 h - 120.5), the middle of the sixteen codes that have it. A vector is no farther from
+that than from its code, and the code from there: no vector is read to find how far.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
+from icepuffin.ann_kernels.coded_bounds import ROUNDING
+from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK, ZERO, aligned_bytes
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
+
+STEPS = 16
+"""Codes that have the same half"""
+CENTER = (ZERO - (STEPS - 1) / 2) / STEPS
+"""The half that would stand for the offset: 7.53125, of which float64 has all multiples that occur"""
+_TERMS = 8
+"""Bytes of what is known of a row, at its end: the sum of squares, then the error"""
+
+
+class CoarseTable(NamedTuple):
+    """N rows of P bytes, as kernels take them: three views of the same memory."""
+
+    halves: U8
+    """u8[N * P]: the first bytes of a row, half of D, are its halves, as `row_bytes` has them"""
+    squares: I32
+    """int32[N * P / 4]: the last but one of a row is the sum of (32 h - 241)^2"""
+    errors: F32
+    """f32[N * P / 4]: the last of a row is how far the vector is from what its halves stand for, at most; inf where
+    that is unknown
+    """
+
+    @classmethod
+    def of(cls, rows: U8) -> "CoarseTable":
+        """From the bytes of the rows, u8[N * P]."""
+        return cls(read_only(rows), read_only(rows.view(np.int32)), read_only(rows.view(np.float32)))
+
+
+def row_bytes(dims: int) -> int:
+    """P: bytes of a row of D dimensions, whole cache lines. Byte i has the half of dimension i below, and above it that
+    of dimension i + (D + 1) // 2.
+    """
+    size = (dims + 1) // 2 + _TERMS
+    return size + -size % BLOCK
+
+
+def encode(codes: U8, dims: int, scale: float, errors: F64, *, threads: int = 1) -> U8:
+    """The rows u8[N * P] of N codes of D dimensions, u8[N * ..]. `errors` f64[N]: how far the vectors are from what
+    their codes stand for, at most.
+    """
+    count, width = len(errors), row_bytes(dims)
+    by_row = codes.reshape(count, -1)
+    rows = aligned_bytes(count * width).reshape(count, width)
+
+    def encode_rows(start: int) -> None:
+        part = slice(start, start + ROWS_PER_TASK)
+        own = rows[part]
+        squares, gaps = np.empty(len(own), np.int32), np.empty(len(own), np.int32)
+        _encode(read_only(by_row[part]), dims, own, squares, gaps)
+        farthest = (scale / 2 * np.sqrt(gaps.astype(np.float64)) + errors[part]) * (1 + ROUNDING)
+        with np.errstate(over="ignore"):  # then it is unknown
+            own.view(np.float32)[:, -1] = np.nextafter(farthest.astype(np.float32), np.float32(np.inf))
+        own.view(np.int32)[:, -2] = squares
+
+    with ThreadPoolExecutor(max(1, threads)) as executor:
+        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    return rows.reshape(-1)
+
+
+@kernel
+def _encode(codes: U8, dims: int, rows: U8, squares: I32, gaps: I32) -> None:
+    """Halves into u8[n, P]; the sums of (32 h - 241)^2, and of (2 l - 15)^2 of the lower halves l, into int32[n]."""
+    half = (dims + 1) // 2
+    for row in range(codes.shape[0]):
+        rows[row] = np.uint8(0)
+        total, gap = np.int32(0), np.int32(0)
+        for d in range(dims):
+            code = np.int32(codes[row, d])
+            value = np.int32(32 * (code >> 4) - 241)
+            rest = np.int32(2 * (code & 15) - 15)
+            total = np.int32(total + value * value)
+            gap = np.int32(gap + rest * rest)
+        for i in range(half):
+            rows[row, i] = codes[row, i] >> np.uint8(4)
+        for i in range(dims - half):
+            rows[row, i] |= codes[row, half + i] & np.uint8(0xF0)
+        squares[row], gaps[row] = total, gap
+
+
+@kernel
+def arranged(code: I8, dims: int) -> I8:
+    """The code int8[..] of a query of D dimensions, as `four_bit_dot` multiplies rows with it: int8[2 P]."""
+    half = (dims + 1) // 2
+    size = half + _TERMS
+    query = np.zeros(2 * (size + -size % BLOCK), np.int8)  # so what is at the end of a row counts nothing
+    for d in range(dims):
+        byte, above = (d, 0) if d < half else (d - half, BLOCK)
+        query[byte // BLOCK * 2 * BLOCK + above + byte % BLOCK] = code[d]
+    return query
