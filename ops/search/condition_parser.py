@@ -1,4 +1,4 @@
-"""Texts of conditions as expressions: PyIceberg's grammar, and `array_contains(column, literal)`.
+"""Texts of conditions as expressions: PyIceberg's grammar, and a little more.
 
 PyIceberg's parser takes a millisecond, which is longer than most searches. So conditions of the common forms are parsed
 here, to the same expression; all other texts, and those in error, go to PyIceberg.
@@ -30,7 +30,7 @@ from pyiceberg.expressions import (
     parser,
 )
 from pyiceberg.expressions.literals import Literal, LongLiteral, StringLiteral
-from pyparsing import CaselessKeyword, OpAssoc, ParseResults, Suppress, infix_notation
+from pyparsing import CaselessKeyword, DelimitedList, Group, OpAssoc, Opt, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.search.list_predicate import ArrayContains
 
@@ -283,10 +283,19 @@ def _array_contains(result: ParseResults) -> ArrayContains:
     return ArrayContains(result.column, result.literal)
 
 
+def _in_mixed_numbers(result: ParseResults) -> BooleanExpression:
+    chosen: Any = NotIn if result.negated else In
+    expression: BooleanExpression = chosen(result.column, list(result.numbers))
+    return expression
+
+
 _CONTAINS = CaselessKeyword(_ARRAY_CONTAINS) + Suppress("(") + parser.column + Suppress(",") + parser.literal + ")"
+_NUMBERS = Group(DelimitedList(parser.decimal | parser.integer))("numbers")
+_IN_NUMBERS = parser.column + Opt(parser.NOT)("negated") + parser.IN + "(" + _NUMBERS + ")"
 _GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
     _CONTAINS.set_parse_action(_array_contains)
-    | parser.predicate.copy().add_parse_action(parser.handle_always_expression),
+    | parser.predicate.copy().add_parse_action(parser.handle_always_expression)
+    | _IN_NUMBERS.set_parse_action(_in_mixed_numbers),  # which PyIceberg takes for an error
     [
         (Suppress(parser.NOT), 1, OpAssoc.RIGHT, parser.handle_not),
         (Suppress(parser.AND), 2, OpAssoc.LEFT, parser.handle_and),
@@ -294,4 +303,6 @@ _GRAMMAR = infix_notation(  # type: ignore[no-untyped-call]
     ],
 )
 _GRAMMAR.parse_with_tabs()
-"""PyIceberg's grammar of conditions, and `array_contains(column, literal)`; tabs in texts stay tabs"""
+"""PyIceberg's grammar of conditions, `array_contains(column, literal)`, and IN of mixed numbers. Tabs in texts
+stay tabs
+"""

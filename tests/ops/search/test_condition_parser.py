@@ -1,10 +1,18 @@
 """Conditions of the common forms are parsed to the expressions that PyIceberg's parser gives."""
 
 import random
+from decimal import Decimal
 
 import pytest
 from pydantic import ValidationError
-from pyiceberg.expressions import EqualTo, parser
+from pyiceberg.expressions import (
+    And,
+    EqualTo,
+    In,
+    NotIn,
+    Or,
+    parser,
+)
 from pyparsing import ParseException
 
 from icepuffin.ops.search import condition_parser
@@ -117,6 +125,14 @@ def test_what_is_no_condition_is_an_error(text: str) -> None:
 )  # fmt: skip
 def test_look_ups_are_the_forms_that_name_values(text: str, expected: list[LookUp] | None) -> None:
     assert look_ups(text) == expected
+
+
+@pytest.mark.parametrize("literals", ["2, 0.0", "0.5, -1", "1,2.5,3"])
+def test_in_takes_whole_and_other_numbers_together(literals: str) -> None:
+    numbers = [Decimal(number) if "." in number else int(number) for number in literals.split(",")]
+    assert repr(parse_condition(f"a in ({literals})")) == repr(In("a", numbers))
+    both = parse_condition(f"b = 'x' and \"a\" NOT IN ( {literals} ) or a.c in ({literals})")
+    assert repr(both) == repr(Or(And(EqualTo("b", "x"), NotIn("a", numbers)), In("a.c", numbers)))
 
 
 @pytest.mark.parametrize("seed", range(200))
