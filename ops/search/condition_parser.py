@@ -37,13 +37,14 @@ from icepuffin.ops.search.list_predicate import ArrayContains
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
 _UNCLEAR_PATTERN = re.compile(r"_|\\(?!%)")
-# Whole numbers of more than 40 characters are left to the other parser: Python refuses to read thousands
+# Whole numbers of more than 40 characters are left to the other parser: Python refuses to read thousands. So are texts
+# with half of a surrogate pair, which no column has
 _COMMON_TOKEN = re.compile(
-    r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r]*')(?!')"""
+    r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r\ud800-\udfff]*')(?!')"""
     r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
 )
 _SPACE, _WORD_END = r"[ \t\n\r]*", r"(?![A-Za-z0-9_$])"
-_VALUE = r"(?:'[^'\\\n\r]*'(?!')|[+-]?[0-9]{1,40}(?![\w.$]))"
+_VALUE = r"(?:'[^'\\\n\r\ud800-\udfff]*'(?!')|[+-]?[0-9]{1,40}(?![\w.$]))"
 _EACH_VALUE = re.compile(_VALUE)
 _LOOK_UP = re.compile(
     rf"{_SPACE}([A-Za-z_][A-Za-z0-9_$]*){_WORD_END}{_SPACE}"

@@ -77,6 +77,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _EXACT_IN_DOUBLE = 2**53
 _EXACTLY = Context(prec=2_000)
 _UPWARDS = (GreaterThan, GreaterThanOrEqual)
@@ -104,6 +105,11 @@ def fitted(where: BooleanExpression, schema: Schema, *, on_lists: bool = True) -
     `on_lists`: without it, a condition that PyIceberg knows, and that is true wherever this one is.
     """
     return visit(rewrite_not(where), _LiteralFitter(schema, on_lists=on_lists))
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can write a text: it has no half of a surrogate pair."""
+    return value.isascii() or not _SURROGATE.search(value)
 
 
 class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
@@ -188,6 +194,8 @@ def _neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
     if isinstance(own_type, DateType | TimestampType | TimestamptzType):
         return _time_neighbors(literal, field)
     if isinstance(literal, StringLiteral):
+        if not is_text(literal.value):
+            raise ValueError(f"{literal.value!r} is no text: it has half of a surrogate pair, which UTF-8 cannot write")
         if isinstance(own_type, BinaryType | FixedType):
             raise ValueError(  # noqa: TRY004  of the user's condition
                 f"{field.name} is {own_type}, which a text cannot say; from Python give an expression with bytes"

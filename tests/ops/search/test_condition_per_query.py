@@ -330,6 +330,14 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
     assert not len(reader.search(np.empty((0, reader.dims or 0), np.float32), 2, where=[], columns=["id"]))
 
 
+def test_a_text_that_utf8_cannot_write_is_refused(table: Table) -> None:
+    index(table)
+    for where in ("array_contains(tags, '\ud800')", ArrayContains("tags", "\ud800"), "section = '\ud800'"):
+        for own in (where, [where, None]):
+            with pytest.raises(FilterError, match="half of a surrogate pair"):
+                opened(table).search(queries(2), 2, where=own)
+
+
 def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icepuffin.ops.search.conjunctions._MOST_KEPT", 3)
     index(table)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import GreaterThanOrEqual
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual, StartsWith
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
@@ -189,6 +189,10 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
         ("nothing = 1", "its columns are"),
         ("id = 'x'", "does not fit"),
         (5, "of type int: write a text"),
+        ("section = 'a\ud800'", "half of a surrogate pair"),
+        ("id = 1 and section in ('\udfff', 'x')", "half of a surrogate pair"),
+        (EqualTo("section", "\ud800"), "half of a surrogate pair"),
+        (StartsWith("section", "\ud800"), "half of a surrogate pair"),
     ],
 )
 def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, message: str) -> None:
