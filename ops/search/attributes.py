@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +33,11 @@ from icepuffin.ops.search.list_predicate import BoundArrayContains
 from icepuffin.ops.search.matches import ConditionReader, Matches, scan_matches
 from icepuffin.ops.search.predicate import RowPredicate, element_truth
 from icepuffin.ops.search.shards import MaskedShard
+from icepuffin.ops.search.value_codes import ValueCodes
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
 
-_MOST_LISTED = 1 << 16
-"""Values that are looked up in a dictionary, of some 100 bytes each, rather than compared with all of a column"""
 _NO_LIST = 3
 """State of the list of a row that is deleted, or whose file's values are missing"""
 _MOST_RUNS = 8
@@ -254,8 +252,8 @@ class AttributeColumn:
         return self.rows.number_within(0, len(self.values) - 1)
 
     @cached_property
-    def _code_of(self) -> dict[Any, int]:
-        return _codes_by_value(self.values)
+    def _value_codes(self) -> ValueCodes | None:
+        return ValueCodes.of(self.values[:-1])
 
     def look_up(self, look_up: LookUp, field_id: int) -> _Part | None:
         """The part of a condition that compares this column with some values; None where this is no look-up."""
@@ -264,14 +262,13 @@ class AttributeColumn:
 
     def codes_of(self, look_up: LookUp) -> list[int] | None:
         """Codes of the rows for which a look-up is true; None where this column has no such look-ups."""
-        return None if look_up.of_lists else _codes_of(look_up.values, self._code_of, self.values.type)
+        return None if look_up.of_lists else _codes_of(look_up.values, self._value_codes)
 
     def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> _Part:
         """A part of a predicate that is on this column. Raises FilterError."""
-        if self._code_of and isinstance(part, BoundEqualTo | BoundIn):
+        if self._value_codes and isinstance(part, BoundEqualTo | BoundIn):
             values = part.value_set if isinstance(part, BoundIn) else {part.literal.value}
-            codes = sorted(self._code_of[value] for value in values if value in self._code_of)
-            return _Part(field_id, [(code, code) for code in codes])
+            return _Part(field_id, [(code, code) for code in self._value_codes.codes(values)])
         return _Part.of(field_id, predicate.truth(part, self.values))
 
 
@@ -280,7 +277,7 @@ class ListColumn:
 
     def __init__(self, values: pa.Array, rows: Lists, missing: Mapping[FileNumber, str]) -> None:
         self.values = values
-        """Distinct elements"""
+        """Distinct elements, in order where they have one"""
         self.rows = rows
         """Lists of all rows, by file number and position"""
         self.missing = missing
@@ -294,8 +291,8 @@ class ListColumn:
         return int(np.count_nonzero(self.rows.states != _NO_LIST))
 
     @cached_property
-    def _code_of(self) -> dict[Any, int]:
-        return _codes_by_value(self.values)
+    def _value_codes(self) -> ValueCodes | None:
+        return ValueCodes.of(self.values)
 
     def look_up(self, look_up: LookUp, field_id: int) -> _ListPart | None:
         """The part of a condition that compares elements with a value; None where this is no look-up."""
@@ -304,21 +301,14 @@ class ListColumn:
 
     def codes_of(self, look_up: LookUp) -> list[int] | None:
         """Codes of the elements of which a list has one where a look-up is true; None as of `AttributeColumn`."""
-        return _codes_of(look_up.values, self._code_of, self.values.type) if look_up.of_lists else None
+        return _codes_of(look_up.values, self._value_codes) if look_up.of_lists else None
 
 
-def _codes_by_value(values: pa.Array) -> dict[Any, int]:
-    """Code of each value, where Python compares values as Arrow does and there are not many; else empty."""
-    listed = (pa.types.is_string(values.type) or pa.types.is_integer(values.type)) and len(values) <= _MOST_LISTED
-    return {value: code for code, value in enumerate(values.to_pylist())} if listed else {}
-
-
-def _codes_of(values: Sequence[str | int], code_of: Mapping[Any, int], kind: pa.DataType) -> list[int] | None:
+def _codes_of(values: Sequence[str | int], value_codes: ValueCodes | None) -> list[int] | None:
     """Codes, ascending, of those of some values that a column has; None where their type is not the column's."""
-    of_texts = pa.types.is_string(kind)
-    if not code_of or isinstance(values[0], str) is not of_texts:
+    if value_codes is None or isinstance(values[0], str) is not value_codes.are_texts:
         return None
-    return sorted({code_of[value] for value in values if value in code_of})
+    return value_codes.codes(values)
 
 
 class Attributes:
@@ -508,6 +498,8 @@ class Attributes:
         files = [lists_of(entries[number]) for number in numbers]
         elements = [decoded_values(file.tokens, kind) for file in files]
         distinct, codes_of = merged([pa.array([], kind), *elements])
+        distinct, ranks = _sorted(distinct)
+        codes_of = ranks[codes_of]
         count = int(self.starts[-1])
         row_type = np.uint32 if count < 1 << 32 else np.uint64
         states = np.full(count, _NO_LIST, np.uint8)

@@ -330,6 +330,18 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
     assert not len(reader.search(np.empty((0, reader.dims or 0), np.float32), 2, where=[], columns=["id"]))
 
 
+def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose values are not listed, but searched."""
+    monkeypatch.setattr("icepuffin.ops.search.value_codes._MOST_LISTED", 0)
+    index(table)
+    rng = random.Random(8)
+    conditions = [condition(rng) for _ in range(100)]
+    same_as_one_by_one(opened(table), queries(100), conditions)
+    found = opened(table).search(queries(100), 5, where=conditions, columns=["id"]).rows
+    monkeypatch.undo()
+    assert found.equals(opened(table).search(queries(100), 5, where=conditions, columns=["id"]).rows)
+
+
 def test_a_text_that_utf8_cannot_write_is_refused(table: Table) -> None:
     index(table)
     for where in ("array_contains(tags, '\ud800')", ArrayContains("tags", "\ud800"), "section = '\ud800'"):
