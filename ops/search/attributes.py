@@ -693,7 +693,7 @@ def find_matches_by_attributes(
     """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes do not
     decide is read, by `read` as there. Raises FilterError.
     """
-    joined = look_ups(where) if isinstance(where, str) else None
+    joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
     looked_up = None if joined is None else attributes.condition(joined)
     if looked_up is not None and not looked_up.missing:
         return _matches_of(looked_up, None, Matches({}, 0), _how(looked_up))

@@ -5,7 +5,7 @@ here, to the same expression; all other texts, and those in error, go to PyIcebe
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,12 +27,14 @@ from pyiceberg.expressions import (
     NotNaN,
     NotNull,
     Or,
+    Reference,
     parser,
 )
 from pyiceberg.expressions.literals import Literal, LongLiteral, StringLiteral
 from pyparsing import CaselessKeyword, DelimitedList, Group, OpAssoc, Opt, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.search.list_predicate import ArrayContains
+from icepuffin.ops.search.literals import is_text
 
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
@@ -101,9 +103,40 @@ class LookUp:
     """Whether a list has the value, not the column itself"""
 
 
-def look_ups(text: str) -> Sequence[LookUp] | None:
-    """The look-ups that a condition joins by AND; None for a text of any other form."""
-    return _plain_look_ups(text) or _CommonForms(text).look_ups()
+def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
+    """The look-ups that a condition joins by AND; None for one of any other form."""
+    if isinstance(where, str):
+        return _plain_look_ups(where) or _CommonForms(where).look_ups()
+    parts: list[LookUp] = []
+    left_over = [where]
+    while left_over:
+        expression = left_over.pop()
+        if type(expression) is And:
+            left_over += (expression.right, expression.left)
+        elif (part := _look_up_of(expression)) is not None:
+            parts.append(part)
+        else:
+            return None
+    return parts
+
+
+def _look_up_of(expression: BooleanExpression) -> LookUp | None:
+    """The look-up that an expression is; None for an expression of any other form."""
+    literals: Iterable[Any] = ()
+    if type(expression) is EqualTo:
+        literals = (expression.literal,)
+    elif type(expression) is In:
+        literals = expression.literals
+    elif type(expression) is ArrayContains and not expression.negated:
+        literals = (expression.value,)
+    kinds = {type(literal) for literal in literals}
+    term = getattr(expression, "term", None)
+    if kinds not in ({StringLiteral}, {LongLiteral}) or type(term) is not Reference or "." in term.name:
+        return None
+    values = tuple(literal.value for literal in literals)
+    if kinds == {StringLiteral} and not all(map(is_text, values)):
+        return None
+    return LookUp(term.name, values, of_lists=type(expression) is ArrayContains)
 
 
 def _plain_look_ups(text: str) -> Sequence[LookUp] | None:

@@ -94,9 +94,11 @@ class ConjunctionSearch:
 
         Raises IndexUnavailableError.
         """
-        if not isinstance(where, str) or self._nodes is None:
+        if where is None or self._nodes is None:
             return None
-        lists = tuple(map(self._list_of_text, _AND.split(where)))
+        lists: tuple[int | None, ...] = (
+            tuple(map(self._list_of_text, _AND.split(where))) if isinstance(where, str) else (None,)
+        )
         if None in lists:  # an AND within a text in quotes is none
             parts = look_ups(where)
             lists = (None,) if parts is None else tuple(map(self._list_of, parts))

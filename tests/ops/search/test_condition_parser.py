@@ -6,17 +6,22 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 from pyiceberg.expressions import (
+    AlwaysTrue,
     And,
+    BooleanExpression,
     EqualTo,
     In,
+    LessThan,
     NotIn,
     Or,
+    StartsWith,
     parser,
 )
 from pyparsing import ParseException
 
 from icepuffin.ops.search import condition_parser
 from icepuffin.ops.search.condition_parser import LookUp, look_ups, parse_condition
+from icepuffin.ops.search.list_predicate import ArrayContains
 
 WORDS = [
     "a", "b_2", "$x", "a.b", '"a b"', '"a"', "not", "NOT", "and", "And", "or", "is", "in", "null", "nan", "like",
@@ -133,6 +138,44 @@ def test_in_takes_whole_and_other_numbers_together(literals: str) -> None:
     assert repr(parse_condition(f"a in ({literals})")) == repr(In("a", numbers))
     both = parse_condition(f"b = 'x' and \"a\" NOT IN ( {literals} ) or a.c in ({literals})")
     assert repr(both) == repr(Or(And(EqualTo("b", "x"), NotIn("a", numbers)), In("a.c", numbers)))
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (EqualTo("a", "x"), "a = 'x'"),
+        (And(EqualTo("a", 1), ArrayContains("t", "x"), EqualTo("b", "y")), "a=1 and array_contains(t, 'x') and b='y'"),
+        (In("a", [3]), "a = 3"),
+        (ArrayContains("t", -1), "array_contains(t, -1)"),
+    ],
+)
+def test_expressions_have_the_look_ups_of_their_texts(expression: BooleanExpression, text: str) -> None:
+    assert look_ups(expression) == look_ups(text)
+
+
+def test_look_ups_of_a_set_have_all_its_values() -> None:
+    (look_up,) = look_ups(In("a", ["x", "y", "z"])) or ()
+    assert sorted(map(str, look_up.values)) == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        EqualTo("a", True), EqualTo("a", 1.0), In("a", [1, 2.5]), In("a", [1, "x"]), EqualTo("a.b", 1), NotIn("a", [1]),
+        LessThan("a", 1), ~ArrayContains("t", "x"), ArrayContains("t", None), Or(EqualTo("a", 1), EqualTo("b", 1)),
+        And(EqualTo("a", 1), LessThan("b", 1)), EqualTo("a", "\ud800"), AlwaysTrue(), StartsWith("a", "x"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_expressions_have_no_look_ups(expression: BooleanExpression) -> None:
+    assert look_ups(expression) is None
+
+
+def test_expressions_may_be_nested_deeply() -> None:
+    whole: BooleanExpression = EqualTo("a", 0)
+    for number in range(1, 3_000):
+        whole = And(whole, EqualTo("a", number))
+    assert look_ups(whole) == [LookUp("a", (number,), of_lists=False) for number in range(3_000)]
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -342,6 +342,15 @@ def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -
     assert found.equals(opened(table).search(queries(100), 5, where=conditions, columns=["id"]).rows)
 
 
+def test_expressions_of_look_ups_are_answered_at_once(table: Table) -> None:
+    index(table)
+    lists_of: Callable[[Any], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    both = And(EqualTo("section", "section 2"), ArrayContains("tags", "t1"), EqualTo("shelf", 3))
+    text = "section = 'section 2' and array_contains(tags, 't1') and shelf = 3"
+    assert lists_of(both) == lists_of(text)
+    assert lists_of(LessThan("shelf", 3)) is None
+
+
 def test_a_text_that_utf8_cannot_write_is_refused(table: Table) -> None:
     index(table)
     for where in ("array_contains(tags, '\ud800')", ArrayContains("tags", "\ud800"), "section = '\ud800'"):
