@@ -15,7 +15,17 @@ from icepuffin.ops.index.stages import BuildContext, ReadSummary, SlottedFile
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
 from icepuffin.ops.model import FileSlot, ShardId
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, merge_balls
-from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, StagedMoves, hash_files, match_rows
+from icepuffin.ops.tasks.match_hashes import (
+    DeadHashTask,
+    DeadShard,
+    HashTask,
+    MatchResult,
+    MatchTask,
+    StagedMoves,
+    hash_files,
+    match_rows,
+    stage_dead_hashes,
+)
 from icepuffin.ops.tasks.match_lineage import (
     LineageMatchResult,
     LineageMatchTask,
@@ -99,16 +109,29 @@ class _Matching:
             )
         return _Matching(self.context, self.base, matched.unmatched, tuple(dead))
 
-    def match_tasks(self, blocks: Mapping[int, tuple[Block, ...]]) -> list[MatchTask]:
-        """One task per range; `blocks` are the staged hashes or versions of the rows, by range."""
-        shards = tuple(
+    @property
+    def dead_shards(self) -> tuple[DeadShard, ...]:
+        """Each shard with dead nodes"""
+        return tuple(
             (ShardId(shard_id), self.base.shards[shard_id], deletion_vector.encode(nodes))
             for shard_id, nodes in enumerate(self.dead)
             if len(nodes)
         )
+
+    def match_tasks(
+        self, blocks: Mapping[int, tuple[Block, ...]], dead_blocks: Mapping[int, tuple[Block, ...]] | None = None
+    ) -> list[MatchTask]:
+        """One task per range; `blocks` are the staged hashes or versions of the rows, by range.
+
+        dead_blocks: those of the dead nodes; None: each task reads the shards.
+        """
+        shards = self.dead_shards if dead_blocks is None else ()
+        dead_blocks = dead_blocks or {}
         staging, storage = self.context.staging, self.context.storage
         return [
-            MatchTask(number, self.range_bits, blocks.get(number, ()), shards, staging, storage)
+            MatchTask(
+                number, self.range_bits, blocks.get(number, ()), shards, dead_blocks.get(number, ()), staging, storage
+            )
             for number in range(1 << self.range_bits)
         ]
 
@@ -165,10 +188,22 @@ def _by_hash(matching: _Matching) -> _MatchOutcome:
     ]
     hashed = runner.run(hash_files, tasks, label="read content hashes", progress=context.stage_progress("hashes"))
     blocks = blocks_by_destination([result.blocks for result in hashed])
-    results = runner.run(
-        match_rows, matching.match_tasks(blocks), label="match rows", progress=context.stage_progress("matches")
-    )
+    match_tasks = matching.match_tasks(blocks, _staged_dead_hashes(matching) if matching.range_bits else None)
+    results = runner.run(match_rows, match_tasks, label="match rows", progress=context.stage_progress("matches"))
     return _joined(matching, results, ReadSummary.of(hashed))
+
+
+def _staged_dead_hashes(matching: _Matching) -> Mapping[int, tuple[Block, ...]]:
+    """Staged hashes of all dead nodes, by range: each shard is read once, however many ranges there are."""
+    context, runner = matching.context, matching.runner
+    groups = balanced_groups(matching.dead_shards, runner, lambda shard: (shard[0], len(matching.dead[shard[0]])))
+    tasks = [
+        DeadHashTask(number, group, matching.range_bits, context.staging, context.storage)
+        for number, group in enumerate(groups)
+    ]
+    progress = context.stage_progress("hashes")
+    staged = runner.run(stage_dead_hashes, tasks, label="read hashes of nodes", progress=progress)
+    return blocks_by_destination(staged)
 
 
 def _by_lineage(matching: _Matching) -> _MatchOutcome | None:

@@ -3,7 +3,8 @@
 After a compaction, an update of other columns, or a job that rewrites a table, most rows of new files are old ones.
 They get the nodes that their vectors have; no graph and no stored vector is read. First the new files are read for
 their hashes. Then the hashes are matched with those of the nodes that have lost their rows: one to one, in order, and
-in ranges of hashes that fit into a task's memory. For n new vectors and m such nodes, n m / 2^64 pairs of different
+in ranges of hashes that fit into a task's memory. Where there are several, the nodes' hashes are staged by range first,
+so that each shard is read once. For n new vectors and m such nodes, n m / 2^64 pairs of different
 vectors with one hash are expected.
 """
 
@@ -29,7 +30,7 @@ from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
-from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
+from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedBlock, StagedRows, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared
 from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs import deletion_vector
@@ -55,6 +56,21 @@ class HashTask:
     threads: int = 1
 
 
+DeadShard = tuple[ShardId, StoredShard, bytes]
+"""(shard id, shard, dead nodes as a deletion vector)"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeadHashTask:
+    """Shards whose dead nodes' hashes are to be staged by range."""
+
+    task_number: int
+    shards: tuple[DeadShard, ...]
+    range_bits: int
+    staging: str
+    storage: StorageConfig
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchTask:
     """One range of hashes that is to be matched."""
@@ -62,8 +78,11 @@ class MatchTask:
     hash_range: int
     range_bits: int
     blocks: tuple[Block, ...]
-    shards: tuple[tuple[ShardId, StoredShard, bytes], ...]
-    """(shard id, shard, dead nodes as a deletion vector), for each shard with dead nodes"""
+    """Staged hashes of the range's rows"""
+    shards: tuple[DeadShard, ...]
+    """Each shard with dead nodes; none where those of the range are staged"""
+    dead_blocks: tuple[Block, ...]
+    """Staged hashes of the range's dead nodes, each by shard and node in place of file slot and position"""
     staging: str
     storage: StorageConfig
 
@@ -141,8 +160,29 @@ def match_rows(task: MatchTask) -> MatchResult:
     """Give dead nodes to the new rows of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
-    shard_ids, nodes, hashes = _dead_hashes(task)
+    dead = [read_blocks(storage, task.dead_blocks, 0), *(_dead_nodes(shard, task.storage) for shard in task.shards)]
+    shard_ids = np.concatenate([it.slots for it in dead]).astype(np.int64)
+    nodes, hashes = np.concatenate([it.positions for it in dead]), np.concatenate([it.hashes for it in dead])
     return stage_matches(task, storage, new, shard_ids, nodes, pair_equal(hashes, new.hashes))
+
+
+def stage_dead_hashes(task: DeadHashTask) -> tuple[StagedBlock, ...]:
+    """Stage the hashes of dead nodes by range. Returns the blocks. Memory: what a shard's dead nodes take."""
+    with contextlib.ExitStack() as stack:
+        storage = open_storage(task.staging, task.storage)
+        writers = BlockWriters(f"{task.staging}/dead-{task.task_number}", 0, storage, stack)
+        for shard in task.shards:
+            dead = _dead_nodes(shard, task.storage)
+            writers.write(dead, range_of(dead.hashes, task.range_bits))
+    return writers.blocks()
+
+
+def _dead_nodes(shard: DeadShard, storage: StorageConfig) -> VectorRows:
+    """The dead nodes of a shard: its id and the nodes' in place of file slots and positions."""
+    shard_id, stored, dead = shard
+    nodes = deletion_vector.decode(dead)
+    hashes = open_shard(stored, storage).read_content_hashes()[nodes]
+    return VectorRows(np.full(len(nodes), shard_id, np.uint32), nodes, hashes, np.empty((len(nodes), 0), np.float32))
 
 
 def stage_matches(
@@ -175,21 +215,6 @@ def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int
     if len(raw) != where.length:
         raise StorageError(f"{where.path} holds {len(raw):,} of {where.length:,} bytes staged; run it again")
     return nodes, addresses_blob.decode(raw, len(nodes))
-
-
-def _dead_hashes(
-    task: MatchTask,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """(shard ids int64[n], nodes int64[n], content hashes u64[n]) of the range's dead nodes, by shard and node."""
-    shard_ids, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    for shard_id, shard, dead in task.shards:
-        dead_nodes = deletion_vector.decode(dead)
-        dead_hashes = open_shard(shard, task.storage).read_content_hashes()[dead_nodes]
-        inside = range_of(dead_hashes, task.range_bits) == task.hash_range
-        shard_ids.append(np.full(int(inside.sum()), shard_id))
-        nodes.append(dead_nodes[inside])
-        hashes.append(dead_hashes[inside])
-    return np.concatenate(shard_ids), np.concatenate(nodes), np.concatenate(hashes)
 
 
 def _stage_moves(
