@@ -16,8 +16,6 @@ from icepuffin.ann_kernels.compilation import kernel
 
 NO_NODE = np.uint32(0xFFFFFFFF)
 """Node of a row that has none"""
-NO_LIST = -1
-"""Number of a list that is not there: it has no rows"""
 _ROWS_PER_LISTED = 32
 """Rows per row of a list from which the list is searched as it is: a shorter one has fewer bytes than a bitmap"""
 _LISTED_AT_ONCE = 4_096
@@ -86,7 +84,7 @@ def common_rows(postings: Postings, lists: I32, starts: I64, node_of_row: U32, l
     ----------
     postings : Postings
     lists : int32[n]
-        Numbers of lists, those of a query one after another; `NO_LIST` for one without rows.
+        Numbers of lists, those of a query one after another.
     starts : int64[Q + 1]
         Numbers of `lists` before those of each query, which has at least one.
     node_of_row : u32[N]
@@ -94,7 +92,7 @@ def common_rows(postings: Postings, lists: I32, starts: I64, node_of_row: U32, l
     limit : int
         Number of nodes from which those of a query are not of interest.
     """
-    lengths = np.append(np.diff(postings.starts), 0)[lists]  # of NO_LIST the one that was appended
+    lengths = np.diff(postings.starts)[lists]
     shortest = np.minimum.reduceat(lengths, starts[:-1]) if len(lists) else np.empty(0, np.int64)
     nodes = np.empty(int(np.minimum(shortest, limit).sum()), np.uint32)
     counts, ends = np.empty(len(starts) - 1, np.int64), np.zeros(len(starts), np.int64)
@@ -150,9 +148,9 @@ def _by_length(starts: I64, lists: I32, own: I64) -> int:
     """The lists of a query, the shortest first, into int64[n]. Returns their number; 0 where one is empty."""
     count = 0
     for number in lists:
-        if number == NO_LIST or starts[number + 1] == starts[number]:
-            return 0
         length = starts[number + 1] - starts[number]
+        if length == 0:
+            return 0
         place = count
         while place > 0 and starts[own[place - 1] + 1] - starts[own[place - 1]] > length:
             own[place] = own[place - 1]

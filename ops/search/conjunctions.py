@@ -20,7 +20,7 @@ from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import OwnNearest, nearest_of_own
-from icepuffin.ann_kernels.postings import NO_LIST, NO_NODE, Postings, common_rows
+from icepuffin.ann_kernels.postings import NO_NODE, Postings, common_rows
 from icepuffin.ops.search.attributes import Attributes
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.condition_parser import LookUp, look_ups
@@ -79,7 +79,7 @@ class ConjunctionSearch:
         self._lock = threading.Lock()
         self._lists: dict[str, int | None] = {}
         self._first_lists: dict[int, int] = {}
-        """Number of the first list of each column, by field id"""
+        """Number of the first list of each column, by field id, ascending. The last one of a column has no rows"""
         self._postings: Postings = _NO_POSTINGS
 
     @classmethod
@@ -134,7 +134,7 @@ class ConjunctionSearch:
             ),
             np.concatenate([np.empty(0, np.int64), *(answer.left_out for answer in answers)]),
             sum(answer.matching_rows for answer in answers),
-            f"by the index's values of {', '.join(map(self._attributes.name, self._first_lists))}",
+            f"by the index's values of {', '.join(self._columns(lists))}",
             directions,
             work_by_shard([work for answer in answers for work in answer.work]),
         )
@@ -174,12 +174,11 @@ class ConjunctionSearch:
         field_id, column, codes = looked_up
         if column.missing or len(codes) > 1:
             return None
-        if not codes:
-            return NO_LIST
+        starts, rows = column.rows.postings
         with self._lock:
             if field_id not in self._first_lists:
-                self._add(field_id, *column.rows.postings)
-            return self._first_lists[field_id] + codes[0]
+                self._add(field_id, np.append(starts, starts[-1]), rows)
+            return self._first_lists[field_id] + (codes[0] if codes else len(starts) - 1)
 
     def _add(self, field_id: int, starts: I64, rows: U32) -> None:
         """Add the lists of a column to those of others."""
@@ -187,6 +186,13 @@ class ConjunctionSearch:
         parts = [(before.starts, before.rows)] if len(before) else []
         self._postings = Postings.of([*parts, (starts, rows)], int(self._attributes.starts[-1]))
         self._first_lists[field_id] = len(before)
+
+    def _columns(self, lists: I32) -> list[str]:
+        """The names of the columns that have some lists."""
+        with self._lock:
+            columns = list(self._first_lists.items())
+        places = np.searchsorted([first for _, first in columns], lists, side="right") - 1
+        return [self._attributes.name(columns[place][0]) for place in np.unique(places).tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,5 @@ from collections.abc import Sequence
 
 
 def common(lists: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[int]:
-    """The rows that all of the chosen lists have, ascending; -1 is a list without rows."""
-    sets = [set(lists[number]) if number >= 0 else set() for number in chosen]
-    return sorted(set.intersection(*sets))
+    """The rows that all of the chosen lists have, ascending."""
+    return sorted(set.intersection(*(set(lists[number]) for number in chosen)))

@@ -162,6 +162,20 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
 
 
+def test_the_profile_names_the_columns_of_this_search(table: Table) -> None:
+    """Also where a condition names a value that no row has, and other searches had other columns."""
+    index(table)
+    reader = opened(table)
+    for conditions, columns in (
+        (["array_contains(tags, 't1')", "shelf = 3"], "tags, shelf"),
+        (["section = 'none'", "section = 'section 1'"], "section"),
+        (["shelf = 99"] * 2, "shelf"),
+        (["shelf = 3", "array_contains(tags, 'none') and section = 'section 1'"], "tags, shelf, section"),
+    ):
+        result = reader.search(queries(2), 3, where=conditions, columns=[])
+        assert result.profile.condition == f"by the index's values of {columns}"
+
+
 def test_queries_with_many_matches_go_through_the_graph(table: Table) -> None:
     definition = replace(DEFINITION, shards=3)
     index(table, definition)
