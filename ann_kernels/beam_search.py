@@ -8,8 +8,7 @@ from icepuffin.ann_kernels.arrays import I32, I64, U8
 from icepuffin.ann_kernels.candidate_list import new_candidates, next_unexpanded
 from icepuffin.ann_kernels.compilation import fast_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import DistanceComputer, distance, keep_near
-from icepuffin.ann_kernels.graph import Adjacency
-from icepuffin.ann_kernels.simd.prefetching import prefetch_row
+from icepuffin.ann_kernels.neighbor_lists import NeighborLists, prefetch_neighbors, take_unvisited
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 
@@ -78,7 +77,7 @@ def enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int
 
 @fast_kernel
 def beam_search(
-    computer: DistanceComputer, adjacency: Adjacency, entries: I32, scratch: BeamScratch
+    computer: DistanceComputer, adjacency: NeighborLists, entries: I32, scratch: BeamScratch
 ) -> tuple[int, int, int]:
     """Walk from `entries` int32[..] until the nearest nodes met, as many as the beam is wide, are all expanded.
 
@@ -91,13 +90,12 @@ def beam_search(
 
 @fast_kernel
 def walk_on(
-    computer: DistanceComputer, adjacency: Adjacency, scratch: BeamScratch, size: int, first: int
+    computer: DistanceComputer, adjacency: NeighborLists, scratch: BeamScratch, size: int, first: int
 ) -> tuple[int, int, int]:
     """Walk on from a candidate list of some `size` until its `first` nodes, or all there are, are expanded.
 
     The path begins anew. Returns (size of the list, nodes expanded, distances computed).
     """
-    neighbors, degrees = adjacency.neighbors, adjacency.degrees
     width, candidates, path, fresh, keys = scratch.width, scratch.candidates, scratch.path, scratch.fresh, scratch.keys
     marks, stamp = scratch.visited.marks, scratch.visited.stamp[0]
     computed, expanded, current = 0, 0, next_unexpanded(candidates, size, 0)
@@ -109,18 +107,13 @@ def walk_on(
         candidates[current] |= 1
         following = next_unexpanded(candidates, size, current + 1)
         if following < size:
-            prefetch_row(neighbors, key_node(candidates[following]))  # likely to be the next to be read
-        count = 0
-        for slot in range(degrees[node]):  # branch-free, written first and counted after: a branch is unpredictable
-            other = np.uint32(neighbors[node, slot])  # unsigned: numba looks for negative indices otherwise
-            fresh[np.uint32(count)] = other
-            count += int(marks[other] != stamp)
-            marks[other] = stamp
+            prefetch_neighbors(adjacency, key_node(candidates[following]))  # likely to be the next to be read
+        count = take_unvisited(adjacency, node, marks, stamp, fresh)
         worst = candidates[width - 1]
         farthest = key_distance(worst) if size == width else np.float32(np.inf)
         count = keep_near(computer, fresh, count, farthest)
         nearer = 0
-        for slot in range(count):  # branch-free in the same way
+        for slot in range(count):  # branch-free: written first and counted after
             keys[np.uint32(nearer)] = sort_key(distance(computer, fresh[slot]), fresh[slot])
             nearer += int(keys[np.uint32(nearer)] < worst)
         nearest = size
@@ -128,7 +121,7 @@ def walk_on(
             if keys[slot] < candidates[width - 1]:
                 place = insert_key(candidates, min(size, width - 1), keys[slot])
                 if place <= following:
-                    prefetch_row(neighbors, key_node(keys[slot]))
+                    prefetch_neighbors(adjacency, key_node(keys[slot]))
                 nearest = min(nearest, place)
                 size = min(size + 1, width)
         computed += count

@@ -79,12 +79,12 @@ class FourBitCodes:
         return replace(self, signs=sign_quantization.encode(self.space, self.widths, threads=threads))
 
 
-def encode(vectors: F32, *, threads: int = 1) -> FourBitCodes | None:
-    """Codes of prepared vectors f32[N, D]. None where there are no codes: D is under FEWEST_DIMS or over
+def encode(vectors: F32, *, fewest_dims: int = FEWEST_DIMS, threads: int = 1) -> FourBitCodes | None:
+    """Codes of prepared vectors f32[N, D]. None where there are no codes: D is under `fewest_dims` or over
     MAX_CODE_DIMS, or the vectors are too small or too large.
     """
     count, dims = vectors.shape
-    if not count or not FEWEST_DIMS <= dims <= MAX_CODE_DIMS:
+    if not count or not fewest_dims <= dims <= MAX_CODE_DIMS:
         return None
     sample = vectors[:: max(1, count // SAMPLE_ROWS)]
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)

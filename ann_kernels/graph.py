@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, I32
+from icepuffin.ann_kernels.arrays import F32, I32, U8, U32
 from icepuffin.ann_kernels.errors import KernelError
 
 _ROWS_PER_BLOCK = 1_024
@@ -36,6 +36,33 @@ class Adjacency(NamedTuple):
     """int32[N, R], padded with -1"""
     degrees: I32
     """int32[N]"""
+
+
+class PackedAdjacency(NamedTuple):
+    """The edges of a graph in a fifth of the bytes, for walks that change none: a list of varints (LEB128) per node.
+
+    A list is its length, then the neighbours ascending: the first as it is, the others as their distance to the one
+    before. Kernels trust the bytes: who makes the arrays has checked them.
+    """
+
+    lists: U8
+    """u8[..]"""
+    starts: U32
+    """u32[N + 1]: bytes before the list of each node"""
+    longest: int
+    """Length of the longest list"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedGraph:
+    """A `Graph` whose edges are packed."""
+
+    adjacency: PackedAdjacency
+    medoid: int
+
+    @property
+    def count(self) -> int:
+        return len(self.adjacency.starts) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,9 +31,10 @@ from icepuffin.ann_kernels.distance_computers import (
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
-from icepuffin.ann_kernels.graph import Adjacency, Graph
+from icepuffin.ann_kernels.graph import Graph, PackedGraph
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_lists import NeighborLists, adjacency_of, most_neighbors
 from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
@@ -81,7 +82,7 @@ class SearchStats:
 class _LiveGraph(NamedTuple):
     """A graph and the nodes that a search may return."""
 
-    adjacency: Adjacency
+    adjacency: NeighborLists
     live: U64
     """The words of their `Bitmap`, u64[ceil(N / 64)]"""
 
@@ -163,7 +164,7 @@ class Searcher:
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or PackedGraph
     vectors : f32[N, D], optional
         Prepared for the metric. With them, distances are exact, in float64; codes take up to 2 N * D bytes more.
     metric : Metric
@@ -182,6 +183,8 @@ class Searcher:
         The halves of the codes (`coarse_codes`), of that earlier searcher.
     coded_from : int
         Number of vectors below which no codes are made.
+    compact : bool
+        Whether codes are to be small rather than fast.
 
     Raises
     ------
@@ -193,7 +196,7 @@ class Searcher:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | PackedGraph,
         vectors: F32 | None,
         metric: Metric,
         *,
@@ -204,6 +207,7 @@ class Searcher:
         errors: CodeErrors | None = None,
         halves: U8 | None = None,
         coded_from: int = FEWEST_CODED,
+        compact: bool = False,
     ) -> None:
         if vectors is None and pq is None:
             raise KernelError("a search needs vectors or PQ codes")
@@ -211,16 +215,14 @@ class Searcher:
             if array is not None and len(array) != graph.count:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
         self._count = graph.count
-        self._adjacency = Adjacency(
-            np.require(graph.neighbors, np.int32, ["C", "W"]), np.require(graph.degrees, np.int32, ["C", "W"])
-        )
+        self._adjacency = tuple(_as_kernels_take(field) for field in graph.adjacency)
         self._metric = metric
         self._vectors = None if vectors is None else read_only(vectors)
         self._pq = pq or _NO_PQ
         self._codebook = PqCodebook(self._pq[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
-            self._codes = walk_codes(vectors, metric, threads=threads)
+            self._codes = walk_codes(vectors, metric, compact=compact, threads=threads)
         self._coded = None
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads)
@@ -376,7 +378,7 @@ class Searcher:
     def _walk(self, queries: Floats, k: int, beam: "_Beam", threads: int) -> _Results:
         """The results of a beam, some queries in a thread at a time."""
         results = _Results.unfilled(len(queries), k)
-        graph = (*self._adjacency, self._live.words, self._entry_points)
+        graph = self._adjacency, self._live.words, self._entry_points
         widths = beam.first, beam.widest, beam.meeting
         ranked = max(k, min(beam.widest, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
@@ -427,7 +429,12 @@ class Searcher:
         return PqQueries(read_only(self._pq[1]), self._codebook.tables(queries, inner_product=inner_product))
 
 
-def _entry_points(graph: Graph) -> I32:
+def _as_kernels_take(field: Any) -> Any:
+    """A field of an adjacency: arrays in the one form for which kernels are compiled."""
+    return np.require(field, field.dtype, ["C", "W"]) if isinstance(field, np.ndarray) else field
+
+
+def _entry_points(graph: Graph | PackedGraph) -> I32:
     """int32[e]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it.
 
     A walk from the nearest of these, which costs little to find, is shorter.
@@ -443,7 +450,7 @@ def _entry_points(graph: Graph) -> I32:
 def _search_block(
     queries: Queries,
     entry_queries: Queries,
-    graph: tuple[I32, I32, U64, I32],
+    graph: tuple[tuple[Any, ...], U64, I32],
     beam: tuple[int, int, int],
     ranking: _RankingFields,
     visited: _VisitedFields,
@@ -451,12 +458,12 @@ def _search_block(
 ) -> None:
     """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
 
-    `graph` is (neighbors, degrees, words of the live nodes, entry points).
+    `graph` is (fields of the adjacency, words of the live nodes, entry points).
     """
-    neighbors, degrees, live, nodes = graph
+    adjacency, live, nodes = graph
     _search_rows(
         queries,
-        _LiveGraph(Adjacency(neighbors, degrees), live),
+        _LiveGraph(adjacency_of(adjacency), live),
         _EntryPoints(nodes, entry_queries),
         _Beam(*beam),
         _Ranking(*ranking),
@@ -481,7 +488,7 @@ def _search_rows(
     distances are those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest:
     in a cluster that is tighter than the codes tell apart, those are all of its nodes.
     """
-    scratch = new_beam_scratch(beam.widest, visited, 0, graph.adjacency.neighbors.shape[1])
+    scratch = new_beam_scratch(beam.widest, visited, 0, most_neighbors(graph.adjacency))
     candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
     ids, distances, work = results.ids, results.distances, results.work
     best = np.empty(max(ranking.ranked, beam.widest), np.int32)

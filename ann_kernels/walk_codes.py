@@ -17,19 +17,21 @@ FEWEST_SIGNED_DIMS = 1_280
 """Dimensions below which codes of four bits get no signs: reading these takes as long as what they save"""
 
 
-def walk_codes(vectors: F32, metric: Metric, *, threads: int = 1) -> WalkCodes | None:
-    """The smallest codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
-    Those of four bits have signs from FEWEST_SIGNED_DIMS dimensions on, where these preserve them too.
+def walk_codes(vectors: F32, metric: Metric, *, compact: bool = False, threads: int = 1) -> WalkCodes | None:
+    """Codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
 
+    Of four bits where these are faster, or with `compact` wherever they preserve them, else of one byte. Codes of four
+    bits have signs from FEWEST_SIGNED_DIMS dimensions on, where these preserve them too, but for compact ones.
     Inner products get one byte per dimension: they grow with the query, and so does the error of four bits.
     """
     four_bits = None
     if metric is not Metric.INNER_PRODUCT and len(vectors) > 1:
-        four_bits = four_bit_quantization.encode(vectors, threads=threads)
+        fewest_dims = 1 if compact else four_bit_quantization.FEWEST_DIMS
+        four_bits = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads)
     if four_bits is not None:
         check = NeighborCheck.of(four_bits, vectors, metric)
         if check.are_preserved:
-            if vectors.shape[1] < FEWEST_SIGNED_DIMS:
+            if compact or vectors.shape[1] < FEWEST_SIGNED_DIMS:
                 return four_bits
             signed = four_bits.with_signs(threads=threads)
             return signed if check.are_kept(signed) else four_bits

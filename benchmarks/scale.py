@@ -15,7 +15,8 @@ Each step runs in a fresh process. What is reported of a step is of its measured
             `cold` with an empty shard cache and with the table's files out of the page cache, `warm` with what `cold`
             has left. `open_every_shard` is the same with a query that probes every shard
   search    single queries, one thread, without columns: recall beside exact search, latency, and the resident memory of
-            a process that has answered each query once
+            a process that has answered each query once; in each of `--layouts` of the shard cache. With
+            `--memory-limit` no more memory is there than so many bytes per vector, the pages of files included
   refresh   the version after a change: 1 % of the rows appended; 1 % deleted; files merged, two into one; a rollback
             to the first snapshot. `ratio_to_rebuild` is of the seconds, beside `build`
   versions  so many versions, each of 1 % more rows than the last: `storage_ratio` is what their files take, beside the
@@ -35,16 +36,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.lake import STORAGE, Lake
+from benchmarks.memory_limit import limited_memory
 from benchmarks.refresh_cost import append_1pct, delete_only
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, prepare
 from benchmarks.step_costs import Meter, StepCosts, as_json, memory_of, run_step
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.cache.settings import DISK_MB, LAYOUT, LAYOUTS
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
 
@@ -53,6 +57,8 @@ _TIES = 28
 """Rows beyond the largest k that are kept as true neighbours: some may be as near as the k-th"""
 _WARM_UP = 20
 _QUERY_SEED = 1
+_PROCESS_BYTES = 256 << 20
+"""Memory of the interpreter, its libraries and one search, beside which `--memory-limit` counts"""
 _GROWTH = 0.01
 
 
@@ -71,6 +77,8 @@ class Plan:
     versions: int
     seed: int
     byte_valued: bool
+    layouts: tuple[str, ...] = LAYOUTS[1:]
+    memory_limit: float | None = None
 
     def vectors(self) -> SimulatedVectors:
         """Rows of the table, and those of all later appends."""
@@ -145,32 +153,55 @@ def open_and_answer(meter: Meter, plan: Plan, target: float | None, cold: bool) 
     """Step: the first answer of a process."""
     os.environ[SHARD_CACHE] = str(plan.folder / ("cache-all" if target is None else "cache"))
     if cold:
-        for file in (plan.folder / "warehouse").rglob("*.p*"):  # Parquet and Puffin
-            with file.open("rb") as stream:
-                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        _forget_pages(plan.folder / "warehouse")
     query = plan.query_vectors()[0]
     with meter.measured():
         plan.reader().search(query, 10, target_recall=target, columns=["id"])
 
 
-def search(meter: Meter, plan: Plan, k: int, target: float) -> dict[str, Any]:
-    """Step: all queries, one after the other."""
-    os.environ[SHARD_CACHE] = str(plan.folder / "cache-all")
-    queries = plan.query_vectors()
-    reader = plan.reader()
-    for query in queries[:_WARM_UP]:
-        reader.search(query, k, target_recall=target, columns=[])
-    milliseconds = []
+def fill_cache(meter: Meter, plan: Plan, layout: str) -> None:
+    """Step: every shard in the shard cache."""
+    _use_cache(plan, layout)
     with meter.measured():
-        for query in queries:
-            begun = time.perf_counter()
+        plan.reader().search(plan.query_vectors()[0], 10, columns=[])
+
+
+def search(meter: Meter, plan: Plan, k: int, target: float, layout: str) -> dict[str, Any]:
+    """Step: all queries, one after the other, from shards in the shard cache."""
+    _use_cache(plan, layout)
+    queries = plan.query_vectors()
+    limit = None
+    if plan.memory_limit:
+        _forget_pages(plan.folder)
+        limit = _PROCESS_BYTES + int(plan.memory_limit * plan.rows)
+    milliseconds = []
+    with limited_memory(limit):
+        reader = plan.reader()
+        for query in queries[:_WARM_UP]:
             reader.search(query, k, target_recall=target, columns=[])
-            milliseconds.append(1000 * (time.perf_counter() - begun))
-    resident = memory_of("self")["Rss"]
-    ids = np.asarray(reader.search(queries, k, target_recall=target, columns=["id"]).rows["id"]).reshape(-1, k)
+        with meter.measured():
+            for query in queries:
+                begun = time.perf_counter()
+                reader.search(query, k, target_recall=target, columns=[])
+                milliseconds.append(1000 * (time.perf_counter() - begun))
+        resident = memory_of("self")["Rss"]
+        ids = np.asarray(reader.search(queries, k, target_recall=target, columns=["id"]).rows["id"]).reshape(-1, k)
     p50, p99 = np.percentile(milliseconds, (50, 99)).tolist()
-    recall = recall_of(ids, plan)
-    return {"k": k, "target": target, "recall": recall, "p50_ms": p50, "p99_ms": p99, "resident_bytes": resident}
+    point = {"k": k, "target": target, "layout": layout, "recall": recall_of(ids, plan), "p50_ms": p50, "p99_ms": p99}
+    return {**point, "resident_bytes": resident}
+
+
+def _use_cache(plan: Plan, layout: str) -> None:
+    os.environ |= {SHARD_CACHE: str(plan.folder / "cache-all"), DISK_MB: str(1 << 20), LAYOUT: layout}
+
+
+def _forget_pages(folder: Path) -> None:
+    """Put the files of the table and of the shard cache out of the page cache."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fdatasync(stream.fileno())  # pages that are not on the disk stay
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def recall_of(ids: Any, plan: Plan) -> float:
@@ -265,6 +296,8 @@ def main() -> None:
             versions=options.versions,
             seed=options.seed,
             byte_valued=options.byte_valued,
+            layouts=tuple(options.layouts),
+            memory_limit=options.memory_limit,
         )
         measure(plan, Report(plan, options.out, about), options.targets, options.open_target)
 
@@ -288,9 +321,10 @@ def measure(plan: Plan, report: Report, targets: list[float], open_target: float
             chosen = ("seconds", "anonymous_bytes", "bytes_read")
             figures[key][name] = {field: getattr(opening, field) for field in chosen}
             report.write()
-    for k in KS:
-        for target in targets:
-            point, _ = report.run(f"search k={k} target={target}", search, k, target)
+    for layout in plan.layouts:
+        report.run(f"fill cache {layout}", fill_cache, layout)
+        for k, target in product(KS, targets):
+            point, _ = report.run(f"search {layout} k={k} target={target}", search, k, target, layout)
             figures["search"].append(point)
             report.write()
     for change in (*CHANGES, "rollback"):
@@ -319,6 +353,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--targets", type=float, nargs="+", default=[0.9, 0.95, 0.98], help="[default: %(default)s]")
     parser.add_argument("--open-target", type=float, default=0.95, help="of the first answer [default: %(default)s]")
     parser.add_argument("--versions", type=int, default=20, help="each takes an index of space [default: %(default)s]")
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS[1:], default=LAYOUTS[1:], help="[default: %(default)s]")
+    parser.add_argument(
+        "--memory-limit", type=float, metavar="BYTES", help="per vector, of searches; needs root [default: none]"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
     options = parser.parse_args()

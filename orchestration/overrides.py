@@ -18,6 +18,7 @@ _VARIABLES = (
     "ICEPUFFIN_SETTINGS",
     "ICEPUFFIN_SHARD_CACHE",
     "ICEPUFFIN_SHARD_CACHE_DISK_MB",
+    "ICEPUFFIN_SHARD_CACHE_LAYOUT",
     "ICEPUFFIN_SHARD_CACHE_MEMORY_MB",
 )
 """Variables that are read here and are no settings"""

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -101,11 +101,12 @@ class SparkSettings(SettingsModel):
 
 
 class ShardCacheSettings(SettingsModel):
-    """The shard cache: its folder, and its size on disk and in memory."""
+    """The shard cache: its folder, its size on disk and in memory, and how shards lie there."""
 
     directory: Path | None = None
     disk_mb: int = Field(default=20_480, ge=0)
     memory_mb: int = Field(default=2_048, ge=0)
+    layout: Literal["auto", "fast", "compact"] = "auto"
 
 
 class GarbageSettings(SettingsModel):

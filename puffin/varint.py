@@ -92,8 +92,7 @@ def decode_adjacency(
         is its own neighbour.
     """
     count = len(offsets) - 1
-    if int(offsets[-1]) != len(data) or int(offsets[0]) != 0 or (offsets[1:] < offsets[:-1]).any():
-        raise BadBlobError("adjacency: the offsets do not ascend from 0 to the end of the lists")
+    _require_ascending(data, offsets)
     degrees = np.zeros(count, np.int32)
     bad = _decode_degrees(data, offsets.view(np.int64), max_degree, degrees)
     if bad >= 0:
@@ -110,6 +109,23 @@ def decode_adjacency(
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
     return neighbors, degrees
+
+
+def check_adjacency(data: U8, offsets: U64, max_degree: int) -> int:
+    """Check lists as `decode_adjacency` does, for readers that use the bytes as they are. Returns the longest length.
+
+    Raises BadBlobError.
+    """
+    _require_ascending(data, offsets)
+    bad, longest = _check_lists(data, offsets.view(np.int64), max_degree)
+    if bad >= 0:
+        raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
+    return int(longest)
+
+
+def _require_ascending(data: U8, offsets: U64) -> None:
+    if int(offsets[-1]) != len(data) or int(offsets[0]) != 0 or (offsets[1:] < offsets[:-1]).any():
+        raise BadBlobError("adjacency: the offsets do not ascend from 0 to the end of the lists")
 
 
 def padded_width(degrees: I32, max_degree: int) -> int:
@@ -142,6 +158,7 @@ def warm() -> None:
     lists, offsets = encode_adjacency(np.array([[1, -1], [0, -1]], np.int32), np.ones(2, np.int32))
     deltas = encode_signed(np.arange(2))
     decode_adjacency(lists, offsets, 2)
+    check_adjacency(lists, offsets, 2)
     decode_signed(deltas, 2, "warm")
     load_decoders()
 
@@ -158,6 +175,7 @@ def load_decoders() -> None:
     gc.disable()
     try:
         decode_adjacency(empty, np.zeros(1, np.uint64), 0)
+        check_adjacency(empty, np.zeros(1, np.uint64), 0)
         decode_signed(empty, 0, "none")
     finally:
         if collecting:
@@ -229,25 +247,42 @@ def _decode_degrees(data: U8, offsets: I64, limit: int, degrees: I32) -> int:
 @kernel
 def _decode_lists(data: U8, offsets: I64, neighbors: I32) -> int:
     """Fill the neighbours. Returns -1, or the first node whose list is malformed."""
-    count, width = neighbors.shape
-    for node in range(count):
-        end = offsets[node + 1]
-        degree, position = _get(data, offsets[node], end)
-        if position < 0 or degree > width:
-            return node
-        last = np.int64(0)
-        for i in range(degree):
-            step, position = _get(data, position, end)
-            if position < 0:
-                return node
-            value = last + step
-            if value >= count or value == node or (i > 0 and step == 0):
-                return node
-            neighbors[node, i] = value
-            last = value
-        if position != end:
+    for node in range(neighbors.shape[0]):
+        if _decode_list(data, offsets, node, neighbors[node]) < 0:
             return node
     return -1
+
+
+@kernel
+def _check_lists(data: U8, offsets: I64, limit: int) -> tuple[int, int]:
+    """(-1, or the first node whose list is malformed or longer than `limit`; the length of the longest list)."""
+    longest, ids = 0, np.empty(limit, np.int32)
+    for node in range(offsets.size - 1):
+        degree = _decode_list(data, offsets, node, ids)
+        if degree < 0:
+            return node, 0
+        longest = max(longest, degree)
+    return -1, longest
+
+
+@kernel
+def _decode_list(data: U8, offsets: I64, node: int, ids: I32) -> Any:
+    """Put the neighbours of one node into ids int32[R]. Returns their number, or -1 where the list is malformed."""
+    count, end = offsets.size - 1, offsets[node + 1]
+    degree, position = _get(data, offsets[node], end)
+    if position < 0 or degree > ids.size:
+        return -1
+    last = np.int64(0)
+    for i in range(degree):
+        step, position = _get(data, position, end)
+        if position < 0:
+            return -1
+        value = last + step
+        if value >= count or value == node or (i > 0 and step == 0):
+            return -1
+        ids[i] = value
+        last = value
+    return degree if position == end else -1
 
 
 @kernel

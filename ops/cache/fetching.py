@@ -16,22 +16,23 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.coarse_codes import row_bytes
+from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
-from icepuffin.ops.cache.ready_shard import Arrays, ready, to_arrays
+from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, to_arrays
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.blobs.shard import Shard, ShardReader, require_finite
+from icepuffin.puffin.blobs.shard import ShardReader, require_finite
 from icepuffin.puffin.blobs.shard_header import VECTOR_FORMATS, Section, ShardHeader, most_decoded
-from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.varint import load_decoders
 
 _PIECE = 8 << 20
 _PIECES_AT_ONCE = 2
 """Pieces of one request, which an object store answers in parallel"""
-_NO_HASHES = np.empty(0, np.uint64)
 
 
 class Room(Protocol):
@@ -57,9 +58,16 @@ Scratch = Callable[[int], AbstractContextManager[None]]
 
 
 def fetch(
-    where: ObjectRange, sha256: bytes | None, storage: StorageConfig, *, threads: int, claim: Claim, scratch: Scratch
+    where: ObjectRange,
+    sha256: bytes | None,
+    storage: StorageConfig,
+    *,
+    compact: bool,
+    threads: int,
+    claim: Claim,
+    scratch: Scratch,
 ) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays by name, plain values) of a shard, as `ready_shard.from_arrays` takes them.
+    """(arrays by name, plain values) of a shard, as `ready_shard.from_arrays` takes them, in the compact layout or not.
 
     `sha256`: None where it is not known; then sections are compared with their checksums. `claim` is called once, when
     the header is known. Raises StorageError, BadBlobError, ChecksumError.
@@ -72,18 +80,21 @@ def fetch(
         header = reader.header
         _require_vectors(header)
         with scratch(scratch_bytes(header)):
-            room = claim(most_bytes(header, where.length))
+            room = claim(most_bytes(header, where.length, compact=compact))
             vectors = room.add("vectors", np.float32, (header.count, header.dims)) if header.vector_format else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
             _take(chain([first], pieces), blob, header, vectors, where, sha256)
-            return _decoded(reader, vectors, room, threads)
+            return _decoded(reader, vectors, room, compact=compact, threads=threads)
 
 
-def most_bytes(header: ShardHeader, size: int) -> int:
+def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
     """Bytes of the arrays of a shard blob of `size` bytes, at most, as a file."""
     count, dims = header.count, header.dims
+    stored = header.find(Section.ADJACENCY)
     lists = min(4 * count * header.max_degree, most_decoded(size))
-    lengths = [lists, 4 * count, 4 * count, 8 * count]
+    if compact and stored is not None:
+        lists = stored.raw_length
+    lengths = [lists, 4 * count, 4 * count + 4, 8 * count]
     if header.vector_format:
         lengths.append(4 * count * dims)
         if count >= FEWEST_CODED:
@@ -201,36 +212,42 @@ def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: S
 
 
 def _decoded(
-    reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, threads: int
+    reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, *, compact: bool, threads: int
 ) -> tuple[Arrays, dict[str, Any]]:
     """The shard whose vectors are in place: the rest decoded, and codes made."""
     header = reader.header
     reader.read_content_hashes()  # for their checksum; no search needs them
-    slots, positions = reader.read_locations()
-    neighbors, degrees = reader.read_graph(allocate=lambda shape: room.add("neighbors", np.int32, shape))
+    addresses = NodeAddresses(*reader.read_locations())
+    graph = _packed_graph(reader) if compact else _graph(reader, room)
     codebook, pq_codes = reader.read_pq()
-    ready_shard = ready(
-        Shard(
-            metric=header.metric,
-            dims=header.dims,
-            max_degree=header.max_degree,
-            search_list=header.search_list,
-            alpha=header.alpha,
-            medoid=header.medoid,
-            neighbors=neighbors,
-            degrees=degrees,
-            file_slots=slots,
-            row_positions=positions,
-            content_hashes=_NO_HASHES,
-            vectors=vectors,
-            pq_codebook=codebook,
-            pq_codes=pq_codes,
-        ),
+    shard = ReadyShard.of(
+        graph,
+        Metric.of_code(header.metric),
+        addresses,
+        vectors=vectors,
+        pq=None if vectors is not None or codebook is None or pq_codes is None else (codebook, pq_codes),
+        rounded=header.vector_format != 1,
         threads=threads,
     )
-    arrays, values = to_arrays(ready_shard)
+    arrays, values = to_arrays(shard)
     for name, array in arrays.items():
         if name not in ("vectors", "neighbors"):
             arrays[name] = room.add(name, array.dtype, array.shape)
             arrays[name][...] = array
-    return arrays, {**values, "rounded": header.vector_format != 1}
+    return arrays, values
+
+
+def _graph(reader: ShardReader, room: Room) -> Graph:
+    neighbors, degrees = reader.read_graph(allocate=lambda shape: room.add("neighbors", np.int32, shape))
+    return Graph(neighbors, degrees, reader.header.medoid)
+
+
+def _packed_graph(reader: ShardReader) -> PackedGraph:
+    """The graph with its lists as they are stored."""
+    lists, offsets, longest = reader.read_lists()
+    if len(lists) >= 1 << 32:
+        raise BlobTooLargeError(
+            f"shard blob: {len(lists):,} bytes of neighbours are too many for the compact layout: set the layout of "
+            "the shard cache to fast"
+        )
+    return PackedGraph(PackedAdjacency(lists, offsets.astype(np.uint32), longest), reader.header.medoid)

@@ -14,7 +14,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,8 @@ _MAGIC = b"IPSHARD1"
 _LEAD = struct.Struct("<8sII")
 _HEAD_BYTES = 4_096
 """Room of the head, so that arrays have their places before it is written"""
+SPARSE = "sparse"
+"""Key of the plain value that names the arrays of which few rows are read, here and there"""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_MARK = 10**18
 """First modification time, in ns, that is a mark: in 2001, long before any file of this cache was written"""
@@ -64,13 +66,9 @@ class Draft:
         self._end += array.nbytes + -array.nbytes % ALIGNMENT
         return array
 
-    def private(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays, to be read: writing to them changes this process's copy only."""
-        mapped = mmap.mmap(self._stream.fileno(), self._room, access=mmap.ACCESS_COPY)
-        return {
-            key: np.ndarray(shape, dtype, buffer=mapped, offset=offset)
-            for key, (dtype, shape, offset) in self._places.items()
-        }
+    def private(self, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+        """The arrays, to be read: writing to them changes this process's copy only. `values` as for `finish`."""
+        return _mapped_arrays(self._stream, self._room, self._places, values)
 
     def finish(self, values: Mapping[str, Any]) -> None:
         """Write the head, and mark the file as checked. `values`: what JSON can hold. Nothing is filled any more."""
@@ -109,11 +107,7 @@ def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict
     head = json.loads(body)
     if head["name"] != name or head["size"] != status.st_size:
         raise DamagedError("the file is another one's, or has another length")
-    mapped = mmap.mmap(stream.fileno(), status.st_size, access=mmap.ACCESS_COPY)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        key: np.ndarray(tuple(shape), np.dtype(dtype), buffer=mapped, offset=offset)
-        for key, (dtype, shape, offset) in head["arrays"].items()
-    }
+    arrays = _mapped_arrays(stream, status.st_size, head["arrays"], head["values"])
     if status.st_mtime_ns != _mark(lead + body):
         actual = 0
         for array in arrays.values():
@@ -122,6 +116,24 @@ def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict
             raise DamagedError("the arrays do not have their checksum")
     touch(stream.fileno(), lead + body)
     return arrays, head["values"]
+
+
+def _mapped_arrays(
+    stream: BinaryIO, size: int, places: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays at (dtype, shape, offset) in a file, mapped as a private copy.
+
+    Of those that `values` names as sparse the system reads the pages that are needed, and none around them.
+    """
+    mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+    sparse: Collection[str] = values.get(SPARSE, ())
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for key, (dtype, shape, offset) in places.items():
+        arrays[key] = array = np.ndarray(tuple(shape), np.dtype(dtype), buffer=mapped, offset=offset)
+        if key in sparse and array.nbytes:
+            first = offset - offset % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_RANDOM, first, offset + array.nbytes - first)
+    return arrays
 
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:

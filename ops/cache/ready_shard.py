@@ -11,12 +11,12 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.coded_comparison import CodeErrors
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
-from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ann_kernels.walk_codes import WalkCodes
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ops.cache.mapped_arrays import SPARSE
 from icepuffin.puffin.errors import BadBlobError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -48,7 +48,8 @@ class NodeAddresses:
 class ReadyShard:
     """Everything that a search of one shard needs. Arrays are shared and never written to."""
 
-    graph: Graph
+    graph: Graph | PackedGraph
+    """Packed in the compact layout"""
     vectors: npt.NDArray[np.float32] | None
     """f32[N, D] prepared; None in a lean shard"""
     pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
@@ -58,6 +59,30 @@ class ReadyShard:
     """Searcher of all nodes, to be masked by a snapshot's tombstones"""
     rounded: bool
     """Whether its vectors are rounded (f16) or coded, and not exactly the table's"""
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph | PackedGraph,
+        metric: Metric,
+        addresses: NodeAddresses,
+        *,
+        vectors: npt.NDArray[np.float32] | None,
+        pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None,
+        rounded: bool,
+        threads: int = 1,
+    ) -> "ReadyShard":
+        """A decoded shard with codes for the graph search: small ones where the graph is packed."""
+        compact = isinstance(graph, PackedGraph)
+        return cls(
+            graph=graph,
+            vectors=vectors,
+            pq=pq,
+            file_slots=addresses.file_slots,
+            row_positions=addresses.row_positions,
+            searcher=Searcher(graph, vectors, metric, pq=pq, threads=threads, compact=compact),
+            rounded=rounded,
+        )
 
     @property
     def count(self) -> int:
@@ -75,32 +100,9 @@ class ReadyShard:
         return replace(self, file_slots=addresses.file_slots, row_positions=addresses.row_positions)
 
 
-def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:
-    """A decoded shard made ready: vectors as f32, codes for the graph search."""
-    vectors = None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32)
-    pq = None
-    if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
-        pq = (shard.pq_codebook, shard.pq_codes)
-    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    return ReadyShard(
-        graph=graph,
-        vectors=vectors,
-        pq=pq,
-        file_slots=shard.file_slots,
-        row_positions=shard.row_positions,
-        searcher=Searcher(graph, vectors, Metric.of_code(shard.metric), pq=pq, threads=threads),
-        rounded=shard.rounded,
-    )
-
-
 def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
     """(arrays by name, plain values): all that `from_arrays` needs."""
-    arrays: Arrays = {
-        "neighbors": shard.graph.neighbors,
-        "degrees": shard.graph.degrees,
-        "file_slots": shard.file_slots,
-        "row_positions": shard.row_positions,
-    }
+    arrays: Arrays = {"file_slots": shard.file_slots, "row_positions": shard.row_positions}
     if shard.vectors is not None:
         arrays["vectors"] = shard.vectors
     if shard.pq is not None:
@@ -110,6 +112,11 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         "metric": shard.searcher.metric.code,
         "rounded": shard.rounded,
     }
+    if isinstance(shard.graph, PackedGraph):
+        arrays["lists"], arrays["list_starts"], values["longest_list"] = shard.graph.adjacency
+        values[SPARSE] = ["vectors"]  # memory holds what is walked by
+    else:
+        arrays |= {"neighbors": shard.graph.neighbors, "degrees": shard.graph.degrees}
     if (codes := shard.searcher.codes) is not None:
         kind = "sq8" if isinstance(codes, ScalarCodes) else "sq4"
         arrays |= {f"{kind}_{name}": array for name, array in codes.space._asdict().items()}
@@ -126,7 +133,12 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
 
 def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     """Inverse of `to_arrays`; nothing is copied, nothing checked."""
-    graph = Graph(arrays["neighbors"], arrays["degrees"], values["medoid"])
+    graph: Graph | PackedGraph
+    if "lists" in arrays:
+        adjacency = PackedAdjacency(arrays["lists"], arrays["list_starts"], values["longest_list"])
+        graph = PackedGraph(adjacency, values["medoid"])
+    else:
+        graph = Graph(arrays["neighbors"], arrays["degrees"], values["medoid"])
     vectors = arrays.get("vectors")
     pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
     codes: WalkCodes | None = None

@@ -1,8 +1,9 @@
-"""Settings of the shard cache: its folder and its budgets."""
+"""Settings of the shard cache: its folder, its budgets and its layout."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from icepuffin.ops.model import MIB
 
@@ -11,6 +12,9 @@ DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
 """Environment variable of the folder, or `off`"""
 DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
 MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
+LAYOUT = "ICEPUFFIN_SHARD_CACHE_LAYOUT"
+Layout = Literal["auto", "fast", "compact"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +25,16 @@ class CacheSettings:
     """A folder of this user's own, on a local disk; None: `icepuffin/shards` in the user's cache directory"""
     disk_bytes: int = 20 << 30
     memory_bytes: int = 2 << 30
+    layout: str = "auto"
+    """How shards lie in memory and on disk: `fast`; `compact`, in a quarter of the memory; `auto`, by the size of the
+    index beside the memory of the machine
+    """
 
     def __post_init__(self) -> None:
         if self.disk_bytes < 0 or self.memory_bytes < 0:
             raise ValueError("the budgets of the shard cache are bytes, 0 for none")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"the layout of the shard cache is {self.layout!r}; it takes {', '.join(LAYOUTS)}")
 
     @property
     def folder(self) -> Path:
@@ -46,7 +56,10 @@ class CacheSettings:
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
             if variable in os.environ
         }
-        return cls(directory=Path(where) if where else None, **budgets)
+        layout = os.environ.get(LAYOUT) or "auto"
+        if layout not in LAYOUTS:
+            raise ValueError(f"the environment variable {LAYOUT} is {layout!r}; it takes {', '.join(LAYOUTS)}")
+        return cls(directory=Path(where) if where else None, layout=layout, **budgets)
 
 
 def _mebibytes(variable: str) -> int:

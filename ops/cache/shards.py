@@ -46,6 +46,8 @@ class ShardKey:
     """sha256 of the blob; zeros where the routing blob has none"""
     index_snapshot_id: SnapshotId
     """Id of the index snapshot of its version"""
+    compact: bool = False
+    """Whether the shard is kept in the compact layout"""
 
     @property
     def where(self) -> ObjectRange:
@@ -66,7 +68,8 @@ class ShardKey:
             if self.has_checksum
             else f"{where.path}\0{where.offset}\0{where.length}\0{self.index_snapshot_id}"
         )
-        return hashlib.sha256(f"{_LAYOUT}\0{self.has_checksum}\0{what}".encode()).hexdigest()
+        layout = f"{_LAYOUT}-compact" if self.compact else str(_LAYOUT)
+        return hashlib.sha256(f"{layout}\0{self.has_checksum}\0{what}".encode()).hexdigest()
 
 
 def _name_of(addresses: StoredAddresses) -> str:
@@ -178,7 +181,7 @@ class ShardCache:
                 raise
             if not drafts:
                 return from_arrays(arrays, values)
-            ready_shard = from_arrays(drafts[0].arrays.private(), values)
+            ready_shard = from_arrays(drafts[0].arrays.private(values), values)
             self._hold(owner, name, ready_shard)
             self._written.acquire()
             writing = drafts[0], values, lock.pop_all()
@@ -220,7 +223,7 @@ def _fetch(
     key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, scratch: Scratch
 ) -> tuple[Arrays, dict[str, Any]]:
     sha256 = key.sha256 if key.has_checksum else None
-    return fetch(key.where, sha256, storage, threads=threads, claim=claim, scratch=scratch)
+    return fetch(key.where, sha256, storage, compact=key.compact, threads=threads, claim=claim, scratch=scratch)
 
 
 class _ScratchMemory:

@@ -79,7 +79,7 @@ def _chosen(shards: Collection[ShardResult]) -> list[ShardResult]:
 def _read(context: BuildContext, key: ShardKey) -> Shard:
     """Graph and vectors of a shard, these as f32. It has no addresses."""
     cached = process_cache().find(key, context.storage)
-    if cached is not None and cached.vectors is not None:
+    if cached is not None and cached.vectors is not None and isinstance(cached.graph, Graph):
         graph, vectors = cached.graph, cached.vectors
     else:
         reader = open_shard(key.stored, context.storage)

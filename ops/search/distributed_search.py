@@ -14,12 +14,13 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.cache import ShardKey, process_cache
+from icepuffin.ops.cache import process_cache
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import MIB, FileNumber, ShardId
 from icepuffin.ops.search.candidates import Candidates, merge_sorted
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import SkippedRows
+from icepuffin.ops.search.shard_keys import shard_keys
 from icepuffin.ops.search.shards import ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, strategy_of, work_by_shard
@@ -58,10 +59,7 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
     size = f"the index of {opened.bytes_total / MIB:,.1f} MiB"
     if opened.bytes_total <= in_process_mb * MIB:
         return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
-    version = opened.bound.index_snapshot_id
-    shards = zip(opened.shards, opened.routing.shards, strict=True)
-    keys = (ShardKey(stored, entry.sha256, version) for stored, entry in shards)
-    if all(process_cache().holds(key, job.storage) for key in keys):
+    if all(process_cache().holds(key, job.storage) for key in shard_keys(opened)):
         return TierChoice(remote=False, why=f"{size} is in this process's memory")
     return TierChoice(
         remote=True, why=f"{size} is over the threshold of {in_process_mb:,} MiB, and not in this process's memory"

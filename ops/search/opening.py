@@ -41,6 +41,7 @@ from icepuffin.ops.search.loaded_version import LoadedVersion, load_balls, load_
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
+from icepuffin.ops.search.shard_keys import in_compact_layout
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
@@ -446,7 +447,7 @@ def _load(
         column_is_double=job.column_is_double,
         on_demand=resources.on_demand,
     )
-    return loaded, tier.why
+    return loaded, f"{tier.why}, in the compact layout" if in_compact_layout(opened) else tier.why
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

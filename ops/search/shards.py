@@ -11,11 +11,12 @@ from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.top_k import Neighbors
 from icepuffin.ops.addresses import addresses_of
-from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
+from icepuffin.ops.cache import ReadyShard, process_cache
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.candidates import Candidates
+from icepuffin.ops.search.shard_keys import shard_keys
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.rows import by_file
 from icepuffin.puffin.errors import BadBlobError
@@ -106,6 +107,7 @@ class ShardMasker:
         self._opened = opened
         self._live = live
         self._storage = storage
+        self._keys = shard_keys(opened)
         numbers = same_files(opened, live)
         self._covered_files = opened.routing.files
         self._slot_to_number = np.array(
@@ -125,8 +127,7 @@ class ShardMasker:
     def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
         """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
         entry = self._opened.routing.shards[shard_id]
-        key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.bound.index_snapshot_id)
-        shard = process_cache().shard(key, self._storage, threads=threads)
+        shard = process_cache().shard(self._keys[shard_id], self._storage, threads=threads)
         metric = self._opened.definition.metric
         if shard.count != entry.count or shard.searcher.metric is not metric:
             raise BadBlobError(

@@ -28,6 +28,7 @@ from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumErr
 from icepuffin.puffin.sources import BytesSource, RangeSource
 from icepuffin.puffin.varint import (
     Allocate,
+    check_adjacency,
     decode_adjacency,
     decode_signed,
     encode_adjacency,
@@ -255,10 +256,21 @@ class ShardReader:
         Raises BlobTooLargeError where a few long lists would make all of them so wide that the bytes of the blob do not
         warrant it.
         """
-        offsets = self._signed(Section.ADJACENCY_OFFSETS, self.header.count + 1).view(np.uint64)
-        lists = self.read_section(Section.ADJACENCY)
+        lists, offsets = self._stored_lists()
         room = lists_room(most_decoded(self.source.size()), self.header.count, len(lists))
         return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room, allocate=allocate)
+
+    def read_lists(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], int]:
+        """The graph as it is stored: (lists of varints u8[..], bytes before each u64[N + 1], length of the longest).
+
+        Every id and length is checked, as by `read_graph`.
+        """
+        lists, offsets = self._stored_lists()
+        return lists, offsets, check_adjacency(lists, offsets, self.header.max_degree)
+
+    def _stored_lists(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        offsets = self._signed(Section.ADJACENCY_OFFSETS, self.header.count + 1).view(np.uint64)
+        return self.read_section(Section.ADJACENCY), offsets
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raw = self.read_section(kind)

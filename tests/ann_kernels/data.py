@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
+from icepuffin.puffin.varint import encode_adjacency
 
 
 def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
@@ -56,3 +57,10 @@ def near_duplicates(count: int, dims: int, group: int, noise: float = 1e-3, seed
     rng = np.random.default_rng(seed)
     centers = rng.standard_normal((-(-count // group), dims))
     return np.asarray(centers[np.arange(count) // group] + noise * rng.standard_normal((count, dims)), np.float32)
+
+
+def packed(graph: Graph) -> PackedGraph:
+    """The graph with packed edges."""
+    lists, offsets = encode_adjacency(graph.neighbors, graph.degrees)
+    longest = int(graph.degrees.max(initial=0))
+    return PackedGraph(PackedAdjacency(lists.copy(), offsets.astype(np.uint32), longest), graph.medoid)

@@ -36,7 +36,7 @@ from icepuffin.ann_kernels.postings import Postings, common_rows
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
-from tests.ann_kernels.data import clustered, reached, well_formed, widely_spread
+from tests.ann_kernels.data import clustered, packed, reached, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=8, search_list=12)
 SMALL = BulkParams(runs=2, carving=Carving(fanout=3, leaf=24, largest=40, leaders=20), nearest=3, fewest_sampled=20)
@@ -79,6 +79,8 @@ def main() -> dict[str, Any]:
         "compared": digest(*searcher.compare(even[:3] + 0.1, 3)),
         "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
     }
+    over_lists = Searcher(packed(graph), even, Metric.L2, codes=coded)
+    out["found over lists"] = digest(over_lists.search(even[:5] + 0.1, 3, search_list=12)[0])
     for metric in Metric:
         ready = prepare(spread, metric)
         assert isinstance(

@@ -13,7 +13,7 @@ from benchmarks import scale
 from benchmarks.scale import Plan, Report, measure, nearest
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors, prepare
 from benchmarks.step_costs import Meter, StepCosts, run_step
-from icepuffin.ops.cache.settings import DIRECTORY
+from icepuffin.ops.cache.settings import DIRECTORY, DISK_MB, LAYOUT
 from icepuffin.ops.index import IndexDefinition
 
 ROWS, DIMS = 5_000, 24
@@ -32,7 +32,8 @@ def test_every_figure_has_its_name_and_a_sane_value(
 ) -> None:
     """In one process: a new one for each step takes seconds, and is tested by itself."""
     monkeypatch.setattr(scale, "run_step", in_this_process)
-    monkeypatch.setenv(DIRECTORY, str(tmp_path / "cache"))  # and back after the test
+    for name, value in ((DIRECTORY, str(tmp_path / "cache")), (DISK_MB, "1000"), (LAYOUT, "fast")):
+        monkeypatch.setenv(name, value)  # and back after the test
     folder = tmp_path / "lake"
     folder.mkdir()
     definition = IndexDefinition(name="bench", column="embedding", metric="l2", shards=2, target_recall=0.0)
@@ -46,9 +47,10 @@ def test_every_figure_has_its_name_and_a_sane_value(
         assert set(opening) == {"seconds", "anonymous_bytes", "bytes_read"}
         assert min(opening.values()) > 0
     assert set(figures["open"]) == {"cold", "warm"}
-    assert [point["k"] for point in figures["search"]] == [10, 100]
+    searches = [(point["layout"], point["k"]) for point in figures["search"]]
+    assert searches == [("fast", 10), ("fast", 100), ("compact", 10), ("compact", 100)]
     for point in figures["search"]:
-        assert set(point) == {"k", "target", "recall", "p50_ms", "p99_ms", "resident_bytes"}
+        assert set(point) == {"k", "target", "layout", "recall", "p50_ms", "p99_ms", "resident_bytes"}
         assert 0.9 < point["recall"] <= 1
         assert 0 < point["p50_ms"] <= point["p99_ms"]
     assert set(figures["refresh"]) == {"append", "delete", "compact", "rollback"}

@@ -18,7 +18,7 @@ from icepuffin.puffin.blobs.routing import AddressesEntry
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
-from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_signed
+from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
 from tests.puffin import samples
 
 
@@ -235,8 +235,32 @@ def test_a_shard_cannot_declare_more_nodes_than_it_has_bytes_for() -> None:
     ],
 )
 def test_malformed_adjacency_is_refused(lists: list[int], offsets: list[int]) -> None:
-    with pytest.raises(BadBlobError, match="adjacency"):
-        decode_adjacency(np.array(lists, np.uint8), np.array(offsets, np.uint64), 4)
+    for read in (decode_adjacency, check_adjacency):
+        with pytest.raises(BadBlobError, match="adjacency"):
+            read(np.array(lists, np.uint8), np.array(offsets, np.uint64), 4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sets(st.integers(0, 300), max_size=12), min_size=301, max_size=301),
+    st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=3),
+)
+def test_lists_are_checked_as_they_are_decoded(lists: list[set[int]], changes: list[tuple[int, int]]) -> None:
+    """What is accepted as it is, is what would be decoded; bytes that were changed are in one as in the other."""
+    degrees = np.array([len(ids - {node}) for node, ids in enumerate(lists)], np.int32)
+    neighbors = np.full((len(lists), 12), -1, np.int32)
+    for node, ids in enumerate(lists):
+        neighbors[node, : degrees[node]] = sorted(ids - {node})
+    data, offsets = encode_adjacency(neighbors, degrees)
+    for place, byte in changes:
+        data[place % len(data)] = byte
+    try:
+        _, decoded = decode_adjacency(data, offsets, 12)
+    except BadBlobError:
+        with pytest.raises(BadBlobError):
+            check_adjacency(data, offsets, 12)
+    else:
+        assert check_adjacency(data, offsets, 12) == decoded.max()
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.graph import Graph
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.cache.ready_shard import NodeAddresses
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from icepuffin.puffin.blobs.shard import Shard
+from tests.ann_kernels.data import packed
 
 ROWS = 60
 DIMS = 16
@@ -40,6 +43,20 @@ def lean(shard: Shard) -> Shard:
     codebook = np.random.default_rng(0).standard_normal((4, 256, shard.dims // 4)).astype(np.float32)
     codes = np.random.default_rng(1).integers(0, 256, (shard.count, 4), dtype=np.uint8)
     return replace(shard, vectors=None, pq_codebook=codebook, pq_codes=codes)
+
+
+def ready(shard: Shard, *, compact: bool = False) -> ReadyShard:
+    """A decoded shard as the cache has it."""
+    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
+    pq = shard.pq_codebook, shard.pq_codes
+    return ReadyShard.of(
+        packed(graph) if compact else graph,
+        Metric.of_code(shard.metric),
+        NodeAddresses(shard.file_slots, shard.row_positions),
+        vectors=None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32),
+        pq=pq if shard.vectors is None and pq[0] is not None and pq[1] is not None else None,
+        rounded=shard.rounded,
+    )
 
 
 def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool = True, version: int = 1) -> ShardKey:

@@ -20,12 +20,12 @@ from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim
-from icepuffin.ops.cache.ready_shard import ready, to_arrays
+from icepuffin.ops.cache.ready_shard import to_arrays
 from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, kept_by, lean, random_shard, stored
+from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, kept_by, lean, random_shard, ready, stored
 
 SHARD = random_shard()
 ONE = ready(SHARD).nbytes

@@ -37,6 +37,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
+from icepuffin.ops.cache.settings import LAYOUT
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.expiration import expire_packs
@@ -116,6 +117,7 @@ class TableHistory(RuleBasedStateMachine):
         filters=FILTERS,
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
+        layout=st.sampled_from(["fast", "compact"]),
     )
     def create(
         self,
@@ -127,9 +129,11 @@ class TableHistory(RuleBasedStateMachine):
         filters: tuple[str, ...],
         pack_bytes: int,
         method: str,
+        layout: str,
     ) -> None:
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
+        self._patch.setenv(LAYOUT, layout)
         self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
         self._patch.setattr(packs, "MAX_PACKS", 4)
         if recorded:

@@ -1,0 +1,78 @@
+"""A walk over packed edges is the walk over the same edges in rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.graph import Adjacency, Graph
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_lists import most_neighbors, take_unvisited
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.vamana import VamanaParams
+from icepuffin.ann_kernels.walk_codes import walk_codes
+from tests.ann_kernels.data import packed
+from tests.ann_kernels.test_graph_search import clustered
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), count=st.sampled_from([2, 300, 20_000, 2_200_000]), longest=st.integers(1, 200))
+def test_packed_lists_have_the_neighbours_of_rows(seed: int, count: int, longest: int) -> None:
+    """Lists of no neighbour and of more than 127, and distances of ids of one to four bytes."""
+    rng = np.random.default_rng(seed)
+    rows = 40
+    longest = min(longest, count - 1)
+    degrees = rng.integers(0, longest + 1, rows).astype(np.int32)
+    degrees[0] = longest
+    neighbors = np.full((min(rows, count), longest), -1, np.int32)
+    for row in range(len(neighbors)):
+        others = rng.choice(count - 1, degrees[row], replace=False) if count < 1_000 else None
+        drawn = np.unique(rng.integers(0, count - 1, degrees[row])) if others is None else np.sort(others)
+        degrees[row] = len(drawn)
+        neighbors[row, : len(drawn)] = drawn + (drawn >= row)
+    graph = Graph(neighbors, degrees[: len(neighbors)], 0)
+    lists = packed(graph).adjacency
+    assert most_neighbors(lists) == graph.degrees.max() <= most_neighbors(graph.adjacency)
+    for node in range(len(neighbors)):
+        visited = (rng.random(count) < 0.3).astype(np.uint8)
+        expected, own = _taken(graph.adjacency, node, visited, longest), _taken(lists, node, visited, longest)
+        assert expected == own
+
+
+def _taken(adjacency: Any, node: int, visited: Any, longest: int) -> tuple[list[int], int]:
+    marks, fresh = visited.copy(), np.empty(longest, np.int32)
+    count = take_unvisited(adjacency, node, marks, np.uint8(1), fresh)
+    return fresh[:count].tolist(), int(marks.sum())
+
+
+@pytest.mark.parametrize("metric", list(Metric)[:3])
+@pytest.mark.parametrize("compact", [False, True])
+def test_answers_are_those_of_a_graph_in_rows(metric: Metric, compact: bool) -> None:
+    vectors, queries = clustered(1_500, 24), clustered(20, 24, seed=1)
+    vectors[100:130] = vectors[100]
+    if metric is Metric.COSINE:
+        vectors, queries = (array / np.linalg.norm(array, axis=1)[:, None] for array in (vectors, queries))
+    graph = vamana.build(vectors, metric, VamanaParams(max_degree=16, search_list=32))
+    rows = np.where(graph.neighbors < 0, np.int32(2**31 - 1), graph.neighbors)  # in the order of packed lists
+    rows = np.sort(rows, axis=1)
+    graph = Graph(np.where(rows == 2**31 - 1, np.int32(-1), rows), graph.degrees, graph.medoid)
+    codes = walk_codes(vectors, metric, compact=compact)
+    plain = Searcher(graph, vectors, metric, codes=codes)
+    over_lists = Searcher(packed(graph), vectors, metric, codes=codes)
+    assert isinstance(codes, FourBitCodes if compact and metric is not Metric.INNER_PRODUCT else ScalarCodes)
+    for width in (10, 60):
+        expected, own = (searcher.search(queries, 10, search_list=width) for searcher in (plain, over_lists))
+        for one, other in zip((*expected[:2], expected[2].distances), (*own[:2], own[2].distances), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_kernels_take_rows_and_lists_as_they_are_documented() -> None:
+    graph = Graph(np.array([[1, 2], [0, -1], [0, 1]], np.int32), np.array([2, 1, 2], np.int32), 0)
+    lists = packed(graph).adjacency
+    assert (lists.lists.tolist(), lists.starts.tolist()) == ([2, 1, 1, 1, 0, 2, 0, 1], [0, 3, 5, 8])
+    assert isinstance(graph.adjacency, Adjacency)

@@ -1,0 +1,107 @@
+"""The compact layout: the same answers in less memory, chosen by a setting or by the size of an index."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.graph import PackedGraph
+from icepuffin.ops.cache import CacheSettings, ShardCache, layout
+from icepuffin.ops.cache.layout import is_compact, memory_bytes, walked_bytes
+from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.search import open_index
+from icepuffin.ops.tasks.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.cache.stored import kept_by, random_shard, stored
+
+DEFINITION = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=16, shards=2)
+
+
+def test_a_setting_or_the_size_beside_the_memory_decides() -> None:
+    fast, compact, auto = (CacheSettings(layout=name) for name in ("fast", "compact", "auto"))
+    assert [is_compact(settings, 1 << 60) for settings in (fast, compact, auto)] == [False, True, True]
+    assert [is_compact(settings, 0) for settings in (fast, compact, auto)] == [False, True, False]
+    half = memory_bytes() // 2
+    assert [is_compact(auto, half - 1), is_compact(auto, half + 1)] == [False, True]
+    assert walked_bytes(10, 100, 64) == 10 * (256 + 128)
+    with pytest.raises(ValueError, match="'small'; it takes auto, fast, compact"):
+        CacheSettings(layout="small")
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "70000\n", "a/b/memory.max": "max\n"}, 70_000),
+        ("5:cpu:/x\n3:memory:/pod\n", {"memory/pod/memory.limit_in_bytes": "60000", "memory.max": "1"}, 60_000),
+        ("3:memory:/docker/17\n", {"memory/memory.limit_in_bytes": "50000"}, 50_000),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_memory_is_what_control_groups_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, limits: dict[str, str], expected: int | None
+) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(groups)
+    monkeypatch.setattr(layout, "_GROUPS", tmp_path)
+    monkeypatch.setattr(layout, "_OWN_GROUPS", tmp_path / "own")
+    physical = layout.os.sysconf("SC_PHYS_PAGES") * layout.os.sysconf("SC_PAGE_SIZE")
+    assert memory_bytes() == (expected or physical)
+    monkeypatch.setattr(layout, "_OWN_GROUPS", tmp_path / "none")
+    assert memory_bytes() == physical
+
+
+def test_a_shard_is_kept_in_each_layout(tmp_path: Path) -> None:
+    """Where memory holds none of the vectors, the system is not to read those around the few that are ranked."""
+    key = stored(tmp_path, random_shard(rows=1_300))
+    cache = ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 0))
+    fast = kept_by(cache, key)
+    for _ in range(2):  # as it was fetched, and as it lies on the disk
+        compact = kept_by(cache, replace(key, compact=True))
+        assert isinstance(compact.graph, PackedGraph)
+        assert isinstance(compact.searcher.codes, FourBitCodes)
+        assert compact.vectors is not None
+        assert "rr" in flags_of(compact.vectors.ctypes.data + compact.vectors.nbytes // 2)
+        assert "rr" not in flags_of(compact.graph.adjacency.lists.ctypes.data)
+    assert fast.vectors is not None
+    assert "rr" not in flags_of(fast.vectors.ctypes.data + fast.vectors.nbytes // 2)
+    vectors = np.asarray(fast.vectors)[:50]
+    ids = [shard.searcher.search(vectors, 1, search_list=400)[0][:, 0].tolist() for shard in (fast, compact)]
+    assert ids == [list(range(50))] * 2
+
+
+def flags_of(address: int) -> list[str]:
+    """What the system knows of the mapping around an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split(maxsplit=1)[0]
+        if "-" in first:
+            low, high = (int(part, 16) for part in first.split("-"))
+            inside = low <= address < high
+        elif inside and first == "VmFlags:":
+            return line.split()[1:]
+    raise AssertionError(f"{address:x} is mapped nowhere")
+
+
+def test_an_index_answers_in_the_compact_layout(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a wide beam the answer is that of the fast layout; the reason for the tier tells which it is."""
+    table = table_factory()
+    table.append(make_rows(0, 2_600))
+    materialize_index(table, DEFINITION, table.metadata.current_snapshot_id or 0, runner=LocalRunner(), storage=STORAGE)
+    answers = []
+    for name in ("fast", "compact"):
+        monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_LAYOUT", name)
+        reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+        answer = reader.search(queries(20), 5, search_list=400)
+        assert ("in the compact layout" in answer.profile.tier_why) == (name == "compact")
+        answers.append(answer.rows)
+        filtered = reader.search(queries(5), 5, where="section = 'section 2'", search_list=400)
+        assert set(filtered.rows["section"].to_pylist()) == {"section 2"}
+    assert answers[0].equals(answers[1])
