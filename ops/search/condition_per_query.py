@@ -106,7 +106,7 @@ def _strategy(profiles: Sequence[Profile]) -> str:
 def _ways(profiles: Sequence[Profile]) -> str:
     """How the conditions were evaluated: the first few ways."""
     ways = list(dict.fromkeys(profile.condition for profile in profiles if profile.condition))
-    more = [f"{len(ways) - _SHOWN_WAYS:,} other ways"] if len(ways) > _SHOWN_WAYS else []
+    more = [f"{len(ways) - _SHOWN_WAYS:,} more"] if len(ways) > _SHOWN_WAYS else []
     return "; ".join([*ways[:_SHOWN_WAYS], *more])
 
 

@@ -124,6 +124,14 @@ def same_as_one_by_one(
     counts = [one.profile.matching_rows for one in each]
     assert every.profile.matching_rows == sum(count or 0 for count in counts)
     assert every.profile.distances == sum(one.profile.distances for one in each)
+    assert every.profile.nodes_expanded == sum(one.profile.nodes_expanded for one in each)
+    works = [shard for one in each for shard in one.profile.work]
+    for own in every.profile.work:
+        of_shard = [shard for shard in works if shard.shard_id == own.shard_id]
+        assert own.distances == sum(shard.distances for shard in of_shard)
+        assert own.queries == sum(shard.queries for shard in of_shard)
+    scans = {repr(where): one.profile.tail_rows for where, one in zip(conditions, each, strict=True)}
+    assert every.profile.tail_rows == sum(scans.values())
     assert set(every.warnings) == {warning for one in each for warning in one.warnings}
     return every, each
 
@@ -174,6 +182,29 @@ def test_the_profile_names_the_columns_of_this_search(table: Table) -> None:
     ):
         result = reader.search(queries(2), 3, where=conditions, columns=[])
         assert result.profile.condition == f"by the index's values of {columns}"
+
+
+def test_the_profile_shows_the_first_few_ways_of_conditions(table: Table) -> None:
+    index(table)
+    own = ["shelf < 5", "section != 'x'", "tags is null", "numbers is null", "tags is null and shelf < 9"]
+    shown = opened(table).search(queries(5), 1, where=own, columns=[]).profile.condition.split("; ")
+    assert shown == [*(f"by the index's values of {name}" for name in ("shelf", "section", "tags")), "2 more"]
+    few = opened(table).search(queries(3), 1, where=own[:3], columns=[]).profile.condition
+    assert few.split("; ") == shown[:3]
+
+
+def test_pruned_scans_are_summed_up(table: Table) -> None:
+    definition = replace(DEFINITION, method="centroid")
+    index(table, definition)
+    result, each = same_as_one_by_one(opened(table, definition), queries(3), ["shelf < 5", None, "section is null"])
+    for name in ("files", "files_pruned", "rows", "rows_pruned"):
+        assert getattr(result.profile.pruning, name) == sum(getattr(one.profile.pruning, name) for one in each)
+    assert result.profile.certificate is not None
+    proofs = [one.profile.certificate for one in each]
+    assert result.profile.certificate.pruned_from == tuple(proof.pruned_from[0] for proof in proofs if proof)
+    assert {*result.profile.bytes_read} == {stage for one in each for stage in one.profile.bytes_read}
+    scanned = [one.profile.bytes_read["scan"] for one in each]
+    assert result.profile.bytes_read["scan"] == sum(scanned) > 0
 
 
 def test_queries_with_many_matches_go_through_the_graph(table: Table) -> None:
