@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icepuffin.ops.spark.spread import spread_by
-from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
+from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_carried, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
 from icepuffin.ops.threads import thread_count
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+CARRIED_BYTES = 1 << 20
+"""Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer"""
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
 _DESCRIPTION = "spark.job.description"
@@ -82,15 +84,8 @@ class SparkRunner:
 
     def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], label: str) -> dict[int, Any]:
         """Results by number, some of them TaskFailure. Raises RunnerError."""
-        calls = pa.table(
-            {
-                "number": pa.array(tasks, pa.int32()),
-                "task": pa.array([pickle.dumps(task) for task in tasks.values()], pa.binary()),
-            }
-        )
-        spread = spread_by(self._session.createDataFrame(calls), "number", len(tasks))
         with self._described(label):
-            returned = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
+            returned = self._frame(pickle.dumps(function), tasks).toArrow()
         results: dict[int, Any] = {
             number: pickle.loads(result)  # noqa: S301
             for number, result in zip(returned["number"].to_pylist(), returned["result"].to_pylist(), strict=True)
@@ -100,6 +95,24 @@ class SparkRunner:
                 f"{label}: {len(tasks) - len(results)} of {len(tasks)} tasks gave no result; run it again"
             )
         return results
+
+    def _frame(self, function: bytes, tasks: Mapping[int, T]) -> "DataFrame":
+        """Results by number, of one partition per task.
+
+        Few bytes of tasks go with the function, to every partition of a range of numbers: one stage, and no shuffle.
+        """
+        carried = pickle.dumps(dict(tasks))  # what tasks share is in it once
+        if len(carried) <= CARRIED_BYTES:
+            rows = self._session.range(0, len(tasks), 1, len(tasks))
+            return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
+        calls = pa.table(
+            {
+                "number": pa.array(tasks, pa.int32()),
+                "task": pa.array([pickle.dumps(task) for task in tasks.values()], pa.binary()),
+            }
+        )
+        spread = spread_by(self._session.createDataFrame(calls), "number", len(tasks))
+        return spread.mapInArrow(partial(run_packed, function), RESULT_SCHEMA)
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:

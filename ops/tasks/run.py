@@ -41,8 +41,23 @@ def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[p
     call = pickle.loads(function)  # noqa: S301  made by our own driver, in this very job
     for batch in batches:
         for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
-            result = pickle.dumps(_attempt(call, pickle.loads(task)))  # noqa: S301
-            yield pa.record_batch({"number": pa.array([number], pa.int32()), "result": pa.array([result], pa.binary())})
+            yield _result(number, _attempt(call, pickle.loads(task)))  # noqa: S301
+
+
+def run_carried(function: bytes, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Body of `mapInArrow`: rows (id bigint) -> rows (number int, result binary).
+
+    `tasks` are all tasks by number; an id is a place among them.
+    """
+    call, by_number = pickle.loads(function), list(pickle.loads(tasks).items())  # noqa: S301
+    for place in (place for batch in batches for place in batch["id"].to_pylist()):
+        number, task = by_number[place]
+        yield _result(number, _attempt(call, task))
+
+
+def _result(number: int, result: Any) -> pa.RecordBatch:
+    columns = {"number": pa.array([number], pa.int32()), "result": pa.array([pickle.dumps(result)], pa.binary())}
+    return pa.record_batch(columns)
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from icepuffin.ann_kernels.errors import NonFiniteVectorError
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark import runner as spark_runner
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
@@ -59,10 +60,46 @@ def test_without_a_partition_by_number_results_are_the_same(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Spark 4.0."""
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
     for kind in type(spark.range(1)).__mro__:
         monkeypatch.delattr(kind, "repartitionById", raising=False)
     tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
     assert SparkRunner(spark).run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
+
+
+def stages(spark: "SparkSession", tasks: list[Number]) -> list[int]:
+    """Tasks of each stage of the job that squares the numbers."""
+    group, context = f"squares of {len(tasks)} numbers, with {spark_runner.CARRIED_BYTES} bytes", spark.sparkContext
+    context.setJobGroup(group, group)
+    try:
+        assert SparkRunner(spark).run(square, tasks, label="squares") == [task.value**2 for task in tasks]
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    every = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return [stage.numTasks for stage in every if stage]
+
+
+@pytest.mark.jvm
+def test_a_job_of_few_bytes_is_one_stage_with_a_task_each(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [Number(value) for value in range(7)]
+    assert stages(spark, tasks) == [len(tasks)]
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
+    assert len(stages(spark, tasks)) > 1, "more bytes are shuffled"
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("carried", [0, 1 << 20])
+def test_tasks_give_the_same_whether_the_function_carries_them(
+    session: "SparkSession", carried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", carried)
+    tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
+    assert SparkRunner(session).run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
 
 
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
