@@ -27,6 +27,8 @@ class BlobType(enum.StrEnum):
     ADDRESSES = "icepuffin-ann-addresses-v1"
     ATTRIBUTES = "icepuffin-ann-attributes-v1"
     TOKENS = "icepuffin-ann-tokens-v1"
+    INCLUDED = "icepuffin-ann-included-v1"
+    INCLUDED_VALUES = "icepuffin-ann-included-values-v1"
 
 
 COMMUNITY_NAMES = {

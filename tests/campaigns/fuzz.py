@@ -23,7 +23,7 @@ with atheris.instrument_imports(
     include=["icepuffin.puffin"], exclude=["icepuffin.puffin.varint"]
 ):  # numba compiles that
     from icepuffin.puffin import BytesSource, PuffinReader
-    from icepuffin.puffin.blobs import addresses, centroid, deletion_vector, routing, shard, theta
+    from icepuffin.puffin.blobs import addresses, centroid, deletion_vector, included_columns, routing, shard, theta
     from icepuffin.puffin.blobs.shard_header import Section, start_of_sections
     from icepuffin.puffin.errors import PuffinError
     from icepuffin.puffin.footer import decode_footer
@@ -37,6 +37,7 @@ _ALWAYS = 64 << 20
 _PER_BYTE = 8
 _ROUTING_CHECKSUM = 36
 _ADDRESSES_CHECKSUM = 12
+_INCLUDED_CHECKSUM = 16
 _NODES = 20
 """Nodes of the shards, and of the one that addresses are for"""
 
@@ -70,12 +71,21 @@ def _addresses(data: bytes) -> Any:
     return addresses.decode(bytes(changed), _NODES)
 
 
+def _included(data: bytes) -> Any:
+    changed = bytearray(data)
+    if len(changed) >= _INCLUDED_CHECKSUM + 4:
+        struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, 0)
+        struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, zlib.crc32(changed))
+    return included_columns.decode(bytes(changed))
+
+
 PARSERS: tuple[Callable[[bytes], Any], ...] = (
     _file,
     _footer,
     _shard,
     _routing,
     _addresses,
+    _included,
     centroid.decode,
     theta.decode,
     deletion_vector.decode,
@@ -110,6 +120,7 @@ def _sound_inputs() -> list[bytes]:
         (_routing, routing.encode(samples.packed_routing())),
         (_routing, routing.encode(samples.moved_routing())),
         (_addresses, addresses.encode(np.arange(_NODES, dtype=np.uint32) // 7, np.arange(_NODES)[::-1] * 300)),
+        (_included, included_columns.encode(samples.included())),
         (centroid.decode, centroid.encode(samples.centroid())),
         (theta.decode, theta.encode(sketch)),
         (deletion_vector.decode, deletion_vector.encode(rows)),

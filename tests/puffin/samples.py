@@ -1,5 +1,7 @@
 """Small blobs of every type, made of a seed."""
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from icepuffin.puffin.blobs.attributes import (
     list_entry_of,
 )
 from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedBlob, IncludedEntry, ValueBlock, raw_block
 from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -115,3 +118,25 @@ def moved_routing() -> Routing:
     """The same, with new addresses for the rows of that shard."""
     first, second = packed_routing().shards
     return replace(routing(), shards=(first, replace(second, addresses=AddressesEntry(77, bytes([9]) * 32))))
+
+
+def included_values(texts: Sequence[str | None], block_rows: int) -> tuple[IncludedEntry, bytes]:
+    """(the entry of a column of texts in slot 0, its values)."""
+    encoder, parts = BlockEncoder(), []
+    for start in range(0, len(texts), block_rows):
+        rows = texts[start : start + block_rows]
+        data = [(text or "").encode() for text in rows]
+        offsets = np.cumsum([0, *map(len, data)]).astype(np.uint32)
+        present = np.array([text is not None for text in rows])
+        parts.append(encoder.add(raw_block(ValueBlock(present, b"".join(data), offsets))))
+    index = encoder.index()
+    values = b"".join([*parts, index])
+    entry = IncludedEntry(0, len(texts), "string", "{}", block_rows=block_rows, length=len(values))
+    return replace(entry, checksum=zlib.crc32(index)), values
+
+
+def included() -> IncludedBlob:
+    """The places of a column in three files: in the version's own file, in a pack, and nowhere."""
+    entry, _ = included_values(["a", None, "bbb" * 50], 2)
+    left_out = IncludedEntry(2, 9, "string", '{"type": "string"}', "too long")
+    return IncludedBlob(5, (entry.moved(0, 4), left_out, replace(entry, slot=3, pack=2, offset=2**33 + 1)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from icepuffin.puffin import BytesSource
-from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
 from icepuffin.puffin.blobs.routing import AddressesEntry
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
@@ -40,6 +40,7 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("centroid", centroid.encode(samples.centroid()), centroid.decode),
     ("attributes", attributes.encode(samples.attributes()), attributes.decode),
     ("lists", attributes.encode(samples.lists()), attributes.decode),
+    ("included", included_columns.encode(samples.included()), included_columns.decode),
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),

@@ -1,0 +1,157 @@
+import itertools
+import random
+import struct
+import tracemalloc
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icepuffin.puffin.blobs import included_columns
+from icepuffin.puffin.blobs.included_columns import (
+    BlockEncoder,
+    IncludedEntry,
+    ValueBlock,
+    block_index,
+    decode_block,
+    raw_block,
+)
+from icepuffin.puffin.codec import compress
+from icepuffin.puffin.errors import BadBlobError, BadCompressionError, ChecksumError, PuffinError
+from tests.puffin import samples
+
+TEXTS = st.lists(st.none() | st.text(max_size=40) | st.text(min_size=1, max_size=1).map(lambda one: one * 999))
+
+
+def block_at(entry: IncludedEntry, values: bytes, number: int) -> ValueBlock:
+    index = block_index(entry, values[len(values) - entry.index_length :])
+    start = int(index.starts[number])
+    return decode_block(entry, index, number, values[start : start + int(index.lengths[number])])
+
+
+def all_blocks(entry: IncludedEntry, values: bytes) -> list[ValueBlock]:
+    return [block_at(entry, values, number) for number in range(entry.blocks)]
+
+
+def texts_of(block: ValueBlock) -> list[str | None]:
+    assert block.offsets is not None
+    ends = block.offsets.tolist()
+    parts = [block.values[start:end].decode() for start, end in itertools.pairwise(ends)]
+    return [text if there else None for text, there in zip(parts, block.present.tolist(), strict=True)]
+
+
+def test_places_are_read_as_written() -> None:
+    value = samples.included()
+    read = included_columns.decode(included_columns.encode(value))
+    assert (read.field_id, read.entries) == (value.field_id, value.entries)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS, block_rows=st.sampled_from([1, 2, 7, 64]))
+def test_each_block_of_texts_is_read_alone(texts: list[str | None], block_rows: int) -> None:
+    entry, values = samples.included_values(texts, block_rows)
+    assert entry.blocks == -(-len(texts) // block_rows)
+    for number in random.Random(0).sample(range(entry.blocks), entry.blocks):
+        start = number * block_rows
+        assert texts_of(block_at(entry, values, number)) == texts[start : start + block_rows]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)), st.sampled_from([1, 3, 256]))
+def test_each_block_of_numbers_is_read_alone(numbers: list[int | None], block_rows: int) -> None:
+    encoder, parts = BlockEncoder(), []
+    for start in range(0, len(numbers), block_rows):
+        rows = numbers[start : start + block_rows]
+        present = np.array([number is not None for number in rows])
+        parts.append(
+            encoder.add(raw_block(ValueBlock(present, struct.pack(f"<{len(rows)}q", *(n or 0 for n in rows)), None)))
+        )
+    index = encoder.index()
+    values = b"".join([*parts, index])
+    entry = IncludedEntry(
+        0, len(numbers), "long", "{}", block_rows=block_rows, width=8, length=len(values), checksum=zlib.crc32(index)
+    )
+    for number in range(entry.blocks):
+        block = block_at(entry, values, number)
+        read = np.frombuffer(block.values, "<i8").tolist()
+        start = number * block_rows
+        own = [value if there else None for value, there in zip(read, block.present.tolist(), strict=True)]
+        assert own == numbers[start : start + block_rows]
+
+
+def test_a_changed_byte_anywhere_in_the_values_is_noticed() -> None:
+    entry, values = samples.included_values([str(number) * 9 for number in range(40)], 8)
+    for place in range(len(values)):
+        changed = bytearray(values)
+        changed[place] ^= 1 << place % 8
+        with pytest.raises(PuffinError):
+            all_blocks(entry, bytes(changed))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_rows": 0},
+        {"block_rows": included_columns.MAX_BLOCK_ROWS + 1},
+        {"length": 1},
+        {"rows": 2**63},
+        {"left_out": "but it is here"},
+    ],
+)
+def test_an_entry_that_is_not_possible_is_refused(change: dict[str, object]) -> None:
+    entry = replace(samples.included().entries[0], **change)
+    with pytest.raises(BadBlobError, match="entry 0 is not possible"):
+        included_columns.decode(included_columns.encode(included_columns.IncludedBlob(5, (entry,))))
+
+
+def test_a_slot_that_comes_twice_is_refused() -> None:
+    entry = samples.included().entries[0]
+    with pytest.raises(BadBlobError, match="entry 1 is not possible"):
+        included_columns.decode(included_columns.encode(included_columns.IncludedBlob(5, (entry, entry))))
+
+
+@pytest.mark.parametrize(
+    ("raw", "refusal"),
+    [
+        (b"\x0f" + struct.pack("<4I", 0, 1, 2, 3) + b"abc", "more rows are present"),
+        (b"\x07" + struct.pack("<4I", 1, 1, 2, 3) + b"abc", "offsets"),
+        (b"\x07" + struct.pack("<4I", 0, 2, 1, 3) + b"abc", "offsets"),
+        (b"\x05" + struct.pack("<4I", 0, 1, 2, 3) + b"abc", "offsets"),
+        (b"\x07" + struct.pack("<4I", 0, 1, 2, 4) + b"abc", "values needs 4 bytes"),
+        (b"\x07" + struct.pack("<4I", 0, 1, 2, 2) + b"abc", "1 bytes follow its end"),
+        (b"", "presence needs 1 bytes"),
+    ],
+)
+def test_a_block_that_is_not_possible_is_refused(raw: bytes, refusal: str) -> None:
+    encoder = BlockEncoder()
+    stored = encoder.add(raw)
+    index = encoder.index()
+    entry = IncludedEntry(
+        0, 3, "string", "{}", block_rows=4, length=len(stored) + len(index), checksum=zlib.crc32(index)
+    )
+    with pytest.raises(BadBlobError, match=refusal):
+        block_at(entry, stored + index, 0)
+
+
+def test_an_index_whose_lengths_do_not_add_up_is_refused() -> None:
+    entry, values = samples.included_values(["a", "b"], 1)
+    with pytest.raises(BadBlobError, match="lengths of its blocks"):
+        block_at(replace(entry, length=entry.length + 1), values, 0)
+    with pytest.raises(BadBlobError, match="a block index of 12 bytes for 2 blocks"):
+        block_index(entry, values[-12:])
+    with pytest.raises(ChecksumError):
+        block_index(replace(entry, checksum=1), values[-24:])
+
+
+def test_a_block_that_declares_less_than_it_expands_to_takes_no_memory() -> None:
+    stored = compress(bytes(64 << 20), "zstd")
+    index = struct.pack("<3I", len(stored), 5000, zlib.crc32(stored))
+    entry = IncludedEntry(0, 3, "string", "{}", block_rows=4, length=len(stored) + 12, checksum=zlib.crc32(index))
+    tracemalloc.start()
+    with pytest.raises(BadCompressionError):
+        block_at(entry, stored + index, 0)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
