@@ -168,7 +168,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         "integrity",
         f"Is the index file intact? Every shard of the version at ann_{definition.name} has the published bytes and "
         "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
-        "vectors. Reads the whole file, all vectors, and the columns in filters.",
+        "vectors. Reads the whole file, all vectors, and the columns in filters and include.",
     )
     def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)

@@ -86,6 +86,7 @@ class IndexSettings(_IndexParameters):
 
     column: str
     filters: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
     keep: KeepSettings | None = None
 
 

@@ -26,7 +26,8 @@ ALWAYS_KEPT = 1 << 16
 """Bytes of distinct values that are kept of any file"""
 _MERGED_BYTES = 1 << 20
 """Bytes of the distinct values of single batches that are merged at once, at least"""
-_OFFSET = np.dtype(np.int32)
+OFFSET = np.dtype(np.int32)
+"""Offsets of the texts of an Arrow array"""
 
 Codes = npt.NDArray[np.unsignedinteger]
 
@@ -172,7 +173,7 @@ def encoded_values(distinct: pa.Array, codes: Sequence[npt.NDArray[np.int64]]) -
         flags = distinct.to_numpy(zero_copy_only=False).astype(np.uint8)
         return FileValues(count, 1, flags.tobytes(), None, every)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        offsets = np.frombuffer(distinct.buffers()[1], np.int32, count + 1, distinct.offset * _OFFSET.itemsize)
+        offsets = np.frombuffer(distinct.buffers()[1], np.int32, count + 1, distinct.offset * OFFSET.itemsize)
         data = distinct.buffers()[2]
         values = b"" if data is None else bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
         return FileValues(count, 0, values, (offsets - offsets[0]).astype(np.uint32), every)

@@ -22,12 +22,21 @@ from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.ball_limits import limited, merged
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.included_columns import IncludedColumn, Place, Values, ValuesBlob, included_blob, values_blobs
 from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.planned_blobs import (
+    planned_addresses,
+    planned_attributes,
+    planned_blob,
+    planned_included,
+    planned_included_values,
+    planned_shard,
+    tombstone_ratio,
+)
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
-    RECALL_CURVE,
     RECALL_CURVES,
     ROUTING_CURVE,
     SHARD_RECALL,
@@ -38,17 +47,18 @@ from icepuffin.ops.index.version_reader import (
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin import PlannedBlob, PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin import BlobMetadata, PuffinLayout, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import included_columns as included_codec
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry
-from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 from icepuffin.puffin.codec import encode
-from icepuffin.puffin.types import BlobType, canonical_type, community_type
+from icepuffin.puffin.types import BlobType, canonical_type
 
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
@@ -65,7 +75,7 @@ class VersionFile:
     bytes_copied: int
     """Bytes copied from files of the base version"""
     bytes_shared: int
-    """Bytes of shards in packs that the base version has, too"""
+    """Bytes in packs that the base version has, too"""
     copy_seconds: float
     """Seconds of waiting for the store to join the parts"""
     routing: Routing
@@ -88,7 +98,10 @@ class Assembly:
     Threads copy the shards that are passed to `begin` at once, and the others when they are passed to `finish`.
     """
 
-    def __init__(self, plan: VersionPlan, storage: StorageConfig) -> None:
+    def __init__(
+        self, plan: VersionPlan, storage: StorageConfig, kept_values: Mapping[int, Sequence[IncludedPart]] | None = None
+    ) -> None:
+        """`kept_values`: those of included columns that the base version has, by field id."""
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)
@@ -96,10 +109,14 @@ class Assembly:
         # the paper's name for the file, with a suffix so that no name is ever used twice
         self._file = BackgroundFile(self._store, f"{stem}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin")
         self._pack = BackgroundFile(self._store, f"{stem}-pack-{uuid.uuid4().hex}.puffin")
+        self._kept_values = [part.place for own in (kept_values or {}).values() for part in own]
         self._shared: tuple[BoundPack, ...] = ()
         self._shared_bytes = 0
         self._packed: tuple[ShardResult, ...] = ()
         self._inline: tuple[ShardResult, ...] = ()
+        self._values: tuple[ValuesBlob, ...] = ()
+        self._is_begun = False
+        self._has_pack = False
 
     def __enter__(self) -> "Assembly":
         return self
@@ -112,43 +129,61 @@ class Assembly:
 
     def begin(self, kept: Mapping[ShardId, ShardResult]) -> None:
         """Start copying shards that keep the base version's bytes: those that lie in no pack that can be shared."""
+        self._is_begun = True
+        kept_places = [*(shard.stored.blob for shard in kept.values()), *self._kept_values]
         if self._plan.base is not None:
-            self._shared = packs_to_share(self._plan.base.bound, kept.values())
-        copied = [shard for shard in kept.values() if not pack_number(shard, self._shared)]
-        self._shared_bytes = sum(shard.length for shard in kept.values()) - sum(shard.length for shard in copied)
-        if is_pack(copied, self._shared_bytes):
-            self._packed = tuple(copied)
-            self._pack.begin(_bodies(self._pack_layout(self._packed), self._packed))
+            self._shared = packs_to_share(self._plan.base.bound, kept_places)
+        copied_bytes = sum(place.length for place in kept_places if not pack_number(place, self._shared))
+        self._shared_bytes = sum(place.length for place in kept_places) - copied_bytes
+        self._has_pack = is_pack(copied_bytes, self._shared_bytes)
+        if self._has_pack:
+            self._packed = tuple(shard for shard in kept.values() if not self._is_shared(shard))
+            self._pack.begin(_bodies(self._pack_layout(self._packed, ()), self._packed))
         else:
             first = [kept[shard_id] for shard_id in takewhile(kept.__contains__, map(ShardId, count()))]
-            self._inline = tuple(shard for shard in first if not pack_number(shard, self._shared))
-            layout = plan_puffin([_planned_shard(self._plan, shard) for shard in self._inline])
+            self._inline = tuple(shard for shard in first if not self._is_shared(shard))
+            layout = plan_puffin([planned_shard(self._plan, shard) for shard in self._inline])
             self._file.begin(_bodies(layout, self._inline))
 
-    def finish(self, shard_set: ShardSet, columns: Sequence[AttributeBlob] = ()) -> VersionFile:
+    def finish(
+        self,
+        shard_set: ShardSet,
+        columns: Sequence[AttributeBlob] = (),
+        included: Sequence[IncludedColumn] = (),
+    ) -> VersionFile:
         """Write the rest, and read footers and routing blob back. Raises CoverageError, StorageError.
 
-        `columns`: the values of the columns for conditions.
+        `columns`: the values of the columns for conditions. `included`: those of the included columns.
         """
+        if not self._is_begun:
+            self.begin({})
         begun = {shard.shard_id for shard in (*self._packed, *self._inline)}
-        written = [shard for shard in shard_set.shards if not pack_number(shard, self._shared)]
+        written = [shard for shard in shard_set.shards if not self._is_shared(shard)]
         rest = [shard for shard in written if shard.shard_id not in begun]
-        if self._packed or is_pack(rest, self._shared_bytes):
+        self._values = tuple(values_blobs(included, self._is_written))
+        size = sum(shard.length for shard in rest) + sum(blob.length for blob in self._values)
+        self._has_pack = self._has_pack or is_pack(size, self._shared_bytes)
+        if self._has_pack:
             self._packed = (*self._packed, *rest)
         else:
             self._inline = (*self._inline, *rest)
         start = time.perf_counter()
-        new_pack, places = self._write_pack()
-        entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
-        layout = self._write_file(shard_set, entries, columns)
+        new_pack, shard_places, value_places = self._write_pack()
+        entries = tuple(self._entry(shard, shard_places) for shard in shard_set.shards)
+        for column in included:
+            for part in column.parts:
+                if number := pack_number(part.place, self._shared):
+                    value_places[part.values] = number, part.place.offset
+        layout = self._write_file(shard_set, entries, columns, included, value_places)
         copy_seconds = time.perf_counter() - start
         routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, self._shared, new_pack)
         old = self._base_files()
+        staged = [*_staged_ranges(shard_set.shards, written), *(own for blob in self._values for own in blob.sources)]
         return VersionFile(
             path=self._file.path,
             file_size=layout.file_size,
             footer_size=layout.footer_size,
-            bytes_copied=sum(part.length for part in _staged_ranges(shard_set.shards, written) if part.path in old),
+            bytes_copied=sum(part.length for part in staged if part.path in old),
             bytes_shared=self._shared_bytes,
             copy_seconds=copy_seconds,
             routing=routing,
@@ -157,29 +192,43 @@ class Assembly:
             new_pack=new_pack,
         )
 
+    def _is_shared(self, shard: ShardResult) -> bool:
+        return bool(pack_number(shard.stored.blob, self._shared))
+
+    def _is_written(self, part: IncludedPart) -> bool:
+        return part.place.length > 0 and not pack_number(part.place, self._shared)
+
     def _base_files(self) -> frozenset[str]:
         version = self._plan.base.bound if self._plan.base else None
         return frozenset({version.puffin_path, *(pack.path for pack in version.packs)}) if version else frozenset()
 
-    def _pack_layout(self, shards: Sequence[ShardResult]) -> PuffinLayout:
-        return plan_puffin([_planned_shard(self._plan, shard) for shard in shards], {"created-by": CREATED_BY})
+    def _pack_layout(self, shards: Sequence[ShardResult], values: Sequence[ValuesBlob]) -> PuffinLayout:
+        planned = [planned_shard(self._plan, shard) for shard in shards]
+        planned += [planned_included_values(self._plan, blob) for blob in values]
+        return plan_puffin(planned, {"created-by": CREATED_BY})
 
-    def _write_pack(self) -> tuple[NewPack | None, Mapping[ShardId, int]]:
-        """(the new pack, offsets of its shards); (None, nothing) where there is none. Raises CoverageError."""
-        if not self._packed:
-            return None, {}
-        layout = self._pack_layout(self._packed)
-        self._pack.finish([*_bodies(layout, self._packed), (layout.tail,)])
+    def _write_pack(self) -> tuple[NewPack | None, dict[ShardId, int], dict[Values, Place]]:
+        """(the new pack, offsets of its shards, places of its values); (None, ...) where there is none.
+
+        Raises CoverageError.
+        """
+        if not self._has_pack:
+            return None, {}, {}
+        layout = self._pack_layout(self._packed, self._values)
+        gaps = layout.gaps[len(self._packed) :]
+        values: list[Segments] = [(gap, *blob.sources) for gap, blob in zip(gaps, self._values, strict=True)]
+        self._pack.finish([*_bodies(layout, self._packed), *values, (layout.tail,)])
         if PuffinReader(self._store.source(self._pack.path)).footer != layout.footer:
             raise _unlike(self._pack.path)
         reached(RunStep.PACKED)
-        places = zip(self._packed, layout.footer.blobs, strict=True)
-        offsets = {shard.shard_id: blob.offset for shard, blob in places}
-        return NewPack(self._pack.path, layout.file_size, layout.footer_size), offsets
+        blobs = layout.footer.blobs
+        offsets = {shard.shard_id: blob.offset for shard, blob in zip(self._packed, blobs, strict=False)}
+        places = _places(self._values, blobs[len(self._packed) :], len(self._shared) + 1)
+        return NewPack(self._pack.path, layout.file_size, layout.footer_size), offsets, places
 
     def _entry(self, shard: ShardResult, places: Mapping[ShardId, int]) -> ShardEntry:
         moved = shard.stored.addresses
-        number = pack_number(shard, self._shared)
+        number = pack_number(shard.stored.blob, self._shared)
         offset = shard.stored.blob.offset if number else 0
         if shard.shard_id in places:
             number, offset = len(self._shared) + 1, places[shard.shard_id]
@@ -197,8 +246,14 @@ class Assembly:
         )
 
     def _write_file(
-        self, shard_set: ShardSet, entries: tuple[ShardEntry, ...], columns: Sequence[AttributeBlob]
+        self,
+        shard_set: ShardSet,
+        entries: tuple[ShardEntry, ...],
+        columns: Sequence[AttributeBlob],
+        included: Sequence[IncludedColumn],
+        value_places: Mapping[Values, Place],
     ) -> PuffinLayout:
+        """`value_places`: those of the values of included columns in packs."""
         plan = self._plan
         balls = _fitting(_centroids(plan, shard_set, self._storage))
         heads = self._heads(shard_set, entries, balls)
@@ -208,7 +263,7 @@ class Assembly:
         if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         for shard in shard_set.shards:
-            of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = _tombstone_ratio(shard)
+            of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = tombstone_ratio(shard)
             of_routing[SHARD_RECALL.format(shard.shard_id)] = shard.recall.text()
         of_balls = {
             "dimensions": str(balls.dims),
@@ -217,18 +272,26 @@ class Assembly:
         }
         properties = {BlobType.ROUTING: of_routing, BlobType.CENTROID: of_balls}
         moved = [(shard, shard.stored.addresses.blob) for shard in shard_set.shards if shard.stored.addresses]
-        blobs = [_planned_shard(plan, shard) for shard in self._inline]
-        blobs += [_planned_addresses(plan, shard, blob.length) for shard, blob in moved]
+        blobs = [planned_shard(plan, shard) for shard in self._inline]
+        blobs += [planned_addresses(plan, shard, blob.length) for shard, blob in moved]
         blobs += [
-            _planned(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
+            planned_blob(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
             for blob_type, data, codec in heads
         ]
         values = [attribute_blob.encode(column) for column in columns]
-        blobs += [_planned_values(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
+        blobs += [planned_attributes(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
+        before, inline = len(blobs), () if self._has_pack else self._values
+        blobs += [planned_included_values(plan, blob) for blob in inline]
+        blobs += [planned_included(plan, included_blob(column, value_places)) for column in included]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[bytes | ObjectRange] = [shard.stored.blob for shard in self._inline]
-        bodies += [*(blob for _, blob in moved), *(data for _, data, _ in heads), *values]
-        self._file.finish([*zip(layout.gaps, bodies, strict=True), (layout.tail,)])
+        places = {**value_places, **_places(inline, layout.footer.blobs[before:], 0)}
+        tables = [included_codec.encode(included_blob(column, places)) for column in included]
+        bodies: list[Segments] = [(shard.stored.blob,) for shard in self._inline]
+        bodies += [(blob,) for _, blob in moved]
+        bodies += [(data,) for data in (*(data for _, data, _ in heads), *values)]
+        bodies += [*(blob.sources for blob in inline), *((table,) for table in tables)]
+        segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
+        self._file.finish([*segments, (layout.tail,)])
         return layout
 
     def _heads(
@@ -252,70 +315,20 @@ class Assembly:
 
 def _readable(definition: IndexDefinition) -> IndexDefinition:
     """What a search needs of a definition: older releases read it, whatever else it has."""
-    return replace(definition, filters=(), filter_ids=None, blob_names=OWN_NAMES)
+    return replace(definition, filters=(), filter_ids=None, include=(), include_ids=None, blob_names=OWN_NAMES)
 
 
 def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segments]:
-    return [(gap, shard.stored.blob) for gap, shard in zip(layout.gaps, shards, strict=True)]
+    """The first blobs of a layout, which are shards."""
+    return [(gap, shard.stored.blob) for gap, shard in zip(layout.gaps, shards, strict=False)]
 
 
-def _planned(
-    plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
-) -> PlannedBlob:
-    return PlannedBlob(
-        type=community_type(blob_type) if plan.definition.blob_names == "community" else blob_type,
-        fields=(plan.field_id,),
-        snapshot_id=plan.live.snapshot_id,
-        sequence_number=plan.live.sequence_number,
-        length=length,
-        codec=codec,
-        properties={"algorithm": _algorithm(plan), "base_snapshot_id": str(plan.live.snapshot_id), **properties},
-        align=ALIGNMENT,
-    )
-
-
-def _algorithm(plan: VersionPlan) -> str:
-    """What finds rows by the blob: a graph, or balls around files alone."""
-    return "vamana" if plan.definition.has_graphs else "centroid"
-
-
-def _planned_values(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:
-    blob_type = BlobType.TOKENS if column.of_lists else BlobType.ATTRIBUTES
-    planned = _planned(plan, blob_type, length, codec=None)
-    left_out = sum(bool(entry.left_out) for entry in column.entries)
-    return replace(
-        planned,
-        fields=(column.field_id,),
-        properties={"files": str(len(column.entries)), "files_left_out": str(left_out)},
-    )
-
-
-def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
-    definition = plan.definition
-    properties = {
-        "ann.shard_id": str(shard.shard_id),
-        "ann.build_id": plan.build_id,
-        "count": str(shard.count),
-        "R": str(definition.max_degree),
-        "L": str(definition.search_list),
-        "alpha": str(definition.alpha),
-        "metric": definition.metric,
-        "ann.tombstone_ratio": _tombstone_ratio(shard),
-        "ann.recall": f"{shard.written_recall:.6f}",
-    }
-    if shard.curve:
-        properties[RECALL_CURVE] = shard.curve
-    return _planned(plan, BlobType.SHARD, shard.length, codec=None, **properties)
-
-
-def _tombstone_ratio(shard: ShardResult) -> str:
-    """Share of the nodes that are tombstones, with six decimals."""
-    return f"{len(shard.tombstones) / shard.count if shard.count else 0.0:.6f}"
-
-
-def _planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
-    properties = {"ann.shard_id": str(shard.shard_id), "ann.build_id": plan.build_id, "count": str(shard.count)}
-    return _planned(plan, BlobType.ADDRESSES, length, codec=None, **properties)
+def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: int) -> dict[Values, Place]:
+    """The places of values that are the first of some blobs of a pack, or of the version's own file."""
+    places: dict[Values, Place] = {}
+    for own, blob in zip(values, blobs, strict=False):
+        places |= own.places(pack, blob.offset)
+    return places
 
 
 def _staged_ranges(shards: Iterable[ShardResult], written: Iterable[ShardResult]) -> Iterator[ObjectRange]:

@@ -47,9 +47,9 @@ def attribute_blobs(
         for slot in files_by_slot.keys() - kept.keys():
             missing[slot].append(field_id)
     selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
-    chosen = small_work_runner(runner, sum(columns.size(plan.filter_schema) for columns in selected))
+    chosen = small_work_runner(runner, sum(columns.size(plan.column_schema) for columns in selected))
     groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
-    tasks = [AttributesTask(group, plan.filter_schema, storage) for group in groups]
+    tasks = [AttributesTask(group, plan.column_schema, storage) for group in groups]
     watched = None if progress is None else lambda done, total: progress("attributes", done, total)
     for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):
         for field_id, entry in new:
@@ -61,7 +61,7 @@ def attribute_blobs(
 
 
 def _is_list(plan: VersionPlan, field_id: int) -> bool:
-    return isinstance(plan.filter_schema.find_type(field_id), ListType)
+    return isinstance(plan.column_schema.find_type(field_id), ListType)
 
 
 def _kept(
@@ -85,7 +85,7 @@ def _kept(
             continue
         if base.routing.files[slot].path != relative_to(file.path, plan.live.location):
             continue
-        if entry.reading == reading_of(plan.filter_schema, file, field_id, by_name=is_by_name(entry.reading)):
+        if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
             kept[slot] = entry
     return kept
 

@@ -20,7 +20,7 @@ from icepuffin.ops.index.definition import (
     from_properties,
     index_of_property,
     resolve_field,
-    resolve_filters,
+    with_column_ids,
 )
 from icepuffin.ops.index.tuning_record import PREFIX, forget_record
 
@@ -100,8 +100,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     folder = require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
-    filter_ids = resolve_filters(definition, table.schema(), table_name(table))
-    resolved = replace(definition, field_id=field_id, filter_ids=filter_ids)
+    resolved = replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
     current = find_definition(table, definition.name)
     pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
     if current is None and (pair := next(filter(None, pairs), None)):

@@ -9,7 +9,7 @@ import enum
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -20,7 +20,7 @@ from icepuffin.ops.errors import IcepuffinError, require_type
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
-    from pyiceberg.types import NestedField
+    from pyiceberg.types import IcebergType, NestedField
 
     from icepuffin.ann_kernels.vamana import VamanaParams
 
@@ -115,6 +115,11 @@ class IndexDefinition:
         Columns whose values versions keep, so that conditions on them read no data file. Default: none.
     filter_ids : sequence of int, optional
         Field ids of `filters`. `create_index` sets them.
+    include : sequence of str
+        Columns whose values versions store, so that the rows of an answer have them without a read of data files.
+        Default: none.
+    include_ids : sequence of int, optional
+        Field ids of `include`. `create_index` sets them.
     element_type : "column", "f32", "f16", "i8", "u8", "bit"
         Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type. Default: column.
     metric : "l2", "cosine", "ip", "hamming"
@@ -167,6 +172,9 @@ class IndexDefinition:
     filters: tuple[str, ...] = ()
     """Names of the columns for conditions when the index was made; `filter_ids` are what counts afterwards"""
     filter_ids: tuple[int, ...] | None = None
+    include: tuple[str, ...] = ()
+    """Names of the included columns when the index was made; `include_ids` are what counts afterwards"""
+    include_ids: tuple[int, ...] | None = None
     element_type: str = _parameter(
         OF_COLUMN,
         "Numbers in a column of bytes, fixed[N] or binary; column: it is a list, and has the type.",
@@ -223,11 +231,13 @@ class IndexDefinition:
         require_type(self.name, str, "an index has a name", 'write IndexDefinition(name="i", column="embedding")')
         require_type(self.column, str, "an index has a column", 'write IndexDefinition(name="i", column="embedding")')
         validate_name(self.name)
-        object.__setattr__(self, "filters", checked_filters(self.filters, self.name))
-        if self.filter_ids is not None:
-            object.__setattr__(self, "filter_ids", tuple(map(int, self.filter_ids)) or None)
-        if self.filter_ids is not None and len(self.filter_ids) != len(self.filters):
-            raise DefinitionError(f"index {self.name}: filter_ids has {len(self.filter_ids)} ids for {self.filters}")
+        for names_of, ids_of in COLUMN_LISTS.items():
+            names, ids = checked_columns(getattr(self, names_of), names_of, self.name), getattr(self, ids_of)
+            object.__setattr__(self, names_of, names)
+            if ids is not None:
+                object.__setattr__(self, ids_of, tuple(map(int, ids)) or None)
+            if ids and len(ids) != len(names):
+                raise DefinitionError(f"index {self.name}: {ids_of} has {len(ids)} ids for {names}")
         try:
             for name, parameter in INDEX_PARAMETERS.items():
                 parameter.check(getattr(self, name))
@@ -258,10 +268,13 @@ class IndexDefinition:
         return index_tag(self.name)
 
     def to_json(self) -> str:
-        """Canonical: equal definitions give equal text. Without filters, and with graphs, older releases read it."""
+        """Canonical: equal definitions give equal text. Without lists of columns, and with graphs, older releases read
+        it.
+        """
         items = asdict(self)
-        if not self.filters:
-            del items["filters"], items["filter_ids"]
+        for names_of, ids_of in COLUMN_LISTS.items():
+            if not items[names_of]:
+                del items[names_of], items[ids_of]
         for name in self._unset:
             del items[name]
         return json.dumps(items, sort_keys=True, separators=(",", ":"))
@@ -290,16 +303,16 @@ class IndexDefinition:
             return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", *of_bytes)}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
         later = {"pq_nbits", "element_type"} & {*self._unset}  # graphs of before they were there are the same
-        skipped = ("name", "column", "filters", "filter_ids", *upkeep, *later)
+        skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep, *later)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
         """Table properties; parameters without a value are left out."""
         items = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
-        for key in FILTER_PROPERTIES:
-            items[key] = json.dumps(items.pop(key, ()))
-        skipped = (*(() if self.filters else FILTER_PROPERTIES), *self._unset)
-        items = {key: value for key, value in items.items() if key not in skipped}
+        for names_of, ids_of in COLUMN_LISTS.items():
+            of_columns = {key: json.dumps(items.pop(key, ())) for key in (names_of, ids_of)}
+            items |= of_columns if getattr(self, names_of) else {}
+        items = {key: value for key, value in items.items() if key not in self._unset}
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items.items()}
 
 
@@ -311,26 +324,26 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 
 _LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type")
 """Parameters that the first files of this project did not have"""
-FILTER_PROPERTIES = ("filters", "filter_ids")
-"""Parameters that are lists"""
+COLUMN_LISTS = {"filters": "filter_ids", "include": "include_ids"}
+"""Parameters that are lists of columns, by name, and those that have the field ids of each"""
 
 
-def checked_filters(filters: object, index: str) -> tuple[str, ...]:
+def checked_columns(names: object, parameter: str, index: str) -> tuple[str, ...]:
     """Names of columns, of a sequence, or of a text: a JSON list, or names with commas between them.
 
     Raises DefinitionError.
     """
-    if isinstance(filters, str):
+    if isinstance(names, str):
         try:
-            filters = json.loads(filters) if filters.lstrip().startswith("[") else filters.split(",")
+            names = json.loads(names) if names.lstrip().startswith("[") else names.split(",")
         except json.JSONDecodeError as error:
-            raise DefinitionError(f"index {index}: filters is no JSON list: {error}") from None
-        filters = [name.strip() if isinstance(name, str) else name for name in filters if name]
-    if not isinstance(filters, Sequence) or not all(isinstance(name, str) and name for name in filters):
-        raise DefinitionError(f"index {index}: filters is {filters!r}; it takes names of columns")
-    if len(set(filters)) < len(filters):
-        raise DefinitionError(f"index {index}: filters names a column twice: {', '.join(filters)}")
-    return tuple(filters)
+            raise DefinitionError(f"index {index}: {parameter} is no JSON list: {error}") from None
+        names = [name.strip() if isinstance(name, str) else name for name in names if name]
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise DefinitionError(f"index {index}: {parameter} is {names!r}; it takes names of columns")
+    if len(set(names)) < len(names):
+        raise DefinitionError(f"index {index}: {parameter} names a column twice: {', '.join(names)}")
+    return tuple(names)
 
 
 def metric_fault(metric: Metric, element_type: str) -> str:
@@ -383,20 +396,21 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
     if missing:
         raise DefinitionError(f"index {missing[0]}: table property {PREFIX}{missing[0]}.column is missing")
     for name, items in by_name.items():
-        if len(items.get("filter_ids", ())) != len(checked_filters(items.get("filters", ()), name)):
-            items.pop("filter_ids", None)  # somebody set the names alone
+        for names_of, ids_of in COLUMN_LISTS.items():
+            if len(items.get(ids_of, ())) != len(checked_columns(items.get(names_of, ()), names_of, name)):
+                items.pop(ids_of, None)  # somebody set the names alone
     return tuple(IndexDefinition(name=name, **items) for name, items in sorted(by_name.items()))
 
 
 def _parse(key: str, parameter: str, value: str) -> Any:
-    if parameter in ("column", "filters"):
+    if parameter == "column" or parameter in COLUMN_LISTS:
         return value
     try:
-        if parameter == "filter_ids":
+        if parameter in COLUMN_LISTS.values():
             return tuple(map(int, json.loads(value)))
         return int(value) if parameter == "field_id" else INDEX_PARAMETERS[parameter].parse(value)
     except KeyError:
-        every = ("column", "field_id", *INDEX_PARAMETERS, *FILTER_PROPERTIES)
+        every = ("column", "field_id", *INDEX_PARAMETERS, *COLUMN_LISTS, *COLUMN_LISTS.values())
         names = ", ".join(name.replace("_", "-") for name in every)
         raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
     except (ValueError, TypeError, DefinitionError) as error:
@@ -432,33 +446,44 @@ def resolve_column(column: str, schema: "Schema", table: str, element_type: str 
     return _vector_field_id(field, table, element_type)
 
 
-def resolve_filters(definition: IndexDefinition, schema: "Schema", table: str) -> tuple[int, ...]:
-    """Field ids of the columns for conditions; by name in a schema, where the definition has none yet.
+def with_column_ids(definition: IndexDefinition, schema: "Schema", table: str) -> IndexDefinition:
+    """The definition with the field ids of the columns that its lists name. Raises DefinitionError."""
+    ids: dict[str, Any] = {
+        ids_of: resolve_columns(definition, names_of, schema, table) for names_of, ids_of in COLUMN_LISTS.items()
+    }
+    return replace(definition, **ids)
 
-    Raises DefinitionError for a column that is not there, or whose values are no plain ones.
+
+def resolve_columns(definition: IndexDefinition, parameter: str, schema: "Schema", table: str) -> tuple[int, ...]:
+    """Field ids of the columns of one of `COLUMN_LISTS`; by name in a schema, where the definition has none yet.
+
+    Raises DefinitionError for a column that is not there, or whose values cannot be kept.
     """
-    if definition.filter_ids is not None:
-        return definition.filter_ids
+    ids: tuple[int, ...] | None = getattr(definition, COLUMN_LISTS[parameter])
+    if ids is not None:
+        return ids
+    fits, fitting = {
+        "filters": (has_kept_values, "plain values, and of lists of plain values but of floats, can be kept"),
+        "include": (has_plain_values, "plain values can be stored: leave it out, and answers read the data files"),
+    }[parameter]
     fields = {field.name: field for field in schema.fields}
-    for name in definition.filters:
+    names: tuple[str, ...] = getattr(definition, parameter)
+    for name in names:
         if name not in fields:
             raise DefinitionError(
-                f"{table}, index {definition.name}: filters names {name!r}, which is no column at the top level; "
+                f"{table}, index {definition.name}: {parameter} names {name!r}, which is no column at the top level; "
                 f"there are {', '.join(fields)}"
             )
-        if not has_kept_values(fields[name]):
+        if not fits(fields[name]):
             raise DefinitionError(
-                f"{table}, index {definition.name}: filters names {name!r}, which is {fields[name].field_type}; "
-                "only columns of plain values, and of lists of plain values but of floats, can be kept"
+                f"{table}, index {definition.name}: {parameter} names {name!r}, which is {fields[name].field_type}; "
+                f"only columns of {fitting}"
             )
-    return tuple(fields[name].field_id for name in definition.filters)
+    return tuple(fields[name].field_id for name in names)
 
 
 def has_kept_values(field: "NestedField") -> bool:
-    """Whether the values of a column can be kept for conditions: plain ones, or lists of such, but no vectors.
-
-    A column of the type unknown has none.
-    """
+    """Whether the values of a column can be kept for conditions: plain ones, or lists of such, but no vectors."""
     from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
 
     kind = field.field_type
@@ -466,6 +491,16 @@ def has_kept_values(field: "NestedField") -> bool:
         kind = kind.element_type
         if isinstance(kind, FloatType | DoubleType):
             return False
+    return _is_plain(kind)
+
+
+def has_plain_values(field: "NestedField") -> bool:
+    """Whether the values of a column can be stored with versions."""
+    return _is_plain(field.field_type)
+
+
+def _is_plain(kind: "IcebergType") -> bool:
+    """A column of the type unknown has no values."""
     return kind.is_primitive and str(kind) != "unknown"
 
 

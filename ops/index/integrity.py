@@ -16,9 +16,10 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
+from icepuffin.ops.index.included_proof import included_faults
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion, balls_of, read_routing, stored_shards
+from icepuffin.ops.index.version_reader import OpenVersion, balls_of, included_of, read_routing, stored_shards
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import normalize, open_storage, relative_to
@@ -78,10 +79,10 @@ def check_integrity(
 
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
     whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
-    addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions with
-    the values that the version keeps. All rows are compared with the balls of their files. At last some rows of each
-    shard are searched by their own vectors. `runner` reads the rows and searches; by default this
-    process does.
+    addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions, and
+    the included ones, with the values that the version has. All rows are compared with the balls of their files. At
+    last some rows of each shard are searched by their own vectors. `runner` reads the rows and searches; by default
+    this process does.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -103,6 +104,11 @@ def check_integrity(
             for entry in column.entries:
                 if not entry.left_out:
                     (attributes.lists_of if column.of_lists else attributes.values_of)(entry)
+        included = [
+            included_of(reader, blob, version, expected, source.size())
+            for blob in blobs
+            if blob.type == BlobType.INCLUDED
+        ]
         stored = stored_shards(version.puffin_path, blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
@@ -118,6 +124,7 @@ def check_integrity(
                 read = sum(blob.length for blob in of_balls)
             schemas = (covered.schema, table.schema())
             faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
+            faults += included_faults(version, included, dict(covered.files), schemas, storage, runner)
         if not faults and definition.has_graphs:
             search = _self_search(covered, expected, stored, drawn, storage, runner, progress)
             searched, fault = SelfSearch.of(search, shards=shards), fault_of(search, definition.target_recall)

@@ -22,6 +22,7 @@ from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.estimate import estimate
+from icepuffin.ops.index.included_columns import included_columns, kept_parts
 from icepuffin.ops.index.integrity import spot_check
 from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
 from icepuffin.ops.index.plan import VersionPlan
@@ -75,7 +76,8 @@ def make_version(
         dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base and has_nodes else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
-    with Assembly(plan, storage) as assembly:
+    kept_values = kept_parts(plan, storage)
+    with Assembly(plan, storage, kept_values) as assembly:
         shard_set: ShardSet | None
         with clock.stage("work"):
             if not plan.definition.has_graphs:
@@ -91,9 +93,12 @@ def make_version(
         pass_gate(plan, shard_set)
         with clock.stage("work"):
             columns = attribute_blobs(plan, shard_set.files, storage=storage, runner=runner, progress=progress)
+            included = included_columns(
+                plan, kept_values, shard_set.files, storage=storage, runner=runner, progress=progress
+            )
         reached(RunStep.MADE)
         with clock.stage("assemble"):
-            file = assembly.finish(shard_set, columns)
+            file = assembly.finish(shard_set, columns, included)
         with clock.stage("verify"):
             try:
                 searched = None

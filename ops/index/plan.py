@@ -30,8 +30,9 @@ from icepuffin.ops.index.definition import (
     OWN_NAMES,
     IndexDefinition,
     has_kept_values,
+    has_plain_values,
     resolve_field,
-    resolve_filters,
+    with_column_ids,
 )
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
@@ -72,8 +73,8 @@ class VersionPlan:
     build_id: str
     folder: FilesFolder
     """Folder that the version's files are to lie in"""
-    filter_schema: Schema
-    """Schema by which columns for conditions are read: at the head the table's own, as readers do"""
+    column_schema: Schema
+    """Schema by which kept and included columns are read: at the head the table's own, as readers do"""
     base: OpenVersion | None = None
     """Base version that a refresh starts from"""
     existing: DerivedVersion | None = None
@@ -99,8 +100,14 @@ class VersionPlan:
     @property
     def filter_ids(self) -> tuple[int, ...]:
         """Field ids of the columns for conditions that have values in the snapshot."""
-        present = {field.field_id for field in self.filter_schema.fields if has_kept_values(field)}
+        present = {field.field_id for field in self.column_schema.fields if has_kept_values(field)}
         return tuple(field_id for field_id in self.definition.filter_ids or () if field_id in present)
+
+    @property
+    def include_ids(self) -> tuple[int, ...]:
+        """Field ids of the included columns that have values in the snapshot."""
+        present = {field.field_id for field in self.column_schema.fields if has_plain_values(field)}
+        return tuple(field_id for field_id in self.definition.include_ids or () if field_id in present)
 
     @property
     def added(self) -> tuple[LiveFile, ...]:
@@ -162,8 +169,11 @@ def plan_version(
     opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
-    complete = existing and existing.attributes.keys() >= set(plan.filter_ids)
-    if existing and complete and not files_mapped_since(table, existing, live, plan.schema, storage):
+    if (
+        existing
+        and _has_columns(existing, plan)
+        and not files_mapped_since(table, existing, live, plan.schema, storage)
+    ):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
@@ -184,6 +194,11 @@ def plan_version(
     return replace(plan, build_id=_build_id(plan))
 
 
+def _has_columns(version: OpenVersion, plan: VersionPlan) -> bool:
+    """Whether a version has all kept and included columns of the definition."""
+    return version.attributes.keys() >= set(plan.filter_ids) and version.included.keys() >= set(plan.include_ids)
+
+
 def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
     """The plan to build from all live files, without a build id."""
     live = live_files(table, snapshot_id)
@@ -197,11 +212,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
     return VersionPlan(
         action=Action.BUILT,
         reason="there is no version to start from",
-        definition=replace(
-            definition,
-            field_id=field_id,
-            filter_ids=resolve_filters(definition, table.schema(), table_name(table)),
-        ),
+        definition=replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id),
         live=live,
         schema=VectorSchema.of(schema, field_id, definition.element_type),
         field_id=field_id,
@@ -210,7 +221,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
         is_head=is_head,
         build_id="",
         folder=folder_of(table),
-        filter_schema=table.schema() if is_head else schema,
+        column_schema=table.schema() if is_head else schema,
         changes=Changes(added=live.files),
     )
 
@@ -354,6 +365,8 @@ def _build_id(plan: VersionPlan) -> str:
     }
     if plan.filter_ids:
         identity["filters"] = plan.filter_ids
+    if plan.include_ids:
+        identity["include"] = plan.include_ids
     if plan.definition.blob_names != OWN_NAMES:
         identity["blob_names"] = plan.definition.blob_names
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

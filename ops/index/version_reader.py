@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -29,9 +30,11 @@ from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import included_columns as included_blob
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.included_columns import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry
 from icepuffin.puffin.errors import BadBlobError, PuffinError
 from icepuffin.puffin.types import BlobType, canonical_type
@@ -48,6 +51,10 @@ SHARD_RECALL = "ann.shard_{}.recall"
 COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
+"""
+BYTES_BY_PACK = "bytes_by_pack"
+"""Property of the blob of an included column: JSON, the bytes of its values by the number of the pack, 0 for the own
+file
 """
 _REQUESTS_AT_ONCE = 16
 _log = logging.getLogger(__name__)
@@ -73,18 +80,47 @@ class OpenVersion:
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
     """Blobs of the columns for conditions, by field id"""
+    included: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
+    """Blobs with the places of the values of included columns, by field id"""
     added_by: Mapping[str, SnapshotId] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
+    included_bytes: int = 0
+    """Bytes of the values of included columns in the version's own file"""
+
     @property
     def bytes_total(self) -> int:
-        """Bytes of the file, and of the shards that lie in packs."""
-        return self.file_size + sum(entry.length for entry in self.routing.shards if entry.pack)
+        """Bytes of the file, and of the shards and values that lie in packs."""
+        return self.file_size + sum(self.bytes_by_pack.values())
+
+    @property
+    def bytes_searched(self) -> int:
+        """Bytes that searches may read, but for the values of included columns, which are read for answers alone."""
+        return self.file_size - self.included_bytes + sum(entry.length for entry in self.routing.shards if entry.pack)
+
+    @property
+    def bytes_by_pack(self) -> dict[int, int]:
+        """Bytes in use of each pack, by its number."""
+        size = Counter[int]()
+        for entry in self.routing.shards:
+            size[entry.pack] += entry.length
+        for blob in self.included.values():
+            size.update(_bytes_by_pack(blob.properties.get(BYTES_BY_PACK, "")))
+        del size[0]
+        return dict(size)
 
     @property
     def sequence_number(self) -> int:
         """Sequence number of the data snapshot."""
         return self.centroid.sequence_number
+
+
+def _bytes_by_pack(text: str) -> dict[int, int]:
+    """The property of the blob of an included column. It is for people: what is none of ours counts as nothing."""
+    try:
+        return {int(pack): int(size) for pack, size in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
@@ -114,6 +150,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
         columns = (*by_type.get(BlobType.ATTRIBUTES, []), *by_type.get(BlobType.TOKENS, []))
         attributes = {blob.fields[0]: blob for blob in columns if blob.fields}
+        included_bytes = sum(blob.length for blob in by_type.get(BlobType.INCLUDED_VALUES, []))
+        included = {blob.fields[0]: blob for blob in by_type.get(BlobType.INCLUDED, []) if blob.fields}
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
@@ -135,6 +173,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         routing_curve,
         column_names,
         attributes,
+        included,
+        included_bytes=included_bytes,
     )
 
 
@@ -237,6 +277,41 @@ def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageCon
     ):
         raise BadBlobError(f"{path}: the values of column {field_id} are not of the files of its routing blob")
     return blob
+
+
+def read_included_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> IncludedBlob:
+    """Read the places of the values of one included column. Raises StorageError, PuffinError."""
+    path = version.bound.puffin_path
+    reader = PuffinReader(open_storage(path, storage).source(path))
+    return included_of(reader, version.included[field_id], version.bound, version.routing, version.file_size)
+
+
+def included_of(
+    reader: PuffinReader, blob: BlobMetadata, version: DerivedVersion, routing: Routing, file_size: int
+) -> IncludedBlob:
+    """The places in a blob of an included column: each within the version's own file, or one of its packs.
+
+    Raises StorageError, PuffinError.
+    """
+    column = included_blob.decode(reader.read_blob(blob))
+    sizes = [file_size, *(pack.size for pack in version.packs)]
+    if blob.fields != (column.field_id,) or any(
+        entry.slot >= len(routing.files)
+        or routing.files[entry.slot].rows != entry.rows
+        or entry.pack >= len(sizes)
+        or entry.offset + entry.length > sizes[entry.pack]
+        for entry in column.entries
+    ):
+        raise BadBlobError(
+            f"{version.puffin_path}: the values of column {column.field_id} are not of the files of its routing blob"
+        )
+    return column
+
+
+def place_of(version: DerivedVersion, entry: IncludedEntry) -> ObjectRange:
+    """Where the values of an entry lie. The path is empty where their pack is gone, since its snapshot has expired."""
+    path = version.packs[entry.pack - 1].path if entry.pack else version.puffin_path
+    return ObjectRange(path, entry.offset, entry.length)
 
 
 def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[FileSlot, list[Ball]]:

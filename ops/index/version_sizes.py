@@ -66,4 +66,6 @@ def graph_id(definition: IndexDefinition, field_id: int) -> str:
     identity = replace(definition, field_id=field_id).graph_identity()
     if definition.filters:
         identity["filter_ids"] = definition.filter_ids
+    if definition.include:
+        identity["include_ids"] = definition.include_ids
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, rows_in_files, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
-from icepuffin.ops.index.definition import IndexDefinition, resolve_filters
+from icepuffin.ops.index.definition import COLUMN_LISTS, IndexDefinition, resolve_columns
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
@@ -102,15 +103,20 @@ def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
     """The definition with the table's field ids of its columns; None where the table does not have the index.
 
-    Columns for conditions that the table's definition does not name are found by their names. Raises DefinitionError.
+    Columns of its lists that the table's definition does not name are found by their names. Raises DefinitionError.
     """
     in_table = find_definition(table, definition.name)
     if in_table is None:
         return None
-    ids = dict(zip(in_table.filters, in_table.filter_ids or (), strict=False))
     by_name = {field.name: field.field_id for field in table.schema().fields}
     present = frozenset(by_name.values())
-    ids = {name: field_id for name, field_id in ids.items() if field_id in present or name not in by_name}
-    named = replace(definition, filters=tuple(name for name in definition.filters if name not in ids), filter_ids=None)
-    ids |= zip(named.filters, resolve_filters(named, table.schema(), table_name(table)), strict=True)
-    return replace(definition, field_id=in_table.field_id, filter_ids=tuple(ids[name] for name in definition.filters))
+    resolved: dict[str, Any] = {"field_id": in_table.field_id}
+    for names_of, ids_of in COLUMN_LISTS.items():
+        ids = dict(zip(getattr(in_table, names_of), getattr(in_table, ids_of) or (), strict=False))
+        ids = {name: field_id for name, field_id in ids.items() if field_id in present or name not in by_name}
+        others = tuple(name for name in getattr(definition, names_of) if name not in ids)
+        columns: dict[str, Any] = {names_of: others, ids_of: None}
+        unresolved = replace(definition, **columns)
+        ids |= zip(others, resolve_columns(unresolved, names_of, table.schema(), table_name(table)), strict=True)
+        resolved[ids_of] = tuple(ids[name] for name in getattr(definition, names_of))
+    return replace(definition, **resolved)

@@ -56,8 +56,8 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
     """This process for versions that are small or in its memory, and for all where there is no runner."""
     if runner is None:
         return TierChoice(remote=False, why="the index is in memory")
-    size = f"the index of {opened.bytes_total / MIB:,.1f} MiB"
-    if opened.bytes_total <= in_process_mb * MIB:
+    size = f"the index of {opened.bytes_searched / MIB:,.1f} MiB"
+    if opened.bytes_searched <= in_process_mb * MIB:
         return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
     if all(process_cache().holds(key, job.storage) for key in shard_keys(opened)):
         return TierChoice(remote=False, why=f"{size} is in this process's memory")

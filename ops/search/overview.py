@@ -50,9 +50,21 @@ class PackState:
     path: str
     bytes: int
     used_bytes: int
-    """Bytes of the version's shards in the pack"""
+    """Bytes of the version's shards, and of its included columns, in the pack"""
     versions: int
     """Versions that name it, this one included"""
+
+
+@dataclass(frozen=True, slots=True)
+class IncludedState:
+    """The values of one included column of a version."""
+
+    column: str
+    """Name in the head's schema; the field id, where the column is gone"""
+    bytes: int
+    files: int
+    files_left_out: int
+    """Files whose values are not stored: answers read these"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,7 @@ class Overview:
     """Balls around the files' vectors, by which files are ruled out"""
     files: int = 0
     """Data files that the version knows"""
+    included: tuple[IncludedState, ...] = ()
 
     @property
     def without_graphs(self) -> str:
@@ -151,16 +164,26 @@ def overview(
         wide_curve=model.wide_curve,
         balls=int(opened.centroid.properties.get("entries", 0)),
         files=sum(file.present for file in opened.routing.files),
+        included=_included(table, opened),
+    )
+
+
+def _included(table: Table, opened: OpenVersion) -> tuple[IncludedState, ...]:
+    names = {field.field_id: field.name for field in table.schema().fields}
+    return tuple(
+        IncludedState(
+            names.get(field_id, str(field_id)),
+            *(int(blob.properties.get(key, 0)) for key in ("bytes", "files", "files_left_out")),
+        )
+        for field_id, blob in opened.included.items()
     )
 
 
 def _packs(table: Table, opened: OpenVersion) -> tuple[PackState, ...]:
     names = Counter(pack.holder_id for version in index_versions(table, opened.bound.name) for pack in version.packs)
-    used_bytes = Counter[int]()
-    for entry in opened.routing.shards:
-        used_bytes[entry.pack] += entry.length
+    used_bytes = opened.bytes_by_pack
     return tuple(
-        PackState(pack.path, pack.size, used_bytes[number], names[pack.holder_id])
+        PackState(pack.path, pack.size, used_bytes.get(number, 0), names[pack.holder_id])
         for number, pack in enumerate(opened.bound.packs, 1)
     )
 

@@ -41,6 +41,7 @@ from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.following_reader import FollowingReader
+from icepuffin.ops.search.included_columns import IncludedColumns
 from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
@@ -119,12 +120,15 @@ class IndexReader:
         self._sampler = sampler
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
-        self._rows = RowReader(target.live, target.schema, target.storage)
+        opened = choice.opened
+        included = None
+        if opened and opened.included:
+            included = IncludedColumns(opened, target.live, target.schema, target.storage)
+        self._rows = RowReader(target.live, target.schema, target.storage, included=included)
         self._vectors = VectorSource(
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
         self._match_cache = MatchCache()
-        opened = choice.opened
         self._attributes = (
             Attributes(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
         )
@@ -301,9 +305,10 @@ class IndexReader:
         profile = replace(
             answer.profile,
             milliseconds=clock.milliseconds,
-            bytes_read={**answer.profile.bytes_read, "rows": row_meter.bytes},
+            bytes_read={**answer.profile.bytes_read, **_row_bytes(row_meter)},
+            included_rows=self._included_rows(row_meter),
         )
-        return self._result(rows, profile, answer.warnings)
+        return self._result(rows, profile, (*answer.warnings, *row_meter.included.faults))
 
     def within(
         self,
@@ -379,10 +384,11 @@ class IndexReader:
             tier_why=answer.where,
             bytes_read={
                 "compare": self._vectors.value_bytes * answer.compared * vectors.shape[1] + settle_meter.bytes,
-                "rows": row_meter.bytes,
+                **_row_bytes(row_meter),
             },
+            included_rows=self._included_rows(row_meter),
         )
-        return self._result(rows, profile, answer.warnings)
+        return self._result(rows, profile, (*answer.warnings, *row_meter.included.faults))
 
     def follow(self, interval: float = 30.0) -> "FollowingReader[IndexReader]":
         """Follow the table: a reader for services that moves to newer snapshots and index versions by itself.
@@ -617,6 +623,11 @@ class IndexReader:
         )
         return Answer(hits, profile, warnings), by_lists.left_out
 
+    def _included_rows(self, meter: Meter) -> dict[str, int]:
+        """Rows whose values the index version has stored, by column."""
+        schema = self._target.schema
+        return {str(schema.find_column_name(field_id)): rows for field_id, rows in meter.included.rows.items()}
+
     def _profile(self, queries: int) -> Profile:
         """What is the same for every search of so many queries."""
         return Profile(
@@ -775,6 +786,12 @@ class IndexReader:
             warnings=(*self.warnings, *warnings),
             opening=self._opening,
         )
+
+
+def _row_bytes(meter: Meter) -> dict[str, int]:
+    """Bytes that the rows of an answer took: of data files, and of the index."""
+    included = {"included": meter.included.bytes} if meter.included.rows else {}
+    return {"rows": meter.bytes, **included}
 
 
 def _matching_rows(answer: IndexAnswer, matches: Matches | None) -> int | None:

@@ -134,7 +134,10 @@ class Profile:
     """Reason for this place, in words"""
     bytes_read: Mapping[str, int] = field(default_factory=dict)
     """Bytes that this search alone has read, by stage: stored bytes of row groups, and of scans those of the vectors
-    that were compared"""
+    that were compared; under `included` those of the index that rows of the answer were read from"""
+    included_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the answer, each counted once, whose values the index version stores, by column: no data file was read
+    for them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +261,10 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)
         yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
+    if profile.included_rows:
+        columns = ", ".join(f"{name} of {rows:,} rows" for name, rows in profile.included_rows.items())
+        of_index, of_files = profile.bytes_read.get("included", 0), profile.bytes_read.get("rows", 0)
+        yield "included", f"{columns}: {of_index:,} bytes of the index, and {of_files:,} of data files for the others"
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ops.datafile import DataFile, arrow_schema
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
+from icepuffin.ops.search.included_columns import IncludedColumns, IncludedMeter
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.vector_column import element_type_of
 
@@ -25,6 +26,8 @@ _CONCURRENT_READS = 16
 """Files of a remote store that are read side by side"""
 
 _FileKey = tuple[FileNumber, tuple[int, ...]]
+_Request = tuple[FileNumber, npt.NDArray[np.int64], tuple[int, ...]]
+"""(file, positions of its rows, field ids)"""
 
 
 class Meter:
@@ -32,21 +35,31 @@ class Meter:
 
     def __init__(self) -> None:
         self.bytes = 0
+        """Bytes of data files"""
+        self.included = IncludedMeter()
 
 
 class RowReader:
     """Rows by (file number, row position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
 
+    `included`: the columns that the index version stores, whose values are not read from data files.
     Readers share nothing, so nobody is served rows that their own credentials did not fetch.
     """
 
     def __init__(
-        self, live: LiveFiles, schema: Schema, storage: StorageConfig, *, budget_bytes: int = DEFAULT_BUDGET
+        self,
+        live: LiveFiles,
+        schema: Schema,
+        storage: StorageConfig,
+        *,
+        budget_bytes: int = DEFAULT_BUDGET,
+        included: IncludedColumns | None = None,
     ) -> None:
         self._live = live
         self._schema = schema
         self._storage = storage
         self._budget = budget_bytes
+        self._included = included
         self._is_local = live.location.startswith("file:")
         self._lock = threading.Lock()
         self._files: OrderedDict[_FileKey, tuple[DataFile, threading.Lock]] = OrderedDict()
@@ -86,17 +99,40 @@ class RowReader:
         field_ids: Sequence[int],
         meter: Meter | None = None,
     ) -> list[pa.Table]:
-        """`take` for each (file number, positions): side by side on a remote store, where every request waits."""
+        """Rows of several live files, each as of `take`; columns that the index version stores come from there.
+
+        Data files are read side by side on a remote store, where every request waits. Raises DataFileError.
+        """
+        meter = meter or Meter()
+        if self._included is None or not any(map(self._included.has, field_ids)):
+            return self._take_stored([(*request, tuple(field_ids)) for request in requests], meter)
+        included = self._included.values(requests, field_ids, meter.included)
+        rest = [
+            (number, positions, tuple(field_id for field_id in field_ids if field_id not in own))
+            for (number, positions), own in zip(requests, included, strict=True)
+        ]
+        read = iter(self._take_stored([request for request in rest if request[2]], meter))
+        schema, tables = self.schema_of(field_ids), []
+        for own, (_, _, other_ids) in zip(included, rest, strict=True):
+            table = next(read) if other_ids else None
+            columns = [
+                own[field_id] if field_id in own or table is None else table.column(name)
+                for field_id, name in zip(field_ids, schema.names, strict=True)
+            ]
+            tables.append(pa.Table.from_arrays(columns, schema=schema))
+        return tables
+
+    def _take_stored(self, requests: Sequence[_Request], meter: Meter) -> list[pa.Table]:
+        """`take` for each request: side by side on a remote store."""
         if self._is_local or len(requests) < 2:
-            return [self.take(file, field_ids, positions, meter) for file, positions in requests]
+            return [self.take(file, field_ids, positions, meter) for file, positions, field_ids in requests]
         meters = [Meter() for _ in requests]
         reads = [
             self._pool.submit(self.take, file, field_ids, positions, own)
-            for (file, positions), own in zip(requests, meters, strict=True)
+            for (file, positions, field_ids), own in zip(requests, meters, strict=True)
         ]
         tables = [read.result() for read in reads]
-        if meter is not None:
-            meter.bytes += sum(own.bytes for own in meters)
+        meter.bytes += sum(own.bytes for own in meters)
         return tables
 
     @cached_property

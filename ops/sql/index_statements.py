@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
-from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
+from icepuffin.ops.index.definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
@@ -95,6 +95,8 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
         name: [getattr(definition, name) for definition in definitions]
         for name in ("name", "column", "element_type", "method", "metric", "vectors")
     }
+    for name in COLUMN_LISTS:
+        columns[name] = [", ".join(getattr(definition, name)) for definition in definitions]
     columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]
     tagged = [tagged_version(table, definition.name) for definition in definitions]
     columns["snapshot_id"] = pa.array([version.base_snapshot_id if version else None for version in tagged], pa.int64())
@@ -108,11 +110,11 @@ def _has(table: Table, index: str) -> bool:
 def _parameters(statement: CreateIndex) -> dict[str, Any]:
     if "method" in statement.options:
         raise SqlError(f"WITH (method = ...): the method stands behind USING, which is {statement.method} here")
-    unknown = [key for key in statement.options if key not in INDEX_PARAMETERS and key != "filters"]
+    unknown = [key for key in statement.options if key not in INDEX_PARAMETERS and key not in COLUMN_LISTS]
     if unknown:
-        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(INDEX_PARAMETERS)}, filters")
+        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join((*INDEX_PARAMETERS, *COLUMN_LISTS))}")
     items = statement.options.items()
-    return {key: value if key == "filters" else INDEX_PARAMETERS[key].parse(value) for key, value in items}
+    return {key: value if key in COLUMN_LISTS else INDEX_PARAMETERS[key].parse(value) for key, value in items}
 
 
 def message_of(text: str) -> Answer:

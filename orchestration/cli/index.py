@@ -92,6 +92,12 @@ def _new_definition(**options: Any) -> "IndexDefinition":
     "--column", required=True, help="The vector column: a list of float or double, or of integers such as bytes."
 )
 @click.option("--filters", default="", metavar="COLUMNS", help="Columns for conditions, with commas between them.")
+@click.option(
+    "--include",
+    default="",
+    metavar="COLUMNS",
+    help="Columns that versions store for answers, with commas between them.",
+)
 @options_as(_new_definition)
 def create_command(context: TableContext, definition: "IndexDefinition", /) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.

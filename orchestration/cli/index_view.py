@@ -24,6 +24,7 @@ def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float]
     for part in (
         _shards(overview),
         _storage(overview),
+        _included(overview),
         _coverage(overview),
         _curve(overview.curve, milliseconds),
         _curve(overview.wide_curve, None),
@@ -85,6 +86,19 @@ def _storage(overview: "Overview") -> "Text":
         return Text(alone)
     packs = sum(pack.versions > 1 for pack in overview.packs)
     return Text(f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} packs that other versions use, too")
+
+
+def _included(overview: "Overview") -> "Text | None":
+    if not overview.included:
+        return None
+    from rich.text import Text
+
+    columns = (
+        f"{own.column} {own.bytes / MIB:,.1f} MiB"
+        + (f" ({own.files_left_out} of {own.files} files left out)" if own.files_left_out else "")
+        for own in overview.included
+    )
+    return Text(f"stores {', '.join(columns)}: rows of answers have these without a read of data files")
 
 
 def _coverage(overview: "Overview") -> "Text":

@@ -169,6 +169,48 @@ def file_lists(body: bytes, rows: int, kind: str) -> list[Any]:
     return [[*own, None] if state == 1 else own for own, state in zip(out, states, strict=True)]
 
 
+def included(data: bytes) -> dict[str, Any]:
+    """Section 10: the entry of each file, by slot."""
+    read = Bytes(data)
+    magic, version, field_id, count, checksum = read("4s4I")
+    need(magic == b"ANNC" and version == 1, "header")
+    need(zlib.crc32(data[:16] + bytes(4) + data[20:]) == checksum, "checksum")
+    out: dict[str, Any] = {"field_id": field_id, "files": {}}
+    for _ in range(count):
+        slot, *numbers = read("IQIIIQQI")
+        kind, _, left_out = read.text(), read.text(), read.text()
+        need(slot not in out["files"], "slot")
+        need(not any(numbers[1:]) if left_out else 0 < numbers[1] <= 4096, "entry")
+        out["files"][slot] = left_out or (kind, *numbers)
+    read.end()
+    return out
+
+
+def included_values(entry: tuple[Any, ...], file: bytes) -> list[Any]:
+    """The values of a file. `file`: the version's own file, or the entry's pack."""
+    kind, rows, block_rows, width, _, offset, length, checksum = entry
+    data = file[offset : offset + length]
+    blocks = -(-rows // block_rows)
+    index = data[length - 12 * blocks :]
+    need(len(data) == length and len(index) == 12 * blocks and zlib.crc32(index) == checksum, "block index")
+    read, parts = Bytes(data[: length - 12 * blocks]), Bytes(index)
+    lengths, raw_lengths, checksums = (parts.array("<u4", blocks).tolist() for _ in range(3))
+    out: list[Any] = []
+    for number, (stored, raw, crc) in enumerate(zip(lengths, raw_lengths, checksums, strict=True)):
+        block = read.take(stored)
+        need(stored <= raw and zlib.crc32(block) == crc, "block")
+        body = Bytes(expand(block, "zstd") if stored < raw else block)
+        need(len(body.data) == raw, "raw length")
+        count = min(block_rows, rows - number * block_rows)
+        bits = np.unpackbits(np.frombuffer(body.take(-(-count // 8)), np.uint8), bitorder="little").tolist()
+        need(not any(bits[count:]), "presence")
+        values = distinct_values(body, count, width, kind)
+        body.end()
+        out += [value if present else None for value, present in zip(values, bits, strict=False)]
+    read.end()
+    return out
+
+
 def distinct_values(read: Bytes, count: int, width: int, kind: str) -> list[Any]:
     ends = [width * place for place in range(count + 1)] if width else read.array("<u4", count + 1).tolist()
     raw = read.take(ends[-1])

@@ -55,6 +55,15 @@ class Version:
             for blob, data in blobs
             if blob["type"] in ("icepuffin-ann-attributes-v1", "icepuffin-ann-tokens-v1")
         ]
+        columns = [reader.included(data) for blob, data in blobs if blob["type"] == "icepuffin-ann-included-v1"]
+        files = [own.read_bytes(), *(pack.read_bytes() for pack in packs)]
+        self.included = {
+            column["field_id"]: {
+                slot: entry if isinstance(entry, str) else reader.included_values(entry, files[entry[4]])
+                for slot, entry in column["files"].items()
+            }
+            for column in columns
+        }
         shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
         named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]
         curves = [blob["properties"].get("ann.recall_curve", "") for blob, _ in shards]

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import PuffinWriter
-from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, routing, shard, theta
+from icepuffin.puffin.blobs import (
+    addresses,
+    attributes,
+    centroid,
+    deletion_vector,
+    included_columns,
+    routing,
+    shard,
+    theta,
+)
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
 from tests.puffin import samples
@@ -49,6 +58,17 @@ def test_lists_are_read_through_the_text() -> None:
     read = reader.attributes(attributes.encode(samples.lists()))
     some = [["a", "b"], None, ["b", None], [], ["a"]]
     assert read == {"field_id": 5, "files": {0: some, 2: "too many", 3: [[7]] * 4}}
+
+
+def test_included_columns_are_read_through_the_text() -> None:
+    texts = ["a", None, "ß" * 90, ""]
+    entry, values = samples.included_values(texts, 2)
+    read = reader.included(
+        included_columns.encode(included_columns.IncludedBlob(5, (entry.moved(2, 7), samples.included().entries[1])))
+    )
+    assert (read["field_id"], read["files"].keys(), read["files"][2]) == (5, {0, 2}, "too long")
+    assert read["files"][0] == ("string", 4, 2, 0, 2, 7, len(values), entry.checksum)
+    assert reader.included_values(read["files"][0], bytes(7) + values + bytes(9)) == texts
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])

@@ -274,6 +274,24 @@ def test_a_stranger_reads_the_attributes(table: Table) -> None:
             assert values == pq.read_table(version.path(slot), columns=[name])[name].to_pylist()
 
 
+@pytest.mark.parametrize("pack_bytes", [1, packs.PACK_BYTES])
+def test_a_stranger_reads_the_included_columns(table: Table, pack_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", pack_bytes)
+    definition = replace(DEFINITION, include=("section", "id"))
+    index_head(table, definition)
+    change(table)
+    index_head(table, definition)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    assert version.included.keys() == {3, 1}
+    for field_id, name in ((3, "section"), (1, "id")):
+        assert version.included[field_id].keys() == {
+            slot for slot, file in enumerate(version.routing["files"]) if file[0]
+        }
+        for slot, values in version.included[field_id].items():
+            assert values == pq.read_table(version.path(slot), columns=[name])[name].to_pylist()
+
+
 @pytest.mark.usefixtures("packed")
 def test_a_stranger_reads_the_advice(table: Table) -> None:
     index_head(table)
@@ -293,14 +311,14 @@ def test_a_stranger_reads_the_advice(table: Table) -> None:
 
 @pytest.mark.usefixtures("packed")
 def test_the_text_lists_all_keys_and_properties(table: Table) -> None:
-    definition = replace(DEFINITION, filters=("section",))
+    definition = replace(DEFINITION, filters=("section",), include=("id",))
     index_head(table, definition)
     materialize_theta_sketches(table, table.metadata.current_snapshot_id or 0, runner=LocalRunner(), storage=STORAGE)
     change(table)
     table.overwrite(table.refresh().scan().to_arrow())
     index_head(table, definition)
     text = (REPOSITORY / "docs/formats.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"`([\w.<>-]+)`", text.partition("## 10 ")[2] + text.partition("## 7 ")[2]))
+    listed = set(re.findall(r"`([\w.<>-]+)`", text.partition("## 11 ")[2] + text.partition("## 7 ")[2]))
     derived = [item for item in table.refresh().metadata.snapshots if is_derived(item)]
     keys = {key for item in derived if item.summary for key in item.summary.additional_properties}
     for item in table.metadata.statistics:

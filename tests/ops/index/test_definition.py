@@ -7,7 +7,7 @@ import pytest
 from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexParameter, from_properties
 
-OWN = ("name", "column", "field_id", "filters", "filter_ids")
+OWN = ("name", "column", "field_id", "filters", "filter_ids", "include", "include_ids")
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
 
 

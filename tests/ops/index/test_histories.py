@@ -70,8 +70,9 @@ K = 10
 DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=12, search_list=48, shards=2, target_recall=0.5
 )
-FIELD_IDS = {"section": 3, "id": 1, "tags": 5}
+FIELD_IDS = {"section": 3, "id": 1, "tags": 5, "name": 2}
 FILTERS = st.sampled_from([(), ("section",), ("section", "id"), ("tags",), ("tags", "section", "id")])
+INCLUDED = st.sampled_from([(), ("name",), ("section", "id"), ("name", "section", "id")])
 TAGS = 6
 _log = logging.getLogger(__name__)
 COUNTS: Counter[str] = Counter()
@@ -115,6 +116,7 @@ class TableHistory(RuleBasedStateMachine):
         share=st.sampled_from([0.25, 1.0]),
         recorded=st.booleans(),
         filters=FILTERS,
+        include=INCLUDED,
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
@@ -127,6 +129,7 @@ class TableHistory(RuleBasedStateMachine):
         share: float,
         recorded: bool,
         filters: tuple[str, ...],
+        include: tuple[str, ...],
         pack_bytes: int,
         method: str,
         layout: str,
@@ -147,6 +150,8 @@ class TableHistory(RuleBasedStateMachine):
             delta_share=share,
             filters=filters,
             filter_ids=tuple(FIELD_IDS[name] for name in filters),
+            include=include,
+            include_ids=tuple(FIELD_IDS[name] for name in include),
         )
         folder = self.folder
         folder.mkdir()
@@ -189,10 +194,12 @@ class TableHistory(RuleBasedStateMachine):
             update.rename_column(old, "part" if old == "section" else "section")
         COUNTS["rename section"] += 1
 
-    @rule(filters=FILTERS)
-    def keep_other_attributes(self, filters: tuple[str, ...]) -> None:
-        ids = tuple(FIELD_IDS[name] for name in filters)
-        self.definition = replace(self.definition, filters=filters, filter_ids=ids)
+    @rule(filters=FILTERS, include=INCLUDED)
+    def keep_other_columns(self, filters: tuple[str, ...], include: tuple[str, ...]) -> None:
+        filter_ids, include_ids = (tuple(FIELD_IDS[name] for name in names) for names in (filters, include))
+        self.definition = replace(
+            self.definition, filters=filters, filter_ids=filter_ids, include=include, include_ids=include_ids
+        )
 
     @rule()
     def compact(self) -> None:
@@ -422,6 +429,7 @@ class TableHistory(RuleBasedStateMachine):
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
             self._require_attributes(snapshot_id)
+            self._require_included(snapshot_id)
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
 
@@ -444,6 +452,18 @@ class TableHistory(RuleBasedStateMachine):
             name = schema.find_field(field_id).name
             result = reader.search(queries(1, DIMS), 1, columns=[], where=f"{name} is not null")
             assert result.profile.condition == f"by the index's values of {name}"
+
+    def _require_included(self, snapshot_id: int) -> None:
+        """Rows with the columns that the definition includes read no data file."""
+        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
+        snapshot = self.table.snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        schema = self.table.schemas()[snapshot.schema_id or 0]
+        names = [schema.find_field(field_id).name for field_id in self.definition.include_ids or ()]
+        profile = reader.search(queries(1, DIMS), K, columns=names).profile
+        assert profile.bytes_read["rows"] == 0
+        assert all(profile.included_rows[name] <= K for name in names)
+        COUNTS["rows of the index"] += sum(profile.included_rows.values())
 
     def _check(self, snapshot_id: int) -> SearchResult:
         """The answers of a snapshot, all its rows and one section."""
@@ -475,9 +495,12 @@ class TableHistory(RuleBasedStateMachine):
         )
         COUNTS[f"condition {tagged.profile.condition.split(';')[0]}"] += 1
         COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
-        found = reader.search(queries(4, DIMS), K, columns=["id"])
-        self._compare(found, rows)
-        return found
+        columns = ["name", "tags", name, "id"]
+        answer = reader.search(queries(4, DIMS), K, columns=columns)
+        self._compare(answer, rows)
+        own = {row["id"]: row for row in rows.select(columns).to_pylist()}
+        assert answer.rows.select(columns).to_pylist() == [own[row["id"]] for row in answer]
+        return answer
 
     def _check_condition_per_query(
         self, reader: IndexReader, conditions: tuple[str | None, ...], matching: pa.Table
@@ -540,6 +563,7 @@ def test_random_histories_give_no_wrong_answer(
         assert COUNTS["versions with deltas"] > HISTORIES / 8
         assert COUNTS["bounded by the metadata"] > HISTORIES
         assert COUNTS["rows distributed from deltas"]
+        assert COUNTS["rows of the index"] > HISTORIES
         assert COUNTS["driver lost"]
         assert COUNTS["drop, gc"]
         assert COUNTS["sweep"]

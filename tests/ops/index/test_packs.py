@@ -35,15 +35,13 @@ from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.model import How, ObjectRange, ShardId, StoredAddresses, StoredShard
+from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
@@ -379,34 +377,16 @@ def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
     assert_right(table)
 
 
-def kept_shard(shard_id: int, pack: BoundPack, length: int) -> ShardResult:
-    part = ObjectRange(pack.path, 64, length)
-    empty = np.empty(0, np.int64)
-    recall = ShardRecall(1.0, 1)
-    return ShardResult(
-        ShardId(shard_id), How.COPIED, StoredShard(part), bytes(32), 1, 0, 1.0, recall, "", empty, 0, 0, None
-    )
-
-
 def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     used_bytes = [500, 499, 0, 700, 600]
     bound = tuple(BoundPack(number, f"file:/pack-{number}", 1000, is_kept=number != 3) for number in range(5))
     version = replace(head_version(table), packs=bound)
-    kept = [kept_shard(number, bound[number], used_bytes[number]) for number in (0, 1, 3, 4)]
+    kept = [ObjectRange(bound[number].path, 64, used_bytes[number]) for number in (0, 1, 3, 4)]
     shared = packs_to_share(version, kept)
     assert [pack.holder_id for pack in shared] == [0, 4]
-    assert [pack_number(shard, shared) for shard in kept] == [1, 0, 0, 2]
+    assert [pack_number(place, shared) for place in kept] == [1, 0, 0, 2]
     monkeypatch.setattr(packs, "MAX_PACKS", 2)
     assert [pack.holder_id for pack in packs_to_share(version, kept)] == [4]
-
-
-def test_a_shard_lies_where_its_blob_lies_and_not_where_its_addresses_do(table: Table) -> None:
-    pack = head_version(table).packs[0]
-    shard = kept_shard(0, pack, pack.size)
-    moved = StoredAddresses(replace(shard.stored.blob, path=f"{pack.path}-2"), bytes(32))
-    assert pack_number(replace(shard, stored=replace(shard.stored, addresses=moved)), [pack]) == 1
-    elsewhere = StoredShard(moved.blob, StoredAddresses(shard.stored.blob, bytes(32)))
-    assert pack_number(replace(shard, stored=elsewhere), [pack]) == 0
 
 
 def test_no_version_has_more_packs_than_the_limit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

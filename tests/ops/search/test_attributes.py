@@ -46,7 +46,7 @@ from icepuffin.ops.index import (
     load_definition,
     materialize_index,
 )
-from icepuffin.ops.index.definition import resolve_filters
+from icepuffin.ops.index.definition import resolve_columns
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
@@ -549,9 +549,9 @@ def test_a_column_of_no_type_yet_is_not_kept(table: Table) -> None:
     schema = Schema(*table.schema().fields, NestedField(6, "later", UnknownType()))
     definition = replace(SECTIONS, filters=("section", "later"), filter_ids=(3, 6))
     with pytest.raises(DefinitionError, match="filters names 'later', which is unknown; only columns of plain values"):
-        resolve_filters(replace(definition, filter_ids=None), schema, "t")
+        resolve_columns(replace(definition, filter_ids=None), "filters", schema, "t")
     plan = plan_version(table, definition, SnapshotId(table.metadata.current_snapshot_id or 0), storage=STORAGE)
-    plan = replace(plan, filter_schema=schema)
+    plan = replace(plan, column_schema=schema)
     assert plan.filter_ids == (3,)
     slots = [
         CoveredFile(relative_to(file.path, plan.live.location), file.record_count, 0, bytes(32), present=True)

@@ -33,7 +33,10 @@ def table(table_factory: Callable[..., Table]) -> Table:
 @pytest.fixture
 def session(sql_catalog: Catalog, table: Table) -> SqlSession:
     created = SqlSession.on(sql_catalog, storage=STORAGE)
-    created.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 16, shards = 2)")
+    created.sql(
+        "CREATE INDEX e ON db.t USING diskann (embedding) "
+        "WITH (metric = 'l2', max_degree = 16, shards = 2, include = 'section,id')"
+    )
     created.sql("REFRESH INDEX e ON db.t")
     return created
 
@@ -52,6 +55,7 @@ def test_the_nearest_rows_come_from_the_index(session: SqlSession, table: Table)
     assert result.search is not None
     assert result.search.coverage is Coverage.EXACT_VERSION
     assert result.how.startswith("index e; exact-version")
+    assert result.search.profile.included_rows == {"id": 5, "section": 5}
 
 
 def test_a_condition_and_time_travel(session: SqlSession, table: Table) -> None:
@@ -105,7 +109,8 @@ def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
     (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
     assert isinstance(shown.pop("snapshot_id"), int)
     of_column = {"name": "e", "column": "embedding", "element_type": "column"}
-    assert shown == {**of_column, "method": "diskann", "metric": "l2", "vectors": "f32", "versions": 1}
+    of_lists = {"filters": "", "include": "section, id"}
+    assert shown == {**of_column, "method": "diskann", "metric": "l2", "vectors": "f32", **of_lists, "versions": 1}
     assert session.sql("DROP INDEX e ON db.t").rows["tag"].to_pylist() == ["ann_e"]
     assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
 
