@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import FileSlot, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 
 
@@ -41,19 +41,25 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
 
     Raises StorageError, PuffinError.
     """
-    rows = [np.empty(0, np.int64)]
-    for slot, vector in task.deleted:
-        rows.append(addresses_of(slot, deletion_vector.decode(vector)))
-    deleted = np.concatenate(rows)
+    emptied = frozenset(task.emptied_slots.tolist())
+    deleted = {slot: deletion_vector.decode(vector) for slot, vector in task.deleted}
     results = []
     for shard, before in task.shards:
         slots, positions = open_shard(shard, task.storage).read_locations()
-        dead = np.isin(slots, task.emptied_slots)
-        dead |= np.isin(addresses_of(slots, positions), deleted)
-        dead_before = deletion_vector.decode(before)
-        dead[dead_before] = False
-        in_slot, counts = np.unique(slots[dead], return_counts=True)
-        removed = tuple((FileSlot(slot), count) for slot, count in zip(in_slot.tolist(), counts.tolist(), strict=True))
-        dead[dead_before] = True
-        results.append(DeadNodesResult(deletion_vector.encode(np.flatnonzero(dead)), removed, np.unique(slots)))
+        was_live = live_nodes(len(slots), deletion_vector.decode(before))
+        is_dead = ~was_live
+        distinct, removed = [], []
+        for slot, nodes in by_file(slots):  # file by file: rows of one are looked up in a table of its positions
+            distinct.append(slot)
+            if slot in emptied:
+                gone = nodes
+            elif slot in deleted:
+                gone = nodes[np.isin(positions[nodes], deleted[FileSlot(slot)])]
+            else:
+                continue
+            is_dead[gone] = True
+            if count := int(was_live[gone].sum()):
+                removed.append((FileSlot(slot), count))
+        dead = deletion_vector.encode(np.flatnonzero(is_dead))
+        results.append(DeadNodesResult(dead, tuple(removed), np.array(distinct, np.uint32)))
     return tuple(results)

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.row_sums import add_rows
-from icepuffin.ops.addresses import addresses_of
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.file_balls import Ball, rows_outside
@@ -130,10 +130,14 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     reader = open_shard(shard, task.storage)
     slots, positions = reader.read_locations()
     tally, alive = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
-    addresses = addresses_of(slots, positions)
-    nodes = alive[np.isin(addresses[alive], task.addresses)]
+    looked_in = np.zeros(task.slots, np.bool_)  # a few files: most nodes are not compared
+    looked_in[rows_at(task.addresses)[0]] = True
+    nodes = alive[looked_in[slots[alive]]]
+    addresses = addresses_of(slots[nodes], positions[nodes])
+    is_looked_for = np.isin(addresses, task.addresses)
+    nodes, addresses = nodes[is_looked_for], addresses[is_looked_for]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
-    return NodesResult(tally, addresses[nodes], hashes, np.full(len(nodes), place, np.int64))
+    return NodesResult(tally, addresses, hashes, np.full(len(nodes), place, np.int64))
 
 
 def tally_of(
