@@ -21,7 +21,7 @@ from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.ops.search.test_live_recall import settled
 
 FILTERS = ("tags", "numbers", "section", "shelf")
@@ -182,6 +182,23 @@ def test_the_profile_names_the_columns_of_this_search(table: Table) -> None:
     ):
         result = reader.search(queries(2), 3, where=conditions, columns=[])
         assert result.profile.condition == f"by the index's values of {columns}"
+
+
+def test_directions_rounded_to_f32_do_not_decide_what_rows_are_nearest(sql_catalog: Catalog) -> None:
+    """Under cosine: rows so alike that f32 cannot tell their directions apart."""
+    rng = np.random.default_rng(0)
+    rows, definition = rows_of(0, 600), replace(DEFINITION, metric="cosine", shards=1, target_recall=0.01)
+    center = rng.standard_normal(DIMS)
+    cluster = center * rng.uniform(0.5, 2.0, (600, 1)) + 1e-8 * rng.standard_normal((600, DIMS))
+    near = pa.array(cluster.astype(np.float32).tolist(), SCHEMA.field("embedding").type)
+    rows = rows.set_column(SCHEMA.names.index("embedding"), "embedding", near)
+    table = sql_catalog.create_table("db.alike", SCHEMA)
+    table.append(rows)
+    index(table, definition)
+    conditions = [f"section = 'section {number % 5}'" for number in range(60)]
+    vectors = center + 0.2 * rng.standard_normal((60, DIMS))
+    result, _ = same_as_one_by_one(opened(table, definition), vectors, conditions, k=1)
+    assert result.profile.strategy == "exact over matches"
 
 
 def test_the_profile_shows_the_first_few_ways_of_conditions(table: Table) -> None:
