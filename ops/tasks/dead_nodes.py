@@ -52,13 +52,13 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
         for slot, nodes in by_file(slots):  # file by file: rows of one are looked up in a table of its positions
             distinct.append(slot)
             if slot in emptied:
-                gone = nodes
+                rowless = nodes
             elif slot in deleted:
-                gone = nodes[np.isin(positions[nodes], deleted[FileSlot(slot)])]
+                rowless = nodes[np.isin(positions[nodes], deleted[FileSlot(slot)])]
             else:
                 continue
-            is_dead[gone] = True
-            if count := int(was_live[gone].sum()):
+            is_dead[rowless] = True
+            if count := int(was_live[rowless].sum()):
                 removed.append((FileSlot(slot), count))
         dead = deletion_vector.encode(np.flatnonzero(is_dead))
         results.append(DeadNodesResult(dead, tuple(removed), np.array(distinct, np.uint32)))

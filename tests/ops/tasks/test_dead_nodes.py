@@ -36,13 +36,13 @@ def test_dead_nodes_are_those_of_removed_files_and_deleted_rows(tmp_path: Path, 
     task = DeadNodesTask(((key.stored, deletion_vector.encode(before)),), emptied, vectors, STORAGE)
     (result,) = mark_dead_nodes(task)
 
-    gone = [
+    rowless = [
         slot in emptied or (slot in deleted and position in deleted[FileSlot(slot)])
         for slot, position in zip(slots.tolist(), positions.tolist(), strict=True)
     ]
-    dead = [node for node in range(ROWS) if gone[node] or node in before]
+    dead = [node for node in range(ROWS) if rowless[node] or node in before]
     assert deletion_vector.decode(result.nodes).tolist() == dead
-    removed = [int(slots[node]) for node in range(ROWS) if gone[node] and node not in before]
+    removed = [int(slots[node]) for node in range(ROWS) if rowless[node] and node not in before]
     assert dict(result.removed_rows) == {slot: removed.count(slot) for slot in removed}
     assert result.slots.tolist() == sorted(set(slots.tolist()))
 
