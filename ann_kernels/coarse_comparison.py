@@ -2,20 +2,22 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, U32
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coarse_codes import CENTER, STEPS, CoarseTable, arranged
-from icepuffin.ann_kernels.coded_distances import SLACK, CodedQuery, bound_reached, bounds_within
+from icepuffin.ann_kernels.coded_distances import CodedQuery, bound_reached, bounds_within
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.scalar_quantization import ZERO
-from icepuffin.ann_kernels.simd.byte_products import BLOCK, four_bit_dot
+from icepuffin.ann_kernels.simd.byte_products import four_bit_dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch
-from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_node, sort_key
+from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 LINES_AHEAD = 64
 """Cache lines between the row that is multiplied and the one that is requested from memory"""
 ROWS_AT_ONCE = 1_024
+_LANES = 64
+"""Rows that are judged at once before they are one by one"""
 
 
 @kernel
@@ -36,26 +38,22 @@ def keep_nearest(
     among the nearest whose lower bound is above all of these distances.
     """
     own, arrangement = coarse_query(query), arranged(code, exact.size)
-    least, keys = np.empty(rows.size, np.float32), new_candidates(k)
-    most = np.empty(ROWS_AT_ONCE, np.float32)
+    least, keys, limit = np.empty(rows.size, np.float32), new_candidates(k), np.float32(np.inf)
+    guesses = np.empty(ROWS_AT_ONCE, np.float32)
     products, squares = np.empty(ROWS_AT_ONCE, np.int32), np.empty(ROWS_AT_ONCE, np.int32)
     errors = np.empty(ROWS_AT_ONCE, np.float32)
     for first in range(0, rows.size, ROWS_AT_ONCE):
         size = min(ROWS_AT_ONCE, rows.size - first)
         _read(coarse.halves, coarse.squares, coarse.errors, arrangement, rows, first, products[:size], squares, errors)
-        _bounds_of(own, products[:size], squares, errors, least[first : first + size], most)
-        for place in range(size):
-            key = sort_key(most[place], np.int32(first + place))
-            if key < keys[k - 1]:
-                insert_key(keys, k - 1, key)
+        _bound(own, products[:size], squares, errors, least[first : first + size], guesses)
+        limit = _choose(guesses[:size], first, keys, k, limit)
+    if keys[k - 1] == NO_KEY:  # of too many rows nothing is known
+        kept[:] = rows
+        return rows.size
     farthest = -np.inf
     for key in keys[:k]:
         farthest = max(farthest, exact_distance(vectors, rows[key_node(key)], exact, metric, False))
-    limit, count = bound_reached(farthest, metric), 0
-    for place in range(rows.size):  # branch-free: written first and counted after
-        kept[np.uint32(count)] = rows[place]
-        count += int(not least[place] > limit)  # what is no number rules out nothing
-    return count
+    return _keep(rows, least, bound_reached(farthest, metric), kept)
 
 
 @inline_kernel
@@ -83,23 +81,80 @@ def _read(
 
     Nothing else is done here, so that reading the rows, which is most of the time, waits for nothing else.
     """
-    width = query.size // 2
-    lines, terms = width // LINE, width // 4
+    lines = query.size // (2 * LINE)
+    if lines == 1:  # LLVM makes faster code where it knows the number
+        _read_lines(halves, squares, errors, query, rows, first, 1, products, norms, reaches)
+    else:
+        _read_lines(halves, squares, errors, query, rows, first, lines, products, norms, reaches)
+
+
+@inline_kernel
+def _read_lines(
+    halves: U8,
+    squares: I32,
+    errors: F32,
+    query: I8,
+    rows: U32,
+    first: int,
+    lines: int,
+    products: I32,
+    norms: I32,
+    reaches: F32,
+) -> None:
     ahead = max(1, LINES_AHEAD // lines)
     for place in range(products.size):
         if first + place + ahead < rows.size:
-            following = np.intp(rows[first + place + ahead])
+            following = np.intp(rows[first + place + ahead]) * lines
             for line in range(lines):
-                prefetch(halves, following * width + line * LINE)
-        row = np.intp(rows[first + place])
-        products[place] = four_bit_dot(halves, row * width, query, np.intp(0), np.intp(width // BLOCK))
-        norms[place] = squares[row * terms + (terms - 2)]
-        reaches[place] = errors[row * terms + (terms - 1)]
+                prefetch(halves, (following + line) * LINE)
+        row = np.intp(rows[first + place]) * lines
+        products[place] = four_bit_dot(halves, row * LINE, query, np.intp(0), np.intp(lines))
+        last = (row + lines) * (LINE // 4)
+        norms[place], reaches[place] = squares[last - 2], errors[last - 1]
 
 
 @kernel
-def _bounds_of(query: CodedQuery, products: I32, squares: I32, errors: F32, least: F32, most: F32) -> None:
-    """Lower and upper bounds of the distances of rows, f32[n]; rounding to f32 makes no upper bound too small."""
+def _bound(query: CodedQuery, products: I32, squares: I32, errors: F32, least: F32, guesses: F32) -> None:
+    """Lower bounds of the distances of rows, and guesses of these f32[n]; inf where nothing is known."""
+    weight = query.length if query.inner else 1.0
     for place in range(products.size):
-        low, high = bounds_within(query, products[place], squares[place], np.float64(errors[place]))
-        least[place], most[place] = low, high + SLACK * abs(high)
+        error = np.float64(errors[place])
+        low, _ = bounds_within(query, products[place], squares[place], error)
+        least[place] = low
+        guesses[place] = low + weight * error if error < np.inf else np.inf
+
+
+@kernel
+def _choose(guesses: F32, first: int, keys: I64, k: int, limit: np.float32) -> np.float32:
+    """Put the rows of smallest guesses, whose numbers begin with `first`, among the k keys. `limit`: the largest guess
+    of these, inf while there are fewer. Returns that of now.
+    """
+    for start in range(0, guesses.size, _LANES):
+        part, count = guesses[start : start + _LANES], 0
+        for guess in part:  # LLVM makes vectors of this, and few parts have one
+            count += int(guess < limit)
+        if count == 0:
+            continue
+        for place in range(part.size):
+            if part[place] < limit:
+                insert_key(keys, k - 1, sort_key(part[place], np.int32(first + start + place)))
+                if keys[k - 1] != NO_KEY:
+                    limit = key_distance(keys[k - 1])
+    return limit
+
+
+@kernel
+def _keep(rows: U32, least: F32, limit: np.float32, kept: U32) -> int:
+    """Keep the rows u32[n] whose lower bounds f32[n] are not above a limit, into u32[n]. Returns their number."""
+    kept_rows = 0
+    for start in range(0, rows.size, _LANES):
+        part, count = least[start : start + _LANES], 0
+        for bound in part:
+            count += int(not bound > limit)  # what is no number rules out nothing
+        if count == 0:
+            continue
+        for place in range(part.size):
+            if not part[place] > limit:
+                kept[kept_rows] = rows[start + place]
+                kept_rows += 1
+    return kept_rows

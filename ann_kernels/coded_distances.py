@@ -114,6 +114,8 @@ def distance_bounds(query: CodedQuery, product: Any, squares: Any, steps: Any) -
 @inline_kernel
 def bounds_within(query: CodedQuery, product: Any, squares: Any, error: Any) -> tuple[float, float]:
     """`distance_bounds` of a row that is no farther than `error` from what its code stands for; inf: nobody knows."""
+    bounded = error < np.inf
+    error = error if bounded else 0.0  # a product with inf may be no number
     product = query.factor * (np.float64(product) - query.unsigned)
     norm = query.squared_scale * np.float64(squares)
     if query.inner:
@@ -126,7 +128,7 @@ def bounds_within(query: CodedQuery, product: Any, squares: Any, error: Any) -> 
         low = np.sqrt(max(squared - rounding, 0.0)) * (1 - ROUNDING)
         high = np.sqrt(max(squared + rounding, 0.0)) * (1 + ROUNDING)
         reach = query.error + error
-    if not error < np.inf:  # nor then is a product with it a number
+    if not bounded:
         reach = np.inf
     return low - reach, high + reach
 
