@@ -4,6 +4,8 @@ Decompression trusts nothing: the declared size is checked against a limit befor
 against the declared size. Source: Puffin spec, "Compression codecs".
 """
 
+import threading
+
 import lz4.frame
 import zstandard
 
@@ -12,6 +14,7 @@ from icepuffin.puffin.errors import BadCompressionError, PuffinError
 CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1
 _ZSTD_LEVEL = 3
+_of_thread = threading.local()
 _ALWAYS_EXPANDED = 8 << 20
 EXPANDED_PER_BYTE = 8
 # the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 per byte
@@ -66,10 +69,18 @@ def _decompress_zstd(data: bytes, where: str, max_bytes: int) -> bytes:
     _check_declared(size, len(data) * _MAX_RATIO["zstd"], max_bytes, where)
     try:
         # zstandard ignores max_output_size for a frame that declares its size, so the check above is the guard
-        out = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        out = _decompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadCompressionError(f"{where}: broken zstd frame ({error})") from error
     return _checked(out, size, where)
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """The decompressor of this thread: to make one takes longer than to decompress a few kilobytes."""
+    if not hasattr(_of_thread, "decompressor"):
+        _of_thread.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _of_thread.decompressor
+    return decompressor
 
 
 def _decompress_lz4(data: bytes, where: str, max_bytes: int) -> bytes:
