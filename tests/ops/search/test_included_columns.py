@@ -1,6 +1,6 @@
 """Columns that versions store: rows of answers have the values of the data files, and no data file is read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.search import included_columns as by_index
 from icepuffin.ops.search.overview import IncludedState, overview
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks import included_columns as reading
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.cli.index_view import draw
@@ -259,6 +259,42 @@ def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
     index(table, definition)
     assert search(table, definition, "year", "id", k=400).profile.bytes_read["rows"] == 0
     assert faults(table) == ()
+
+
+def test_values_that_would_be_read_otherwise_today_are_not_used(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "reading_of", lambda *_, **__: "another writer's")
+    index(table, NAMES)
+    monkeypatch.undo()
+    result = search(table, NAMES, "id", "name")
+    assert (result.profile.included_rows, result.warnings) == ({}, ())
+    assert result.profile.bytes_read["rows"] > 0
+    assert faults(table) == ()
+    table.append(make_rows(2_000, 2_010))
+    index(table, NAMES)
+    assert search(table, NAMES, "id", "name", k=400).profile.bytes_read["rows"] == 0, "they were read again"
+
+
+def test_an_answer_takes_two_rounds_of_requests(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of block indexes, and of blocks: whatever the number of files, columns and rows."""
+    index(table, NAMES)
+    reader = open_index(table, NAMES, storage=STORAGE)
+    rounds: list[int] = []
+
+    def opened(path: str, _: object) -> LocalStorage:
+        class Counting(LocalStorage):
+            def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+                rounds.append(len(ranges))
+                return super().read_ranges(path, ranges)
+
+        return Counting()
+
+    monkeypatch.setattr(by_index, "open_storage", opened)
+    files = len(list(table.scan().plan_files()))
+    reader.search(queries(3), 50, columns=["id", "name"])
+    assert len(rounds) == 2
+    assert rounds[0] == 2 * files == 4
+    reader.search(queries(3), 50, columns=["id", "name"])
+    assert len(rounds) == 2, "all is in memory"
 
 
 def test_an_older_snapshot_is_answered_by_a_newer_version(table: Table) -> None:
