@@ -1,10 +1,10 @@
-"""Distances that kernels compute one node at a time: over float vectors, SQ8 codes or PQ codes.
+"""Distances that kernels compute one node at a time: over float vectors or codes.
 
 A space holds the vectors of N nodes. Queries stand beside a space. A distance computer measures from one query, or
 from one node of a space, to any node. Kernels are written once; numba compiles them for each type of computer.
 
-Distances are f32, and smaller is nearer. DotComputer and PqComputer give their own sums, the others squared Euclidean
-distances in the units of the space.
+Distances are f32, and smaller is nearer. DotComputer, PqComputer and RotatedComputer give their own sums, the others
+squared Euclidean distances in the units of the space.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -125,6 +125,20 @@ class SignedQueries(NamedTuple):
     """f32[Q, 3]"""
 
 
+class RotatedQueries(NamedTuple):
+    """Queries over the highest four bits of `rotated_quantization`; see `RotatedComputer`."""
+
+    codes: U8
+    """u8[N * P]"""
+    terms: F32
+    """f32[N, 4]"""
+    queries: I8
+    """Signed codes int8[Q, 2 P]"""
+    norm_weight: np.float32
+    weights: F32
+    """f32[Q, 2]"""
+
+
 class PqQueries(NamedTuple):
     """Queries over PQ codes; see `PqComputer`."""
 
@@ -200,6 +214,20 @@ class SignedComputer(NamedTuple):
     """
 
 
+class RotatedComputer(NamedTuple):
+    """norm_weight * norm - factor * (dot_weight * dot - shift), of codes with a norm and a factor per node."""
+
+    codes: U8
+    """u8[N * P]"""
+    terms: F32
+    """f32[N, 4]: norm, factor, and two that do not count here"""
+    query: I8
+    """int8[2 P]"""
+    norm_weight: np.float32
+    dot_weight: np.float32
+    shift: np.float32
+
+
 class PqComputer(NamedTuple):
     """Sum of one query's table entries at a node's codes."""
 
@@ -210,8 +238,10 @@ class PqComputer(NamedTuple):
 
 
 Space: TypeAlias = FloatSpace | CodeSpace
-Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | SignedQueries | PqQueries
-DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | FourBitComputer | SignedComputer | PqComputer
+Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | SignedQueries | RotatedQueries | PqQueries
+DistanceComputer: TypeAlias = (
+    L2Computer | DotComputer | CodeComputer | FourBitComputer | SignedComputer | RotatedComputer | PqComputer
+)
 
 
 def distance(computer: DistanceComputer, node: Any) -> Any:
@@ -288,6 +318,13 @@ def _four_bit_distance(computer: FourBitComputer | SignedComputer, node: Any) ->
     return np.float32(computer.norms[node] - computer.dot_weight * np.float32(product))
 
 
+def _rotated_distance(computer: RotatedComputer, node: Any) -> Any:
+    size = computer.query.size >> 1
+    product = four_bit_dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
+    weighted = computer.dot_weight * np.float32(product) - computer.shift
+    return np.float32(computer.norm_weight * computer.terms[node, 0] - computer.terms[node, 1] * weighted)
+
+
 def _pq_distance(computer: PqComputer, node: Any) -> Any:
     total = np.float32(0)
     for part in range(computer.table.shape[0]):
@@ -311,6 +348,13 @@ def _four_bit_prefetch(computer: FourBitComputer | SignedComputer, node: Any) ->
     for i in range(0, size, LINE):
         prefetch(computer.codes, np.intp(node) * size + i)
     prefetch(computer.norms, np.intp(node))
+
+
+def _rotated_prefetch(computer: RotatedComputer, node: Any) -> None:
+    size = computer.query.size >> 1
+    for i in range(0, size, LINE):
+        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch_row(computer.terms, node)
 
 
 def _pq_prefetch(computer: PqComputer, node: Any) -> None:
@@ -381,6 +425,11 @@ def _signed_query_computer(queries: SignedQueries, row: Any) -> SignedComputer:
     )
 
 
+def _rotated_query_computer(queries: RotatedQueries, row: Any) -> RotatedComputer:
+    weight, shift = queries.weights[row, 0], queries.weights[row, 1]
+    return RotatedComputer(queries.codes, queries.terms, queries.queries[row], queries.norm_weight, weight, shift)
+
+
 def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:
     return PqComputer(queries.codes, queries.tables[row])
 
@@ -404,6 +453,7 @@ _DISTANCES: dict[type, Any] = {
     CodeComputer: _code_distance,
     FourBitComputer: _four_bit_distance,
     SignedComputer: _four_bit_distance,
+    RotatedComputer: _rotated_distance,
     PqComputer: _pq_distance,
 }
 _PREFETCHES: dict[type, Any] = {
@@ -412,6 +462,7 @@ _PREFETCHES: dict[type, Any] = {
     CodeComputer: _code_prefetch,
     FourBitComputer: _four_bit_prefetch,
     SignedComputer: _four_bit_prefetch,
+    RotatedComputer: _rotated_prefetch,
     PqComputer: _pq_prefetch,
 }
 _KEEP_NEAR: dict[type, Any] = {
@@ -420,6 +471,7 @@ _KEEP_NEAR: dict[type, Any] = {
     CodeComputer: _keep_all,
     FourBitComputer: _keep_all,
     SignedComputer: _keep_near_by_signs,
+    RotatedComputer: _keep_all,
     PqComputer: _keep_all,
 }
 _QUERY_COMPUTERS: dict[type, Any] = {
@@ -428,6 +480,7 @@ _QUERY_COMPUTERS: dict[type, Any] = {
     CodeQueries: _code_query_computer,
     FourBitQueries: _four_bit_query_computer,
     SignedQueries: _signed_query_computer,
+    RotatedQueries: _rotated_query_computer,
     PqQueries: _pq_query_computer,
 }
 _NODE_COMPUTERS: dict[type, Any] = {FloatSpace: _float_node_computer, CodeSpace: _code_node_computer}

@@ -2,7 +2,7 @@
 
 Where there are vectors, the beam walks by their codes, an eighth or a quarter of the bytes, and the nearest nodes that
 it met are ranked by exact distances. It walks by the vectors themselves where codes do not preserve the nearest
-neighbours, and where there are few vectors.
+neighbours, and where there are few vectors. Without vectors, rotated codes or PQ codes tell the distances.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +36,7 @@ from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.neighbor_lists import NeighborLists, adjacency_of, most_neighbors
 from icepuffin.ann_kernels.product_quantization import PqCodebook
+from icepuffin.ann_kernels.rotated_quantization import ERROR, RotatedCodes, interval
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
@@ -45,6 +46,8 @@ from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 _COMPARED_PER_NODE = 20
 """Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
 where they lie together and mostly far from the query (measured with 128 and 384 dimensions)"""
+_ESTIMATED_PER_NODE = 6
+"""Live nodes whose distances are estimated by rotated codes in that time"""
 _CODES_PER_NODE = 120
 """Live vectors that are compared in that time where codes of one byte rule most of them out"""
 FEWEST_CODED = 1_024
@@ -173,6 +176,8 @@ class Searcher:
     pq : (f32[m, 2^bits, D / m], u8[N, B]), optional
         Codebook and codes, by which a graph without vectors is searched: distances are approximate, and the caller
         ranks the candidates again.
+    rotated : RotatedCodes, optional
+        Codes by which a graph without vectors is searched: distances are estimates, in order.
     threads : int
         Threads for making codes.
     codes : WalkCodes, optional
@@ -189,7 +194,7 @@ class Searcher:
     Raises
     ------
     KernelError
-        There are neither vectors nor PQ codes.
+        There are neither vectors nor codes.
     DimensionError
         An array has not one row per node.
     """
@@ -202,6 +207,7 @@ class Searcher:
         *,
         is_live: Bool | None = None,
         pq: tuple[F32, U8] | None = None,
+        rotated: RotatedCodes | None = None,
         threads: int = 1,
         codes: WalkCodes | None = None,
         errors: CodeErrors | None = None,
@@ -209,9 +215,15 @@ class Searcher:
         coded_from: int = FEWEST_CODED,
         compact: bool = False,
     ) -> None:
-        if vectors is None and pq is None:
-            raise KernelError("a search needs vectors or PQ codes")
-        for name, array in (("vectors", vectors), ("is_live", is_live), ("PQ codes", pq and pq[1])):
+        if vectors is None and pq is None and rotated is None:
+            raise KernelError("a search needs vectors or codes")
+        arrays: tuple[tuple[str, npt.NDArray[Any] | None], ...] = (
+            ("vectors", vectors),
+            ("is_live", is_live),
+            ("PQ codes", None if pq is None else pq[1]),
+            ("rotated codes", None if rotated is None else rotated.terms),
+        )
+        for name, array in arrays:
             if array is not None and len(array) != graph.count:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
         self._count = graph.count
@@ -220,6 +232,7 @@ class Searcher:
         self._vectors = None if vectors is None else read_only(vectors)
         self._pq = pq or _NO_PQ
         self._codebook = PqCodebook(self._pq[0])
+        self._rotated = rotated if vectors is None else None
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             self._codes = walk_codes(vectors, metric, compact=compact, threads=threads)
@@ -268,6 +281,8 @@ class Searcher:
     def dims(self) -> int:
         if self._vectors is not None:
             return int(self._vectors.shape[1])
+        if self._rotated is not None:
+            return len(self._rotated.center)
         codebook = self._pq[0]
         return int(codebook.shape[0] * codebook.shape[2])
 
@@ -314,7 +329,8 @@ class Searcher:
         first = min(max(search_list, k), self._count)
         width = max(first, min(widest, self._count))
         last = min(k, self._live_count) - 1
-        compared = self._codes is not None and width == self._count  # a walk would lose what codes misplace
+        has_codes = self._codes is not None or self._rotated is not None
+        compared = has_codes and width == self._count  # a walk would lose what codes misplace
         compared |= meeting > 0 and self._compares_from(width)
         empty = last < 0 or compared
         results = _Results.nothing(len(queries), k)
@@ -329,20 +345,51 @@ class Searcher:
             width = min(factor * width, self._count)
             results.replace(short, self._walk(queries[short], k, _Beam(width, width, meeting), threads))
             short = self._short(results, last, meeting)
-        if len(short) and self._vectors is not None:
-            results.ids[short], results.distances[short] = self.compare(queries[short], k)
+        if len(short) and self._compares:
+            compare = self.compare if self._vectors is not None else self._estimate_live
+            results.ids[short], results.distances[short] = compare(queries[short], k)
             results.work[short, 1] += self._live_count
         return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
 
     def _short(self, results: _Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
         short = results.ids[:, last] < 0
-        if self._vectors is not None:  # else nothing is left but to widen the beam, up to all nodes
+        if self._compares:  # else nothing is left but to widen the beam, up to all nodes
             short |= 2 * results.work[:, 2] < min(meeting, self._live_count)
         return np.flatnonzero(short)
 
+    @property
+    def _compares(self) -> bool:
+        return self._vectors is not None or self._rotated is not None
+
     def _compares_from(self, width: int) -> bool:
+        if self._rotated is not None:
+            return self._live_count <= _ESTIMATED_PER_NODE * width
         return self._vectors is not None and comparing_is_faster(self._live_count, width, coded=self.compares_codes)
+
+    @property
+    def rotated_codes(self) -> RotatedCodes | None:
+        """The codes in place of vectors, by which distances are estimated; None where there are vectors or PQ codes."""
+        return self._rotated
+
+    def interval(self, queries: Floats, nodes: I64, distances: F64) -> tuple[F64, F64] | None:
+        """(lowest, highest) that the true distances of nodes int64[Q, k] most likely have, where `distances` f64[Q, k]
+        of a search are estimates of rotated codes: inf for node -1. None where they are not.
+        """
+        if self._rotated is None:
+            return None
+        deviations = np.asarray(self._rotated.terms[nodes, ERROR], np.float64)
+        deviations[nodes < 0] = 0
+        return interval(distances, deviations, self._metric, np.linalg.norm(queries, axis=1))
+
+    def _estimate_live(self, queries: Floats, k: int) -> Neighbors:
+        """The k live nodes that are nearest to each query by rotated codes; results as of `search`."""
+        rotated: Any = self._rotated
+        live = self._live.places().astype(np.int64)
+        nearest, distances = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
+        own = rotated.queries(as_float64(queries), self._metric)
+        rotated.nearest(own, np.broadcast_to(live, (len(queries), len(live))), nearest, distances)
+        return nearest, reported(distances, self._metric)
 
     def compare(self, queries: Floats, k: int, *, ids: RowIds | None = None) -> Neighbors:
         """The k live nodes nearest to each query f32 or f64 [Q, D], by comparing every one; results as of `search`.
@@ -377,21 +424,29 @@ class Searcher:
 
     def _walk(self, queries: Floats, k: int, beam: "_Beam", threads: int) -> _Results:
         """The results of a beam, some queries in a thread at a time."""
+        rotated = self._rotated
+        ranked = max(k, min(beam.widest, ranked_exactly(k)))
         results = _Results.unfilled(len(queries), k)
         graph = self._adjacency, self._live.words, self._entry_points
         widths = beam.first, beam.widest, beam.meeting
-        ranked = max(k, min(beam.widest, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
         unit = self._codes.scale**2 if isinstance(self._codes, FourBitCodes) else 0.0
 
         def walk_block(start: int) -> None:
             rows = slice(start, start + _QUERIES_PER_TASK)
-            block = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
+            own = as_float64(queries[rows])
+            turned = None if rotated is None else rotated.queries(own, self._metric)
+            block = turned.walked if turned else self._queries(read_only(np.ascontiguousarray(own, np.float32)))
+            part = results.part(rows)
+            if turned:
+                part = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked)), part[2]
             entry_queries = block._replace(**self._entry_data)
-            ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.code, ranked, unit)
+            ranking = (vectors, read_only(own), self._metric.code, ranked, unit)
             visited = self._take_visited()
-            _search_block(block, entry_queries, graph, widths, ranking, visited, results.part(rows))
+            _search_block(block, entry_queries, graph, widths, ranking, visited, part)
             self._visited.append(visited)
+            if rotated and turned:  # by all bits, from the queries as they are
+                rotated.nearest(turned, part[0], results.ids[rows], results.distances[rows])
 
         starts = range(0, len(queries), _QUERIES_PER_TASK)
         if threads == 1 or len(starts) == 1:
@@ -400,7 +455,7 @@ class Searcher:
         else:
             with ThreadPoolExecutor(threads) as executor:
                 list(executor.map(walk_block, starts))
-        if self._vectors is None:  # the beam's own distances
+        if self._vectors is None:  # the beam's own distances, or those by all bits
             results.distances[:] = reported(results.distances, self._metric)
         return results
 
@@ -412,6 +467,9 @@ class Searcher:
             return {"codes": codes, "norms": space.norms[nodes]}
         if self._vectors is not None:
             return {"vectors": read_only(self._vectors[nodes])}
+        if self._rotated is not None:
+            codes = self._rotated.high.reshape(-1, self._rotated.row_bytes)[nodes].reshape(-1)
+            return {"codes": codes, "terms": self._rotated.terms[nodes]}
         return {"codes": read_only(self._pq[1][nodes])}
 
     def _take_visited(self) -> _VisitedFields:
@@ -420,7 +478,7 @@ class Searcher:
         return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
 
     def _queries(self, queries: F32) -> Queries:
-        """Queries as the beam measures from them."""
+        """Queries as the beam measures from them, but for rotated codes."""
         if self._codes is not None:
             return self._codes.queries(queries, self._metric)
         inner_product = self._metric is Metric.INNER_PRODUCT

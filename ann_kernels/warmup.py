@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels import product_quantization, theta, vamana
+from icepuffin.ann_kernels import product_quantization, rotated_quantization, theta, vamana
 from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import lengths
@@ -52,6 +53,10 @@ def warm() -> None:
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)
+    for bits in ROTATED_BITS.values():
+        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
+        rotated_quantization.decode(rotated.take(np.arange(2)))
+        Searcher(graph, None, Metric.L2, rotated=rotated).search(even[:2], 3, search_list=16)
     if (bounds := CodedBounds.of(even)) is not None:
         bounds.least_distances(even[0].astype(np.float64))
     reorder(even, locality_order(even))

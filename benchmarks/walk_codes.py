@@ -1,5 +1,5 @@
-"""One graph, searched by codes of one byte per dimension, of four bits, and of four bits that have signs: recall,
-queries per second, distances.
+"""One graph, searched by codes of one byte per dimension, of four bits, and of four bits that have signs, which ranks
+by vectors; and by rotated codes, which ranks by codes alone: recall, queries per second, distances.
 
     python -m benchmarks.walk_codes --vectors X.npy [--parts 2] [--k 10 100] [--rounds 3] [--threads 2]
 
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kernels import joined_rows, recall_of
-from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels import four_bit_quantization, rotated_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.metric import Metric
@@ -23,6 +24,7 @@ from icepuffin.ann_kernels.top_k import exact_top_k
 
 WIDTHS = (10, 20, 30, 50, 100, 200, 400)
 KINDS = "bytes", "four bits", "signs"
+ROTATED = (4, 5, 8)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -41,12 +43,18 @@ def main(arguments: list[str] | None = None) -> None:
     for kind, codes in zip(KINDS, (by_bytes, by_four_bits, by_four_bits.with_signs()), strict=True):
         print(f"{kind}: preserve the nearest neighbours: {preserves_neighbors(codes, base, Metric.L2)}")
         searchers[kind] = Searcher(graph, base, Metric.L2, codes=codes)
+    for bits in ROTATED:
+        began = time.process_time()
+        rotated = rotated_quantization.encode(base, bits, rotated_quantization.center_of(base), seed=0)
+        spent_us = 1e6 * (time.process_time() - began) / len(base)
+        print(f"rq{bits}: {rotated_bytes(base.shape[1], bits)} bytes per vector, {spent_us:.1f} us to encode one")
+        searchers[f"rq{bits}"] = Searcher(graph, None, Metric.L2, rotated=rotated)
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     print(f"{len(base)} x {base.shape[1]}, {options.threads} threads; k, width, kind: recall, QPS, distances per query")
     for k in options.k:
         true = exact_top_k(queries, base, k, Metric.L2)[1]
         for width in (width for width in WIDTHS if width >= k):
-            spent: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            spent: dict[str, list[float]] = {kind: [] for kind in searchers}
             for _ in range(options.rounds + 1):
                 for kind, searcher in searchers.items():
                     begun = clock()

@@ -14,6 +14,7 @@ from icepuffin.ann_kernels import (
     four_bit_quantization,
     kmeans,
     product_quantization,
+    rotated_quantization,
     scalar_quantization,
     vamana,
 )
@@ -113,6 +114,11 @@ def main() -> dict[str, Any]:
     Searcher(graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook))).search(
         even, 2, search_list=12
     )
+    for bits in (4, 5, 8):  # sums of floats: what is found is the same, and its distances nearly
+        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
+        by_rotated = Searcher(graph, None, Metric.L2, rotated=rotated)
+        out[f"found by {bits} rotated bits"] = digest(by_rotated.search(even[:5] + 0.1, 3, search_list=12)[0])
+        assert np.abs(rotated_quantization.decode(rotated.take(np.arange(9))) - even[:9]).max() < 0.5
     kmeans.train(even, 4, seed=0, iterations=1)
     counts, sums = np.zeros(3, np.int64), np.zeros(3, np.uint64)
     add_rows(np.arange(ROWS, dtype=np.uint32) % 3, np.arange(ROWS), content_hash(even), counts, sums)

@@ -1,0 +1,234 @@
+"""Codes of rotated vectors: the vectors that they stand for, estimates of distances, and searches by codes alone."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from icepuffin.ann_kernels import rotation, vamana
+from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.code_sizes import rotated_dims
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import distance, query_computer
+from icepuffin.ann_kernels.errors import DimensionError, KernelError
+from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rotated_quantization import (
+    ERROR,
+    FACTOR,
+    NORM,
+    WALK_FACTOR,
+    RotatedCodes,
+    center_of,
+    decode,
+    encode,
+    interval,
+)
+from icepuffin.ann_kernels.top_k import exact_top_k
+from tests.ann_kernels.data import clustered
+from tests.naive import rotated as naive
+
+METRICS = (Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT)
+
+
+@njit
+def call_distances(queries, row, out):  # type: ignore[no-untyped-def]
+    computer = query_computer(queries, row)
+    for node in range(out.size):
+        out[node] = distance(computer, node)
+
+
+def coded(vectors: np.ndarray, bits: int, seed: int = 3) -> RotatedCodes:
+    return encode(vectors, bits, center_of(vectors), seed=seed, threads=2)
+
+
+def all_distances(codes: RotatedCodes, queries: np.ndarray, metric: Metric) -> np.ndarray:
+    """f64[Q, N], as reported."""
+    graph = vamana.Graph(np.full((codes.count, 1), -1, np.int32), np.zeros(codes.count, np.int32), 0)
+    ids, distances, _ = Searcher(graph, None, metric, rotated=codes).search(
+        queries, codes.count, search_list=codes.count
+    )
+    return np.take_along_axis(distances, np.argsort(ids, axis=1), axis=1)
+
+
+def exact_distances(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> np.ndarray:
+    rows = np.tile(np.arange(len(vectors)), len(queries))
+    own = np.repeat(np.arange(len(queries)), len(vectors))
+    return pair_distances(queries, vectors, own, rows, metric).reshape(len(queries), len(vectors))
+
+
+@pytest.mark.parametrize("dims", [1, 64, 128, 200, 640])
+def test_vectors_are_rotated_as_by_the_matrix_and_back(dims: int) -> None:
+    vectors = clustered(40, dims) + np.float32(2)
+    center = center_of(vectors)
+    signs = rotation.signs(rotated_dims(dims), 11)
+    turned = rotation.rotate(vectors, center, signs)
+    np.testing.assert_allclose(turned, naive.rotated(vectors, center, 11), atol=2e-5)
+    np.testing.assert_allclose(rotation.rotate_back(turned, center, signs), vectors, atol=2e-5)
+
+
+def test_a_vector_of_one_dimension_is_spread_over_all() -> None:
+    turned = rotation.rotate(np.eye(384, dtype=np.float32), np.zeros(384, np.float32), rotation.signs(384, 0))
+    assert np.abs(turned * np.sqrt(384)).max() < 6
+    assert abs((turned**4).mean() * 384**2 - 3) < 0.2, "as of a normal distribution"
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+@pytest.mark.parametrize("dims", [8, 200])
+def test_codes_and_their_terms_are_those_of_the_best_direction(bits: int, dims: int) -> None:
+    vectors = (clustered(60, dims) * np.random.default_rng(1).uniform(0.2, 3, dims) + 5).astype(np.float32)
+    vectors[7] = center_of(vectors)  # nearly so
+    codes = coded(vectors, bits)
+    turned = naive.rotated(vectors, codes.center, 3)
+    own = naive.levels(codes.high, codes.low, bits, turned.shape[1]) - (2**bits - 1) / 2
+    high = naive.levels(codes.high, codes.low, 4, turned.shape[1]) - 7.5
+    norms, products = (turned**2).sum(axis=1), (own * turned).sum(axis=1)
+    np.testing.assert_allclose(codes.terms[:, NORM], norms, rtol=1e-4)
+    np.testing.assert_allclose(codes.terms[:, FACTOR], norms / products, rtol=1e-4)
+    np.testing.assert_allclose(codes.terms[:, WALK_FACTOR], norms / (high * turned).sum(axis=1), rtol=1e-4)
+    rests = codes.terms[:, FACTOR, None] * own - turned
+    errors = np.sqrt((rests**2).sum(axis=1) / (turned.shape[1] - 1))
+    np.testing.assert_allclose(codes.terms[:, ERROR], errors, rtol=0.02)
+    fits = products / np.sqrt((own**2).sum(axis=1) * norms)
+    for width in np.linspace(0.7, 1.35, 14):  # no width of the grid keeps the direction better
+        steps = {4: 0.3352, 5: 0.1881, 8: 0.0308}[bits] * width * np.sqrt(norms / turned.shape[1])
+        other = np.clip(np.floor(turned / steps[:, None] + 2**bits / 2), 0, 2**bits - 1) - (2**bits - 1) / 2
+        assert (fits >= (other * turned).sum(axis=1) / np.sqrt((other**2).sum(axis=1) * norms) - 1e-5).all()
+    stood_for = codes.terms[:, FACTOR, None] * own @ naive.rotation(turned.shape[1], 3).T
+    np.testing.assert_allclose(decode(codes), stood_for[:, :dims] + codes.center, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_estimates_are_those_of_the_codes(bits: int, metric: Metric) -> None:
+    vectors = prepare(clustered(150, 200) + np.float32(0.3), metric)
+    codes, queries = coded(vectors, bits), prepare(clustered(3, 200) + np.float32(0.1), metric).astype(np.float64)
+    own = naive.levels(codes.high, codes.low, bits, 256) - (2**bits - 1) / 2
+    turned = naive.rotated(queries, codes.center * (metric is not Metric.INNER_PRODUCT), 3)
+    products = (turned @ own.T) * codes.terms[:, FACTOR]
+    if metric is Metric.INNER_PRODUCT:
+        expected = -(products + (queries @ codes.center)[:, None])
+    else:
+        expected = codes.terms[:, NORM] + ((queries - codes.center) ** 2).sum(axis=1)[:, None] - 2 * products
+        expected = np.sqrt(np.maximum(expected, 0)) if metric is Metric.L2 else np.maximum(expected, 0) / 2
+    np.testing.assert_allclose(all_distances(codes, queries, metric), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_a_walk_measures_by_the_highest_bits(bits: int, metric: Metric) -> None:
+    vectors = prepare(clustered(150, 200) + np.float32(0.3), metric)
+    codes, queries = coded(vectors, bits), prepare(clustered(3, 200) + np.float32(0.1), metric).astype(np.float64)
+    high = naive.levels(codes.high, codes.low, 4, 256) - 7.5
+    turned = naive.rotated(queries, codes.center * (metric is not Metric.INNER_PRODUCT), 3)
+    products = (turned @ high.T) * codes.terms[:, WALK_FACTOR]
+    expected = -products if metric is Metric.INNER_PRODUCT else codes.terms[:, NORM] - 2 * products
+    out = np.empty(len(vectors), np.float32)
+    for row in range(len(queries)):
+        call_distances(codes.queries(queries, metric).walked, row, out)
+        rounding = np.abs(turned[row]).max() / 127 * np.sqrt((high**2).sum(axis=1)) * codes.terms[:, WALK_FACTOR] * 4
+        assert (np.abs(out - expected[row]) <= rounding + 1e-5).all()
+
+
+@settings(max_examples=30, deadline=None)
+@example(dims=384, bits=4, metric=Metric.L2, shape=0, seed=0)
+@given(
+    dims=st.sampled_from([8, 17, 128, 384]),
+    bits=st.sampled_from([4, 5, 8]),
+    metric=st.sampled_from(METRICS),
+    shape=st.integers(0, 4),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, shape: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((200, dims))
+    if shape == 1:
+        rows[:, rng.integers(dims)] *= 100  # one dimension has all the spread
+    elif shape == 2:
+        rows += 50
+    elif shape == 3:
+        rows = rng.integers(0, 3, rows.shape) + 0.01  # many equal ones
+    elif shape == 4:
+        rows = rows[:4][rng.integers(0, 4, 200)] + 1e-3 * rows
+    vectors = prepare(rows.astype(np.float32), metric)
+    near, far = vectors[:3] + 1e-3 * rng.standard_normal((3, dims)), rng.standard_normal((3, dims))
+    queries = prepare(np.concatenate([near, far]), metric).astype(np.float64)
+    codes = coded(vectors, bits, seed)
+    estimated = all_distances(codes, queries, metric)
+    deviations = np.broadcast_to(codes.terms[:, ERROR].astype(np.float64), estimated.shape)
+    lowest, highest = interval(estimated, deviations, metric, np.linalg.norm(queries, axis=1))
+    exact = exact_distances(vectors, queries, metric)
+    rounding = 1e-5 * np.maximum(1, np.abs(vectors).max()) ** (1 if metric is Metric.L2 else 2)
+    assert ((lowest - rounding <= exact) & (exact <= highest + rounding)).all()
+
+
+def test_errors_have_the_deviation_that_terms_name() -> None:
+    """Errors of many nodes have the deviation that the terms name: with a wider one too many rows would be read."""
+    vectors = clustered(2_000, 384)
+    queries = clustered(8, 384).astype(np.float64)
+    codes = coded(vectors, 4)
+    estimated, exact = (np.square(f) for f in (all_distances(codes, queries, Metric.L2),
+                                               exact_distances(vectors, queries, Metric.L2)))  # fmt: skip
+    turned = naive.rotated(queries, codes.center, 3)
+    own = naive.rotated(vectors, codes.center, 3)
+    cosines = (turned @ own.T) ** 2 / ((turned**2).sum(axis=1)[:, None] * (own**2).sum(axis=1))
+    across = np.sqrt((turned**2).sum(axis=1)[:, None] * (1 - cosines))
+    errors = (exact - estimated) / (2 * across * codes.terms[:, ERROR])
+    assert abs(errors.mean()) < 0.05
+    assert 0.9 < errors.std() < 1.1
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_search_by_codes_finds_most_of_the_nearest(bits: int, metric: Metric) -> None:
+    vectors = prepare(clustered(3_000, 96), metric)
+    queries = prepare(clustered(3_040, 96)[3_000:], metric)
+    graph = vamana.build(vectors, metric, vamana.VamanaParams(max_degree=24, search_list=40))
+    codes = encode(vectors, bits, center_of(vectors), seed=0)
+    searcher = Searcher(graph, None, metric, rotated=codes)
+    ids, distances, _ = searcher.search(queries, 10, search_list=60)
+    assert (np.diff(distances, axis=1) >= 0).all()
+    np.testing.assert_allclose(distances[0], all_distances(codes, queries[:1].astype(float), metric)[0, ids[0]])
+    exact, _ = exact_top_k(queries, vectors, 10, metric)
+
+    def recall(answers: np.ndarray) -> float:
+        return np.mean([len({*a} & {*b}) / 10 for a, b in zip(answers.tolist(), exact.tolist(), strict=True)])
+
+    by_vectors = recall(Searcher(graph, vectors, metric).search(queries, 10, search_list=60)[0])
+    assert recall(ids) > by_vectors - {4: 0.15, 5: 0.13, 8: 0.08}[bits], "what the graph does not lead to is not lost"
+    by_all = recall(searcher.search(queries, 10, search_list=3_000)[0])
+    assert by_all > {4: 0.85, 5: 0.9, 8: 0.98}[bits], "all are compared"
+    few = np.arange(0, 3_000, 400)
+    nodes, _, _ = searcher.masked(Bitmap.of(np.isin(np.arange(3_000), few))).search(
+        queries, 10, search_list=60, widest=60, meeting=30
+    )
+    assert (np.sort(nodes, axis=1)[:, 2:] == few).all(), "where few nodes are live, all are compared"
+    assert (nodes[:, 8:] == -1).all()
+
+
+def test_vectors_that_are_inserted_keep_rotation_and_center() -> None:
+    vectors = clustered(90, 40)
+    codes = coded(vectors[:60], 5)
+    whole = codes.joined(encode(vectors[60:], 5, codes.center, seed=codes.seed))
+    again = encode(vectors, 5, codes.center, seed=codes.seed)
+    for name in ("terms", "high", "low"):
+        assert np.array_equal(getattr(whole, name), getattr(again, name))
+    rows = np.array([3, 71])
+    assert np.array_equal(decode(whole.take(rows)), decode(whole)[rows])
+
+
+def test_rows_that_are_all_alike_are_their_center() -> None:
+    vectors = np.full((5, 30), 0.7, np.float32)
+    codes = coded(vectors, 4)
+    assert np.array_equal(decode(codes), vectors)
+    assert np.array_equal(all_distances(codes, vectors[:1].astype(float), Metric.L2), np.zeros((1, 5)))
+
+
+def test_what_has_no_codes_is_refused() -> None:
+    with pytest.raises(KernelError, match="4, 5 or 8 bits, not 6"):
+        encode(np.zeros((1, 4), np.float32), 6, np.zeros(4, np.float32), seed=0)
+    for dims in (7, 16_385):
+        with pytest.raises(DimensionError, match="rotated codes take 8 to 16,384"):
+            encode(np.zeros((1, dims), np.float32), 4, np.zeros(dims, np.float32), seed=0)
