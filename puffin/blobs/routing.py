@@ -8,6 +8,7 @@ frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 byte
 
 Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset. Version 3
 is for versions with rows that have moved: after these it has u64 length and 32 bytes sha256 of an addresses blob.
+Version 4 is like 3, for versions whose shards hold rotated codes.
 """
 
 import struct
@@ -22,9 +23,11 @@ from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNR"
-VERSION = 3
+VERSION = 4
+_WITHOUT_CODES = 3
+"""Version of blobs whose shards have vectors or PQ codes, no rotated ones; older releases read it"""
 _WITHOUT_ADDRESSES = 2
-"""Version of blobs whose shards all have their own addresses; older releases read it"""
+"""Version of blobs whose shards also all have their own addresses; still older releases read it"""
 _WITHOUT_PACKS = 1
 """Version of blobs whose shards also all lie in the same file; still older releases read it"""
 UNKNOWN_SHA256 = bytes(32)
@@ -106,6 +109,8 @@ class Routing:
     """u32[k]"""
     shards: tuple[ShardEntry, ...]
     files: tuple[CoveredFile, ...]
+    has_codes: bool = False
+    """Whether the shards hold rotated codes, which older releases do not read"""
 
     @property
     def packs(self) -> int:
@@ -128,7 +133,8 @@ def encode(routing: Routing) -> bytes:
     parts.append(np.ascontiguousarray(routing.codebook, "<f4").tobytes())
     parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
     version = _WITHOUT_ADDRESSES if routing.packs else _WITHOUT_PACKS
-    version = VERSION if any(shard.addresses for shard in routing.shards) else version
+    version = _WITHOUT_CODES if any(shard.addresses for shard in routing.shards) else version
+    version = VERSION if routing.has_codes else version
     for shard in routing.shards:
         bitmap = deletion_vector.encode(shard.tombstones)
         parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
@@ -183,6 +189,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         partition_to_shard=to_shard,
         shards=_decode_shards(cursor, shards, allowed_bytes // 8, version),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
+        has_codes=version > _WITHOUT_CODES,
     )
     cursor.finish()
     if partitions and int(to_shard.max()) >= shards:

@@ -17,6 +17,7 @@ from icepuffin.puffin.blobs.addresses import Addresses, decode_locations, encode
 from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
+    CODE_BITS,
     VECTOR_FORMATS,
     Section,
     ShardHeader,
@@ -45,6 +46,24 @@ _HALF_EXPONENT = 0x7C00
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ShardCodes:
+    """Rotated codes of the vectors of a shard, in place of these. D' is D padded to 128."""
+
+    bits: int
+    """Bits per dimension: 4, 5 or 8"""
+    seed: int
+    """Seed of the rotation"""
+    center: npt.NDArray[np.float32]
+    """f32[D]"""
+    terms: npt.NDArray[np.float32]
+    """f32[N, 4]: square of the length, two factors, and the deviation of a distance's error"""
+    high: npt.NDArray[np.uint8]
+    """u8[N * D' / 2], the highest four bits"""
+    low: npt.NDArray[np.uint8]
+    """u8[N * D' (bits - 4) / 8], the other bits"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Shard:
     """One shard in memory. N nodes, D dims, R largest degree; node ids are positions in these arrays."""
 
@@ -70,6 +89,8 @@ class Shard:
     """f32[m, 256, D / m], or f32[m, 16, D / m] for codes of 4 bits"""
     pq_codes: npt.NDArray[np.uint8] | None = None
     """u8[N, m], or u8[N, m / 2] where two codes share a byte"""
+    codes: ShardCodes | None = None
+    """Rotated codes in place of vectors and PQ codes"""
 
     @property
     def count(self) -> int:
@@ -77,7 +98,7 @@ class Shard:
 
     @property
     def rounded(self) -> bool:
-        """Whether it holds f16 vectors, codes or neither in place of the vectors that it was built over."""
+        """Whether it holds f16 vectors or codes, or neither, in place of the vectors that it was built over."""
         return self.vectors is None or self.vectors.dtype != np.float32
 
 
@@ -128,9 +149,15 @@ def _header(shard: Shard, sections: list[SectionEntry]) -> ShardHeader:
         alpha=shard.alpha,
         pq_m=0 if shard.pq_codebook is None else shard.pq_codebook.shape[0],
         pq_bits=0 if shard.pq_codebook is None else shard.pq_codebook.shape[1].bit_length() - 1,
-        vector_format=0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1,
+        vector_format=_vector_format(shard),
         sections=tuple(sections),
     )
+
+
+def _vector_format(shard: Shard) -> int:
+    if shard.codes is not None:
+        return shard.codes.bits
+    return 0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1
 
 
 def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
@@ -145,6 +172,13 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
         yield _plain(Section.VECTORS, shard.vectors, "<f2" if shard.vectors.dtype == np.float16 else "<f4")
     yield _framed(Section.LOCATIONS, encode_locations(shard.file_slots, shard.row_positions))
     yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
+    if (codes := shard.codes) is not None:
+        seed, center = np.array([codes.seed], "<u8"), np.ascontiguousarray(codes.center, "<f4")
+        yield _plain(Section.ROTATION, np.concatenate([seed.view(np.uint8), center.view(np.uint8)]), "u1")
+        yield _plain(Section.CODE_TERMS, codes.terms, "<f4")
+        yield _plain(Section.HIGH_CODES, codes.high, "u1")
+        if codes.bits > min(CODE_BITS):
+            yield _plain(Section.LOW_CODES, codes.low, "u1")
 
 
 def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section, memoryview, int, bool]:
@@ -247,6 +281,7 @@ class ShardReader:
             vectors=self.read_vectors(),
             pq_codebook=codebook,
             pq_codes=codes,
+            codes=self.read_codes(),
         )
 
     def read_graph(self, *, allocate: Allocate = new_lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -305,7 +340,7 @@ class ShardReader:
 
     def read_vectors(self) -> npt.NDArray[Any] | None:
         """f32 or f16 [N, D]; None in a lean shard. Raises BadBlobError where rounding to f16 has made one infinite."""
-        dtype = VECTOR_FORMATS[self.header.vector_format]
+        dtype = VECTOR_FORMATS.get(self.header.vector_format)
         if dtype is None:
             return None
         vectors = self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
@@ -313,6 +348,25 @@ class ShardReader:
             for start in range(0, len(vectors), _CHECKED_ROWS):
                 require_finite(vectors[start : start + _CHECKED_ROWS])
         return vectors
+
+    def read_codes(self) -> ShardCodes | None:
+        """The rotated codes; None in a shard that has none. Raises BadBlobError where a number is not finite, or a
+        length or deviation negative.
+        """
+        head = self.header
+        if not head.code_bits:
+            return None
+        rotation = self._array(Section.ROTATION, "u1", (8 + 4 * head.dims,))
+        center = np.require(rotation[8:].copy().view("<f4"), np.float32)
+        terms = self._array(Section.CODE_TERMS, "<f4", (head.count, 4))
+        if not (np.isfinite(center).all() and np.isfinite(terms).all() and (terms[:, [0, 3]] >= 0).all()):
+            raise BadBlobError("shard blob: the numbers of rotated codes are not finite, or negative")
+        size = head.count * head.code_dims
+        low = np.empty(0, np.uint8)
+        if head.code_bits > min(CODE_BITS):
+            low = self._array(Section.LOW_CODES, "u1", (size * (head.code_bits - 4) // 8,))
+        high = self._array(Section.HIGH_CODES, "u1", (size // 2,))
+        return ShardCodes(head.code_bits, int(rotation[:8].view("<u8")[0]), center, terms, high, low)
 
 
 def require_finite(vectors: npt.NDArray[np.float16]) -> None:

@@ -14,7 +14,9 @@ from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"DANN"
-VERSION = 1
+VERSION = 2
+_WITHOUT_CODES = 1
+"""Version of shards that hold no rotated codes"""
 ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
@@ -34,9 +36,17 @@ class Section(enum.IntEnum):
     VECTORS = 5
     LOCATIONS = 6
     CONTENT_HASHES = 7
+    ROTATION = 8
+    CODE_TERMS = 9
+    HIGH_CODES = 10
+    LOW_CODES = 11
 
 
+CODE_BITS = 4, 5, 8
+"""Bits per dimension of rotated codes; they are vector formats, too"""
+_OF_CODES = frozenset({Section.ROTATION, Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES})
 VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
+"""Formats of vectors that are stored as numbers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,21 @@ class ShardHeader:
         """Bytes of the PQ codes of one vector."""
         return self.pq_m * self.pq_bits // 8
 
+    @property
+    def code_bits(self) -> int:
+        """Bits per dimension of the rotated codes; 0 where there are none."""
+        return self.vector_format if self.vector_format in CODE_BITS else 0
+
+    @property
+    def code_dims(self) -> int:
+        """Dimensions of rotated codes: whole blocks of 128."""
+        return self.dims + -self.dims % 128
+
+    @property
+    def version(self) -> int:
+        """Version of the blob: the one of the first release that reads it."""
+        return VERSION if self.code_bits else _WITHOUT_CODES
+
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
 
@@ -71,7 +96,7 @@ class ShardHeader:
     def _fields(self, checksum: int) -> bytes:
         graph = self.dims, self.count, self.max_degree, self.search_list, self.metric, self.medoid, self.alpha
         rest = self.pq_m, self.pq_bits, self.vector_format, len(self.sections), 0
-        return _FIELDS.pack(MAGIC, VERSION, *graph, *rest, checksum)
+        return _FIELDS.pack(MAGIC, self.version, *graph, *rest, checksum)
 
 
 def start_of_sections(count: int) -> int:
@@ -91,7 +116,7 @@ def read_header(source: RangeSource) -> ShardHeader:
     )
     if magic == MAGIC and version > VERSION:
         raise LaterFormatError(f"shard blob of version {version}: a later release wrote it, this one reads {VERSION}")
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or version < _WITHOUT_CODES:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):
         raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
@@ -101,7 +126,8 @@ def read_header(source: RangeSource) -> ShardHeader:
     unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
     if zlib.crc32(unsealed + table) != crc or any(raw[_CHECKSUM_AT + 4 :]):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
-    if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
+    formats = CODE_BITS if version > _WITHOUT_CODES else VECTOR_FORMATS
+    if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in formats:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
         )
@@ -113,6 +139,7 @@ def read_header(source: RangeSource) -> ShardHeader:
     _check_sections(entries, source.size())
     header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, entries)
     _check_lengths(header, source.size())
+    _check_codes(header)
     return header
 
 
@@ -149,6 +176,15 @@ def _check_lengths(header: ShardHeader, size: int) -> None:
                 f"shard blob: section {entry.kind} declares {entry.raw_length:,} bytes, {header.count:,} nodes of "
                 f"degree {header.max_degree} need {limit:,} at most"
             )
+
+
+def _check_codes(header: ShardHeader) -> None:
+    """Rotated codes come with all of their sections, and take the place of vectors and PQ codes."""
+    bits = header.code_bits
+    expected = _OF_CODES - ({Section.LOW_CODES} if bits == min(CODE_BITS) else set()) if bits else frozenset()
+    kinds = {Section(entry.kind) for entry in header.sections}
+    if kinds & _OF_CODES != expected or (bits and (header.pq_m or Section.VECTORS in kinds)):
+        raise BadBlobError(f"shard blob: sections {sorted(kinds)} do not fit vector format {header.vector_format}")
 
 
 def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:

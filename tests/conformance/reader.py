@@ -99,7 +99,7 @@ def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
     read = Bytes(data)
     magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
-    need(magic == b"ANNR" and version in (1, 2, 3) and zero == 0, "header")
+    need(magic == b"ANNR" and version in (1, 2, 3, 4) and zero == 0, "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
     out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
     out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
@@ -235,9 +235,10 @@ def shard(data: bytes) -> dict[str, Any]:
     read = Bytes(data)
     magic, version, dims, count, degree, search_list, metric, medoid = read("4s7I")
     alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
-    need((magic, version, flags, read.take(68)) == (b"DANN", 1, 0, bytes(68)), "header")
+    need((magic, version, flags, read.take(68)) == (b"DANN", 2 if vectors > 2 else 1, 0, bytes(68)), "header")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
-    need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2), "formats")
+    need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2, 4, 5, 8), "formats")
+    need(m == 0 or vectors <= 2, "PQ beside rotated codes")
     raw, last = {}, 128 + 48 * sections
     for _ in range(sections):
         kind, codec, offset, stored, length, crc = read("IIQQQI12x")
@@ -254,8 +255,35 @@ def shard(data: bytes) -> dict[str, Any]:
     out["hashes"] = Bytes(raw[7]).array("<u8", count)
     out["codebook"] = Bytes(raw[1]).array("<f4", m, 2**bits, dims // m) if m else None
     out["codes"] = Bytes(raw[2]).array("u1", count, m * bits // 8) if m else None
-    out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors else None
+    out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors in (1, 2) else None
+    out["rotated"] = rotated_codes(raw, vectors, count, dims) if vectors > 2 else None
     return out
+
+
+def rotated_codes(raw: dict[int, bytes], bits: int, count: int, dims: int) -> dict[str, Any]:
+    """Section 5, rotated codes: the levels of each node, and their terms."""
+    blocks = -(-dims // 128)
+    rotation = Bytes(raw[8])
+    out: dict[str, Any] = {"seed": rotation("Q"), "center": rotation.array("<f4", dims), "bits": bits}
+    rotation.end()
+    need(bool(np.isfinite(out["center"]).all()), "center")
+    out["terms"] = Bytes(raw[9]).array("<f4", count, 4)
+    need(bool(np.isfinite(out["terms"]).all() and (out["terms"][:, [0, 3]] >= 0).all()), "terms")
+    codes = halves(Bytes(raw[10]).array("u1", count, blocks, 64))
+    out["high"] = codes - 7.5
+    if bits == 8:
+        codes = 16 * codes + halves(Bytes(raw[11]).array("u1", count, blocks, 64))
+    elif bits == 5:
+        ones = Bytes(raw[11]).array("u1", count, blocks, 16).astype(int)
+        codes = 2 * codes + np.stack([ones >> bit & 1 for bit in range(8)], axis=2).reshape(count, 128 * blocks)
+    need((bits > 4) == (11 in raw), "low bits")
+    out["levels"] = codes - (2**bits - 1) / 2
+    return out
+
+
+def halves(packed: np.ndarray) -> np.ndarray:
+    wide = packed.astype(int)
+    return np.concatenate([wide & 15, wide >> 4], axis=2).reshape(len(wide), 128 * wide.shape[1])
 
 
 def locations(raw: bytes, count: int) -> tuple[list[int], list[int]]:

@@ -18,6 +18,7 @@ from icepuffin.puffin.blobs import (
 )
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
+from tests.naive import rotated as naive
 from tests.puffin import samples
 
 POSITIONS = np.unique(np.concatenate([np.arange(70_000), np.arange(0, 2**21, 7), [2**33, 2**40 + 5]]))
@@ -77,6 +78,26 @@ def test_included_columns_are_read_through_the_text() -> None:
 def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq_bits: int) -> None:
     value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
     check_shard(reader.shard(b"".join(shard.encode(value))), value)
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+@pytest.mark.parametrize(("count", "dims"), [(0, 8), (3, 130)])
+def test_shards_of_rotated_codes_are_read_through_the_text(bits: int, count: int, dims: int) -> None:
+    value = samples.coded_shard(bits, count, dims=dims)
+    data = b"".join(shard.encode(value))
+    read = reader.shard(data)
+    check_shard(read, value)
+    assert value.codes is not None
+    codes, again = read["rotated"], shard.decode(data).codes
+    assert again is not None
+    assert (codes["seed"], again.seed, again.bits) == (2**63 + 7, 2**63 + 7, bits)
+    for name in ("center", "terms", "high", "low"):
+        assert np.array_equal(getattr(again, name), getattr(value.codes, name))
+    assert np.array_equal(codes["center"], value.codes.center)
+    assert np.array_equal(codes["terms"], value.codes.terms)
+    wide = dims + -dims % 128
+    own = naive.levels(value.codes.high, value.codes.low, bits, wide)
+    assert np.array_equal(codes["levels"], own - (2**bits - 1) / 2)
 
 
 def test_a_section_of_many_frames_is_read_through_the_text() -> None:

@@ -17,7 +17,7 @@ from icepuffin.puffin.blobs.attributes import (
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedBlob, IncludedEntry, ValueBlock, raw_block
 from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard import Shard, ShardCodes
 
 
 def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq_bits: int = 8) -> Shard:
@@ -47,6 +47,20 @@ def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | Non
         pq_codebook=rng.standard_normal((parts, 1 << pq_bits, dims // parts)).astype(np.float32) if parts else None,
         pq_codes=rng.integers(0, 256, (count, 4)).astype(np.uint8) if parts else None,
     )
+
+
+def coded_shard(bits: int, count: int = 50, *, dims: int = 8) -> Shard:
+    """With rotated codes."""
+    rng, width = np.random.default_rng(bits), dims + -dims % 128
+    codes = ShardCodes(
+        bits=bits,
+        seed=2**63 + 7,
+        center=rng.standard_normal(dims).astype(np.float32),
+        terms=rng.random((count, 4)).astype(np.float32),
+        high=rng.integers(0, 256, count * width // 2).astype(np.uint8),
+        low=rng.integers(0, 256, count * width * (bits - 4) // 8).astype(np.uint8),
+    )
+    return replace(shard(count, dims=dims, vectors=None, pq_bits=0), codes=codes)
 
 
 def centroid() -> CentroidIndex:

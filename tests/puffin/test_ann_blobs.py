@@ -44,6 +44,8 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
+    ("routing of codes", routing.encode(replace(samples.moved_routing(), has_codes=True)), routing.decode),
+    ("shard of codes", shard_bytes(samples.coded_shard(5, 3)), shard.decode),
     (
         "addresses",
         addresses.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7),
@@ -64,6 +66,51 @@ def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq_bits: in
     assert same(shard.decode(data), value)
     assert data == shard_bytes(value)
     assert all(entry.offset % 64 == 0 for entry in ShardReader(BytesSource(data)).header.sections)
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_a_shard_of_codes_is_read_as_written_and_older_releases_say_that_it_is_later(bits: int) -> None:
+    value = samples.coded_shard(bits)
+    data = shard_bytes(value)
+    assert same(shard.decode(data), value)
+    assert data[4] == 2
+    assert shard_bytes(samples.shard())[4] == 1, "other shards are for older releases, too"
+
+
+def _without_its_last_section(data: bytearray) -> None:
+    (sections,) = struct.unpack_from("<I", data, 48)
+    (end,) = struct.unpack_from("<Q", data, 128 + 48 * (sections - 1) + 8)
+    struct.pack_into("<I", data, 48, sections - 1)
+    (offset, stored) = struct.unpack_from("<QQ", data, 128 + 48 * (sections - 2) + 8)
+    assert offset + stored <= end
+    del data[offset + stored :]
+
+
+def _first_term(data: bytearray, value: float) -> None:
+    (offset,) = struct.unpack_from("<Q", data, 128 + 48 * 5 + 8)
+    struct.pack_into("<f", data, offset, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: struct.pack_into("<I", data, 4, 1),
+        lambda data: struct.pack_into("<I", data, 44, 4),
+        lambda data: struct.pack_into("<I", data, 44, 6),
+        lambda data: struct.pack_into("<I", data, 44, 1),
+        lambda data: struct.pack_into("<I", data, 8, 200),
+        _without_its_last_section,
+        lambda data: _first_term(data, -1.0),
+        lambda data: _first_term(data, float("nan")),
+    ],
+    ids=["version", "fewer bits", "other bits", "numbers", "dimensions", "no low bits", "negative", "NaN"],
+)
+def test_codes_that_do_not_fit_their_header_are_refused(change: Callable[[bytearray], None]) -> None:
+    data = bytearray(shard_bytes(samples.coded_shard(5)))
+    assert shard.decode(resealed(data)).codes is not None
+    change(data)
+    with pytest.raises(BadBlobError):
+        shard.decode(resealed(data))
 
 
 def test_attributes_are_read_as_written() -> None:
@@ -132,14 +179,17 @@ def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(routing.decode(routing.encode(samples.moved_routing())), samples.moved_routing())
 
 
-def test_older_releases_read_a_routing_blob_without_packs_and_one_without_moved_rows() -> None:
+def test_older_releases_read_a_routing_blob_without_packs_moved_rows_or_codes() -> None:
     values = samples.routing(), samples.packed_routing(), samples.moved_routing()
     assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
+    coded = replace(samples.routing(), has_codes=True)
+    assert routing.encode(coded)[4] == 4
+    assert same(routing.decode(routing.encode(coded)), coded)
 
 
 def test_a_routing_blob_of_a_later_release_is_reported_as_later() -> None:
     data = bytearray(routing.encode(samples.moved_routing()))
-    data[4] = 4
+    data[4] = 5
     with pytest.raises(LaterFormatError):
         routing.decode(bytes(data))
 
@@ -176,13 +226,13 @@ def test_a_flipped_bit_never_breaks_the_reader(data: bytes, decode: Callable[[by
 def resealed(data: bytearray) -> bytes:
     """A shard blob with its header checksum and those of its sections put right after a change."""
     (sections,) = struct.unpack_from("<I", data, 48)
-    for number in range(min(sections, 7)):
+    for number in range(min(sections, len(Section))):
         entry = 128 + 48 * number
         offset, stored = struct.unpack_from("<QQ", data, entry + 8)
         if offset + stored <= len(data):
             struct.pack_into("<I", data, entry + 32, zlib.crc32(data[offset : offset + stored]))
     struct.pack_into("<I", data, 56, 0)
-    struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, 7)]))
+    struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, len(Section))]))
     return bytes(data)
 
 
