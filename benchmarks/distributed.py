@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from benchmarks.lake import STORAGE, Lake, arrow_rows, held_out
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.definition import VectorFormat
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 
@@ -184,7 +185,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=1000, help="held out of the table")
     parser.add_argument("--joined", type=int, default=100_000)
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--kept", default="f32", choices=("f32", "f16", "none"), help="vectors that shards hold")
+    parser.add_argument("--kept", default="f32", choices=get_args(VectorFormat), help="vectors that shards hold")
     parser.add_argument("--search-list", type=int, help="beam [default: the index's own]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")

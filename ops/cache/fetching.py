@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.coarse_codes import row_bytes
+from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.metric import Metric
@@ -23,6 +24,7 @@ from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, to_arrays
 from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard import ShardReader, require_finite
@@ -81,7 +83,8 @@ def fetch(
         _require_vectors(header)
         with scratch(scratch_bytes(header)):
             room = claim(most_bytes(header, where.length, compact=compact))
-            vectors = room.add("vectors", np.float32, (header.count, header.dims)) if header.vector_format else None
+            shape = header.count, header.dims
+            vectors = room.add("vectors", np.float32, shape) if _holds_vectors(header) else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
             _take(chain([first], pieces), blob, header, vectors, where, sha256)
             return _decoded(reader, vectors, room, compact=compact, threads=threads)
@@ -95,7 +98,10 @@ def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
     if compact and stored is not None:
         lists = stored.raw_length
     lengths = [lists, 4 * count, 4 * count + 4, 8 * count]
-    if header.vector_format:
+    if header.code_bits:
+        planes = [count * header.code_dims // 2, count * header.code_dims * (header.code_bits - 4) // 8]
+        lengths += [4 * dims, 16 * count, *planes]
+    elif _holds_vectors(header):
         lengths.append(4 * count * dims)
         if count >= FEWEST_CODED:
             lengths += [count * _code_bytes(dims), 4 * count, 4 * count, 4 * dims, count, count * row_bytes(dims)]
@@ -111,8 +117,14 @@ def _code_bytes(dims: int) -> int:
 def scratch_bytes(header: ShardHeader) -> int:
     """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
-    codes = _code_bytes(header.dims) + row_bytes(header.dims) if header.vector_format else header.pq_bytes
+    codes = _code_bytes(header.dims) + row_bytes(header.dims) if _holds_vectors(header) else header.pq_bytes
+    if header.code_bits:
+        codes = rotated_bytes(header.dims, header.code_bits)
     return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 41)
+
+
+def _holds_vectors(header: ShardHeader) -> bool:
+    return VECTOR_FORMATS.get(header.vector_format) is not None
 
 
 def _pieces(where: ObjectRange, storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
@@ -159,7 +171,7 @@ class _PassingBlob:
 
 def _require_vectors(header: ShardHeader) -> None:
     """Raises BadBlobError where the section of the vectors is not as long as the header has it."""
-    entry, dtype = header.find(Section.VECTORS), VECTOR_FORMATS[header.vector_format]
+    entry, dtype = header.find(Section.VECTORS), VECTOR_FORMATS.get(header.vector_format)
     stored = entry.stored_length if entry else 0
     length = header.count * header.dims * dtype.itemsize if dtype else 0
     if dtype and (entry is None or stored != length):
@@ -226,6 +238,7 @@ def _decoded(
         addresses,
         vectors=vectors,
         pq=None if vectors is not None or codebook is None or pq_codes is None else (codebook, pq_codes),
+        rotated=as_kernels_take(reader.read_codes()),
         rounded=header.vector_format != 1,
         threads=threads,
     )

@@ -14,11 +14,13 @@ from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rotated_quantization import RotatedCodes
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.walk_codes import WalkCodes
 from icepuffin.ops.cache.mapped_arrays import SPARSE
 from icepuffin.puffin.errors import BadBlobError
 
+_ROTATED = ("center", "terms", "high", "low")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -53,6 +55,7 @@ class ReadyShard:
     vectors: npt.NDArray[np.float32] | None
     """f32[N, D] prepared; None in a lean shard"""
     pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
+    rotated: RotatedCodes | None
     file_slots: npt.NDArray[np.uint32]
     row_positions: npt.NDArray[np.int64]
     searcher: Searcher
@@ -69,6 +72,7 @@ class ReadyShard:
         *,
         vectors: npt.NDArray[np.float32] | None,
         pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None,
+        rotated: RotatedCodes | None,
         rounded: bool,
         threads: int = 1,
     ) -> "ReadyShard":
@@ -78,9 +82,10 @@ class ReadyShard:
             graph=graph,
             vectors=vectors,
             pq=pq,
+            rotated=rotated,
             file_slots=addresses.file_slots,
             row_positions=addresses.row_positions,
-            searcher=Searcher(graph, vectors, metric, pq=pq, threads=threads, compact=compact),
+            searcher=Searcher(graph, vectors, metric, pq=pq, rotated=rotated, threads=threads, compact=compact),
             rounded=rounded,
         )
 
@@ -107,6 +112,8 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         arrays["vectors"] = shard.vectors
     if shard.pq is not None:
         arrays["pq_codebook"], arrays["pq_codes"] = shard.pq
+    if (rotated := shard.rotated) is not None:
+        arrays |= {f"rotated_{name}": getattr(rotated, name) for name in _ROTATED}
     values: dict[str, Any] = {
         "medoid": shard.graph.medoid,
         "metric": shard.searcher.metric.code,
@@ -117,6 +124,8 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         values[SPARSE] = ["vectors"]  # memory holds what is walked by
     else:
         arrays |= {"neighbors": shard.graph.neighbors, "degrees": shard.graph.degrees}
+    if rotated is not None:
+        values["rotated_bits"], values["rotated_seed"] = rotated.bits, rotated.seed
     if (codes := shard.searcher.codes) is not None:
         kind = "sq8" if isinstance(codes, ScalarCodes) else "sq4"
         arrays |= {f"{kind}_{name}": array for name, array in codes.space._asdict().items()}
@@ -141,6 +150,10 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
         graph = Graph(arrays["neighbors"], arrays["degrees"], values["medoid"])
     vectors = arrays.get("vectors")
     pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
+    rotated = None
+    if "rotated_bits" in values:
+        own = (arrays[f"rotated_{name}"] for name in _ROTATED)
+        rotated = RotatedCodes(values["rotated_bits"], values["rotated_seed"], *own)
     codes: WalkCodes | None = None
     errors: CodeErrors | None = None
     if "sq4_scale" in values:
@@ -155,6 +168,7 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
         graph=graph,
         vectors=vectors,
         pq=pq,
+        rotated=rotated,
         file_slots=arrays["file_slots"],
         row_positions=arrays["row_positions"],
         # a shard that was kept without codes gets none: they did not pay
@@ -163,6 +177,7 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
             vectors,
             Metric.of_code(values["metric"]),
             pq=pq,
+            rotated=rotated,
             codes=codes,
             errors=errors,
             halves=arrays.get("sq8_halves"),

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN, spare_bytes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from icepuffin.ann_kernels.vamana import VamanaParams
 
-VectorFormat = Literal["none", "f32", "f16"]
+VectorFormat = Literal["none", "rq4", "rq5", "rq8", "f16", "f32"]
 Method = Literal["diskann", "centroid"]
 METHODS: tuple[str, ...] = get_args(Method)
 BlobNames = Literal["flockdb", "community"]
@@ -136,8 +137,8 @@ class IndexDefinition:
         Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions. Default: 48.
     pq_nbits : 4, 8
         Bits of each part of a code; with 4 a codebook has a sixteenth of the size, and twice the parts. Default: 8.
-    vectors : "none", "f32", "f16"
-        What shards hold for exact ranking; none: lean, ranked from Parquet. Default: f32.
+    vectors : "none", "rq4", "rq5", "rq8", "f16", "f32"
+        What shards hold to rank by: vectors, or codes of so many bits; none: lean, ranked from Parquet. Default: f32.
     shards : int
         Graphs; more where one would exceed 2 GiB. Default: as few as the size allows.
     seed : int
@@ -208,7 +209,9 @@ class IndexDefinition:
         choices=(4, 8),
     )
     vectors: str = _parameter(
-        "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
+        "f32",
+        "What shards hold to rank by: vectors, or codes of so many bits; none: lean, ranked from Parquet.",
+        choices=get_args(VectorFormat),
     )
     shards: int | None = _parameter(
         None, "Graphs; more where one would exceed 2 GiB. Left out: as few as the size allows.", low=1, high=4096
@@ -246,6 +249,11 @@ class IndexDefinition:
         object.__setattr__(self, "metric", Metric.parse(self.metric))
         if fault := metric_fault(self.metric, self.element_type):
             raise DefinitionError(f"index {self.name}: {fault}")
+        if self.code_bits and self.element_type == OF_BITS:
+            raise DefinitionError(
+                f"index {self.name}: {self.vectors} has more bits per dimension than elements of one bit: take vectors "
+                "f16 or f32"
+            )
         if not self.has_graphs and self.metric is Metric.INNER_PRODUCT:
             raise DefinitionError(
                 f"index {self.name}: method centroid rules out files by the triangle inequality, which the inner "
@@ -256,6 +264,16 @@ class IndexDefinition:
     def has_graphs(self) -> bool:
         """Whether versions have shards; else they have balls around the vectors of each data file alone."""
         return self.method != "centroid"
+
+    @property
+    def code_bits(self) -> int:
+        """Bits per dimension of the rotated codes in shards; 0 where shards have none."""
+        return ROTATED_BITS.get(self.vectors, 0) if self.has_graphs else 0
+
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether shards hold vectors; else their rows' vectors are read from the data files where a graph changes."""
+        return self.vectors in ("f16", "f32")
 
     @property
     def params(self) -> "VamanaParams":

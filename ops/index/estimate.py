@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.element_types import OF_COLUMN, dims_of
 from icepuffin.ops.index.changes import shared_fraction
@@ -219,8 +220,11 @@ def _live_rows(files: Sequence[LiveFile]) -> int:
 
 
 def _node_bytes(plan: VersionPlan, dims: int) -> float:
-    vectors = {"f32": 4 * dims, "f16": 2 * dims, "none": plan.definition.pq_m}[plan.definition.vectors]
-    return vectors + _EDGE_BYTES * plan.definition.max_degree + _STAGED_BYTES
+    definition = plan.definition
+    vectors = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, definition.pq_m)
+    if definition.code_bits:
+        vectors = rotated_bytes(dims, definition.code_bits)
+    return vectors + _EDGE_BYTES * definition.max_degree + _STAGED_BYTES
 
 
 def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.code_sizes import choose_m
+from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, choose_m
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
@@ -49,7 +49,7 @@ class Layout:
 def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
     """Sample vectors, train the codebook, and divide its partitions into shards. None where no row has a vector.
 
-    Raises DefinitionError where the vectors cannot have codes of `pq_nbits`.
+    Raises DefinitionError where the vectors cannot have codes of `pq_nbits`, or rotated ones.
     """
     definition = plan.definition
     sample = draw_sample(plan, storage)
@@ -59,6 +59,11 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         raise DefinitionError(
             f"index {definition.name}: codes of {definition.pq_nbits} bits lie two in a byte, which needs an even "
             f"number of dimensions, and column {definition.column} has {sample.shape[1]}: take pq_nbits 8"
+        )
+    if definition.code_bits and not FEWEST_ROTATED_DIMS <= sample.shape[1] <= MOST_ROTATED_DIMS:
+        raise DefinitionError(
+            f"index {definition.name}: vectors = '{definition.vectors}' takes {FEWEST_ROTATED_DIMS} to "
+            f"{MOST_ROTATED_DIMS:,} dimensions, and column {definition.column} has {sample.shape[1]:,}: take f16 or f32"
         )
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)

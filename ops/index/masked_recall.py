@@ -38,7 +38,7 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
     only sooner read. Lean shards have no vectors to compare, and are not measured. Raises StorageError, PuffinError.
     """
     definition, plan = context.plan.definition, context.plan
-    if definition.vectors == "none" or plan.base is None:
+    if not definition.holds_vectors or plan.base is None:
         return {}
     chosen = _chosen(shards)
     size = sum(shard.length for shard in chosen)

@@ -41,6 +41,9 @@ from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 
 _RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
+    "rq4": "Codes of more bits tell near rows apart: take vectors = 'rq5', 'rq8' or 'f32'. Else ",
+    "rq5": "Codes of more bits tell near rows apart: take vectors = 'rq8' or 'f32'. Else ",
+    "rq8": "Codes may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f32": "To find more, ",
 }

@@ -250,7 +250,7 @@ def _base_shard(context: BuildContext, shard: _EarlierShard) -> BaseShard:
         tombstones=deletion_vector.encode(shard.tombstones),
         moves=shard.moves,
         moved=shard.moved,
-        files=context.files if context.plan.definition.vectors == "none" else (),
+        files=() if context.plan.definition.holds_vectors else context.files,
         schema=context.plan.schema,
         field_id=context.plan.field_id,
         storage=context.storage,

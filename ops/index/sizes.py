@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes
+from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 
@@ -50,7 +50,9 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than readers take."""
     bits = definition.pq_nbits
     m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
-    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": code_bytes(m, bits)}[definition.vectors]
+    of_vector = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, code_bytes(m, bits))
+    if definition.code_bits:
+        of_vector = rotated_bytes(dims, definition.code_bits)
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = (4 << bits) * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)

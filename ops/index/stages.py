@@ -175,6 +175,6 @@ def require_capacity(context: BuildContext, shard_id: ShardId, rows: int) -> Non
         raise ShardTooLargeError(
             f"{plan.live.table}, index {plan.definition.name}: shard {shard_id} of {layout.shards} "
             f"would have {rows:,} rows, and {most:,} fit into 2 GiB for certain. Raise `shards` (drop the index, "
-            "and create it again with more), or keep smaller vectors (f16, none); rows with nearly equal vectors "
+            "and create it again with more), or keep smaller vectors (f16, rq4, none); rows with nearly equal vectors "
             "lie in one shard"
         )

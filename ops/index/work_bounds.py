@@ -81,7 +81,7 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
     if changes is None or total - changes.arriving < SHARED_ENOUGH * total:
         return None
     bounds = _bounds(definition, base_sizes, changes)
-    reads_whole_shards = definition.vectors == "none" and bounds.written  # whose vectors lie in old data files
+    reads_whole_shards = not definition.holds_vectors and bounds.written  # whose vectors lie in old data files
     is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)  # a build with more shards follows
     return None if reads_whole_shards or is_too_large else bounds
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
@@ -67,6 +67,11 @@ class Candidates:
         order = order[:, :k]
         files, positions = (np.take_along_axis(array, order, axis=1) for array in (self.files, self.positions))
         return Candidates(files, positions, np.take_along_axis(distances, order, axis=1))
+
+    def without(self, dropped: Bool) -> "Candidates":
+        """The candidates but for those that bool[Q, k] marks, whose places stay empty."""
+        files, positions = np.where(dropped, -1, self.files), np.where(dropped, -1, self.positions)
+        return Candidates(files, positions, np.where(dropped, np.inf, self.distances))
 
     def spread(self, places: I64, queries: int) -> "Candidates":
         """The same among all `queries`: row i becomes row places[i], the other queries have no candidates."""

@@ -92,7 +92,8 @@ class DistributedVersion:
         self.index_bytes = sum(stored.length for stored in job.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
         self.column_is_double = job.column_is_double
-        self.lean = job.opened.definition.vectors == "none"
+        self.lean = not job.opened.definition.holds_vectors
+        self.coded = bool(job.opened.definition.code_bits)
         self._runner = runner
         self._shares = [SearchShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
 

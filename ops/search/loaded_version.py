@@ -48,6 +48,8 @@ class LoadedVersion:
     """Whether a shard's vectors are rounded (f16) or coded, and not exactly the table's"""
     lean: bool
     """Whether a shard holds no vectors to compare with"""
+    coded: bool = False
+    """Whether shards hold rotated codes, by which candidates are ranked well without vectors"""
     enclosed: frozenset[FileNumber] = frozenset()
     """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
     column_is_double: bool = False
@@ -142,7 +144,8 @@ def _version_on_demand(
         shard_ids=tuple(ShardId(number) for number in range(len(opened.shards))),
         index_bytes=0,
         rounded=opened.definition.vectors != "f32",
-        lean=opened.definition.vectors == "none",
+        lean=not opened.definition.holds_vectors,
+        coded=bool(opened.definition.code_bits),
         enclosed=covered,
     )
 
@@ -167,5 +170,6 @@ def version_of(
         sum(stored.length for stored in opened.shards),
         rounded=any(shard.shard.rounded for shard in shards.values()),
         lean=any(shard.vectors is None for shard in shards.values()),
+        coded=bool(definition.code_bits),
         column_is_double=column_is_double,
     )

@@ -1,8 +1,9 @@
 """How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from icepuffin.ops.recall_curve import (
 )
 from icepuffin.ops.search.errors import QueryError
 
+P = TypeVar("P", Width, MeasuredPoint)
 _MAX_REMEMBERED = 256
 _ROUNDED = (
     "the column holds doubles, and distances are those of its vectors rounded to float, as the index holds them: "
@@ -153,6 +155,10 @@ class TunableVersion(Protocol):
         """Whether a shard holds no vectors to compare with"""
 
     @property
+    def coded(self) -> bool:
+        """Whether shards hold rotated codes, by which candidates are ranked well without vectors"""
+
+    @property
     def column_is_double(self) -> bool:
         """Whether the column's vectors are doubles, which shards hold as floats"""
 
@@ -199,26 +205,36 @@ def choose_parameters(
     there is none.
     """
     model, own = version.recall_model, version.search_list
-    rerank = not version.exact and (version.lean if options.rerank is None else options.rerank)
+    rerank = not version.exact and _reranks(version, options)
     warnings: list[str] = []
     choice: Choice | None = None
     point: MeasuredPoint | None = None
     if options.target_recall is not None:
         if record is not None and not filtered:
-            point = choose_point(points_for(record.points, k), options.target_recall)
+            points = points_for(record.points, k)
+            point = choose_point(_allowed(points, version, options), options.target_recall)
         if point is not None and record is not None:
+            rerank |= version.coded and options.rerank is None and point.oversample > 1
             choice = _choice_at_point(point, k, rerank=rerank)
             warnings += [*_out_of_reach(point, options.target_recall, record), *_unmeasured(point, k)]
         else:
-            choice = _choice_by_curves(model, k, options.target_recall, filtered=filtered)
+            choice = _choice_by_curves(version, k, options, filtered=filtered)
+            rerank |= choice is not None and version.coded and options.rerank is None and choice.oversample > 1
             warnings += _out_of_reach_of_curves(choice, options.target_recall)
     if filtered and options.shards is not None:
         warnings.append("under a condition every shard is probed, not only the nearest ones")
-    if version.lean and not rerank:
+    if version.lean and not rerank and not version.coded:
         warnings.append(_APPROXIMATE)
     elif version.column_is_double and not rerank:
         warnings.append(_ROUNDED)
-    if version.lean and rerank and choice is None and options.oversample is None and k < MEASURED_K:
+    if (
+        version.lean
+        and not version.coded
+        and rerank
+        and choice is None
+        and options.oversample is None
+        and k < MEASURED_K
+    ):
         measured = MEASURED_K * OVERSAMPLE
         warnings.append(_FEW_CANDIDATES.format(k * OVERSAMPLE, measured, -(-measured // k)))
     candidates = (options.oversample or OVERSAMPLE) if rerank else 1
@@ -230,6 +246,8 @@ def choose_parameters(
     explicit = [name for name in ("search_list", "shards", "oversample") if getattr(options, name) is not None]
     source = record.origin if record is not None and point is not None else "the curve measured with the index"
     why = "the index's own" if choice is None else f"recall {options.target_recall:g}, by {source}"
+    if version.coded:
+        why += "; ranked by codes, then by the table's vectors" if rerank else "; ranked by codes"
     parameters = SearchParameters(
         search_list=options.search_list or by_curve.search_list,
         oversample=(options.oversample or by_curve.oversample) if rerank else 1,
@@ -247,11 +265,35 @@ def choose_parameters(
     return replace(parameters, foreseen=foreseen), tuple(warnings)
 
 
-def _choice_by_curves(model: RecallModel, k: int, target: float, *, filtered: bool) -> Choice | None:
-    """The choice by the curves that were measured with the index; None without one."""
+def _reranks(version: TunableVersion, options: SearchOptions) -> bool:
+    """Whether candidates are ranked by the table's vectors, whatever a target chooses."""
+    if options.rerank is not None:
+        return options.rerank
+    return options.oversample is not None if version.coded else version.lean
+
+
+def _allowed(points: Sequence[P], version: TunableVersion, options: SearchOptions) -> list[P]:
+    """The measured points that a choice is made among: of codes that rank without vectors, those with or without
+    ranking by vectors, as the caller wants it.
+    """
+    if not version.coded or options.rerank is None:
+        return list(points)
+    return [point for point in points if (point.oversample > 1) == options.rerank] or list(points)
+
+
+def _choice_by_curves(version: TunableVersion, k: int, options: SearchOptions, *, filtered: bool) -> Choice | None:
+    """The choice by the curves that were measured with the index; None without one. Of codes that rank without vectors,
+    one that reads no vectors is chosen where it reaches the target.
+    """
+    model, target = version.recall_model, options.target_recall or 0.0
     routing = () if filtered or k > model.routed_k else model.routing
     curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
-    return choose(target, k, curve, routing, model.shards)
+    points = _allowed(curve, version, options)
+    if version.coded and options.rerank is None:
+        choice = choose(target, k, [point for point in points if point.oversample == 1], routing, model.shards)
+        if choice is not None and choice.recall >= target:
+            return choice
+    return choose(target, k, points, routing, model.shards)
 
 
 def _out_of_reach_of_curves(choice: Choice | None, target: float) -> tuple[str, ...]:

@@ -252,11 +252,15 @@ class _TuningRun:
         return points
 
     def _widths(self, k: int) -> list[tuple[int, int]]:
-        """(L, oversample), ascending: of lean shards by oversample, whose list has to hold all candidates."""
+        """(L, oversample), ascending: of lean shards by oversample, whose list has to hold all candidates; of
+        those that hold rotated codes both.
+        """
         version = self._trial.version
+        ranked = [(width, 1) for width in _WIDTHS[k]]
         if not version.lean:
-            return [(width, 1) for width in _WIDTHS[k]]
-        return [(max(version.search_list, 2 * k * oversample), oversample) for oversample in _OVERSAMPLES[k]]
+            return ranked
+        reranked = [(max(version.search_list, 2 * k * oversample), oversample) for oversample in _OVERSAMPLES[k]]
+        return [*ranked, *reranked[1:]] if version.coded else reranked
 
     def _measure(self, k: int, parameters: SearchParameters) -> MeasuredPoint:
         searched = SearchParameters(

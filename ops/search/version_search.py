@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
@@ -168,7 +168,9 @@ def _walk(
     probed = version.recall_model.probed(queries, parameters)
     count = k if version.exact else k * parameters.oversample
     width = max(parameters.search_list, count)
-    parts, work = [], []
+    parts: list[Candidates] = []
+    intervals: list[tuple[F64, F64]] = []
+    work = []
     needed = None if probed is None else frozenset(np.flatnonzero(probed.any(axis=0)).tolist())
     places = [place for place, number in enumerate(version.shard_ids) if needed is None or number in needed]
     for place, shard in zip(places, shards.take(places, threads=threads), strict=True):
@@ -182,10 +184,32 @@ def _walk(
         )
         candidates = shard.candidates(nodes, distances)
         parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))
+        if parameters.rerank and (interval := shard.searcher.interval(shard_queries, nodes, distances)):
+            intervals.append(interval if probing is None else _spread(interval, probing, len(queries)))
         expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
         work.append(ShardWork(shard_id, shard.nodes, len(shard_queries), expanded, computed))
+    if parts and len(intervals) == len(parts):
+        parts = _in_reach(parts, intervals, k)
     best = merge(parts or [Candidates.none(len(queries), count)], count)
     return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
+
+
+def _spread(interval: tuple[F64, F64], places: I64, queries: int) -> tuple[F64, F64]:
+    """The same among all queries, as `Candidates.spread` has it."""
+    lowest, highest = (np.full((queries, bound.shape[1]), np.inf) for bound in interval)
+    lowest[places], highest[places] = interval
+    return lowest, highest
+
+
+def _in_reach(parts: Sequence[Candidates], intervals: Sequence[tuple[F64, F64]], k: int) -> list[Candidates]:
+    """The candidates that are, most likely, all that may be among the k nearest: those whose interval reaches the k-th
+    of the farthest ends. The others need not be ranked by the table's vectors.
+    """
+    farthest = np.concatenate([highest for _, highest in intervals], axis=1)
+    if farthest.shape[1] <= k:
+        return list(parts)
+    limits = np.partition(farthest, k - 1, axis=1)[:, k - 1 : k]
+    return [part.without(lowest > limits) for part, (lowest, _) in zip(parts, intervals, strict=True)]
 
 
 def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64, k: int) -> IndexAnswer:

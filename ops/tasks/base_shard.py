@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels import rotated_quantization
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
@@ -69,7 +71,7 @@ class BaseShard:
         """All nodes' rows.
 
         Vectors of a lean shard are read from the data files. The files of dead nodes may be gone: their vectors are
-        decoded from PQ codes, which is enough to pass through them.
+        decoded from codes, which is enough to pass through them.
         """
         slots, positions = self.locations(reader)
         vectors = reader.read_vectors()
@@ -84,10 +86,7 @@ class BaseShard:
     def _from_files(
         self, reader: ShardReader, slots: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        codebook, codes = reader.read_pq()
-        if codebook is None or codes is None:
-            raise ValueError(f"{self.stored.blob} has neither vectors nor PQ codes")
-        vectors = decode_pq(codes, codebook)
+        vectors = _decoded(reader)
         element_type = element_type_of(self.schema, self.field_id)
         files = dict(self.files)
         alive = np.flatnonzero(self.is_live(reader))
@@ -99,3 +98,13 @@ class BaseShard:
             raw = exact_vectors(rows.column(0), reader.header.dims, element_type)
             vectors[nodes] = prepare(raw, Metric.of_code(reader.header.metric))
         return vectors
+
+
+def _decoded(reader: ShardReader) -> npt.NDArray[np.float32]:
+    """f32[N, D], the vectors that the codes of a shard stand for."""
+    if (rotated := as_kernels_take(reader.read_codes())) is not None:
+        return rotated_quantization.decode(rotated)
+    codebook, codes = reader.read_pq()
+    if codebook is None or codes is None:
+        raise ValueError("the shard has neither vectors nor codes")
+    return decode_pq(codes, codebook)

@@ -13,6 +13,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
+from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -27,6 +28,11 @@ WIDE_CURVE_WIDTHS = (100, 130, 190, 280, 400)
 """Widths of the curve for `WIDE_K` rows"""
 CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
 WIDE_CURVE_OVERSAMPLES = (1, 2, 3, 5)
+_RERANKED = {
+    GATE_K: [(100, 2), (100, 3), (160, 3), (250, 5)],
+    WIDE_K: [(280, 2), (400, 3)],
+}
+"""(width, oversample) of searches by rotated codes whose candidates are ranked by the table's vectors, by rows"""
 
 
 def measure_recall(
@@ -96,11 +102,12 @@ def recall_of_nodes(
 def search_by_defaults(
     searcher: Searcher, shard: Shard, queries: npt.NDArray[np.float32], k: int, *, threads: int
 ) -> npt.NDArray[np.int64]:
-    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE in a lean shard.
+    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE where PQ codes tell
+    distances.
 
     One of the k rows may be the query itself.
     """
-    oversample = OVERSAMPLE if shard.vectors is None else 1
+    oversample = OVERSAMPLE if _lean(shard) else 1
     width = shard.search_list + longer_list(k - 1, oversample)
     answers, _, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
     return answers
@@ -138,7 +145,10 @@ def _curve(
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
     limits = exact[:, -1:]
     searcher = searcher_of(shard, vectors, others)
-    if _lean(shard):
+    if shard.codes is not None:
+        widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
+        settings = [*((width, 1) for width in widths), *_RERANKED[k]]
+    elif _lean(shard):
         oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
         settings = [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
     else:
@@ -156,6 +166,7 @@ def _curve(
 
 
 def _lean(shard: Shard) -> bool:
+    """Whether PQ codes alone tell distances."""
     return shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
 
 
@@ -166,7 +177,7 @@ def searcher_of(
     *,
     coded_from: int = FEWEST_CODED,
 ) -> Searcher:
-    """A searcher of what the shard holds: vectors, or else PQ codes; or else of `vectors` f32[N, D].
+    """A searcher of what the shard holds: vectors, or else codes; or else of `vectors` f32[N, D].
 
     coded_from: number of vectors from which the graph is walked by one-byte codes.
     """
@@ -174,6 +185,8 @@ def searcher_of(
     if _lean(shard):
         pq: Any = shard.pq_codebook, shard.pq_codes
         return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, pq=pq)
+    if (rotated := as_kernels_take(shard.codes)) is not None:
+        return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, rotated=rotated)
     kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
     return Searcher(graph, kept, Metric.of_code(shard.metric), is_live=is_live, coded_from=coded_from)
 

@@ -15,10 +15,12 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
+from icepuffin.ann_kernels.rotated_quantization import decode, encode
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.recall_curve import WIDE_K
+from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
@@ -183,8 +185,7 @@ def _nodes_of(shard: Shard, is_live: npt.NDArray[np.bool_], drawn: npt.NDArray[n
 def _has_vector(shard: Shard, nodes: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     """bool[n], whether each node holds its row's vector, but for rounding; in a lean shard, the nearest code to it."""
     if shard.vectors is None:
-        codes, codebook = encode_pq(vectors, np.asarray(shard.pq_codebook)), np.asarray(shard.pq_codebook)
-        nearest = np.square(vectors.astype(np.float64) - decode_pq(codes, codebook)).sum(axis=1)
+        nearest = np.square(vectors.astype(np.float64) - _coded(shard, vectors)).sum(axis=1)
         squares = np.square(vectors.astype(np.float64) - _stored(shard, nodes)).sum(axis=1)
         lengths = np.square(vectors.astype(np.float64)).sum(axis=1)
         return np.asarray(squares <= nearest + _CODE_TOLERANCE * (nearest + lengths))
@@ -193,6 +194,14 @@ def _has_vector(shard: Shard, nodes: npt.NDArray[np.int64], vectors: npt.NDArray
     limits = smallest + tolerance * np.abs(vectors.astype(np.float64)).max(axis=1)
     difference = np.abs(shard.vectors[nodes].astype(np.float64) - vectors).max(axis=1)
     return np.asarray(difference <= limits)
+
+
+def _coded(shard: Shard, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """f32[n, D], what codes of some vectors stand for in a lean shard."""
+    if (codes := shard.codes) is not None:
+        return decode(encode(vectors, codes.bits, codes.center, seed=codes.seed))
+    codebook = np.asarray(shard.pq_codebook)
+    return decode_pq(encode_pq(vectors, codebook), codebook)
 
 
 def _is_returned(
@@ -211,5 +220,7 @@ def _stored(shard: Shard, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
     """f32[n, D], vectors of nodes as a search compares them: as the shard has them, or decoded from its codes."""
     if shard.vectors is not None:
         return np.asarray(shard.vectors[nodes], np.float32)
+    if (rotated := as_kernels_take(shard.codes)) is not None:
+        return decode(rotated.take(nodes))
     codes: Any = shard.pq_codes
     return decode_pq(codes[nodes], np.asarray(shard.pq_codebook))

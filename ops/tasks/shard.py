@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
+from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
 from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
@@ -24,7 +27,7 @@ from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard import Shard, ShardCodes, ShardReader
 
 RECALL_LOSS = 0.01
 """Recall that inserts may cost a shard before it is rebuilt"""
@@ -41,7 +44,7 @@ class ShardTask:
     metric: Metric
     params: VamanaParams
     vectors: str
-    """Precision of the vectors in the blob: `none`, `f32` or `f16`"""
+    """What the blob holds of vectors, as `IndexDefinition.vectors` has it"""
     pq_codebook: npt.NDArray[np.float32] | None
     blocks: tuple[Block, ...]
     """Staged rows that come to the shard"""
@@ -176,7 +179,7 @@ def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Measured
     is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads)
-    return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, is_live)
+    return _measured(task, _assemble(task, graph, rows, reader), rows.vectors, is_live)
 
 
 def _measured(
@@ -188,18 +191,27 @@ def _measured(
     return _MeasuredShard(shard, vectors, is_live, recall)
 
 
-def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
-    """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, if there are any."""
+def _rotated_codes(task: ShardTask, rows: VectorRows, base: ShardReader | None) -> ShardCodes | None:
+    """Rotated codes of the rows, where the blob is to hold them; the first ones keep those that `base` has."""
+    if (bits := ROTATED_BITS.get(task.vectors)) is None:
+        return None
+    before = None if base is None else as_kernels_take(base.read_codes())
+    coded_rows = 0 if before is None else before.count
+    center = center_of(rows.vectors) if before is None else before.center
+    seed = task.params.seed if before is None else before.seed
+    codes = encode(rows.vectors[coded_rows:], bits, center, seed=seed, threads=task.threads)
+    return as_stored(codes if before is None else before.joined(codes))
+
+
+def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, base: ShardReader | None = None) -> Shard:
+    """The shard of a graph. `base` has the first rows already: these keep its codes, if there are any."""
     codes = None
     if task.pq_codebook is not None:
+        old_codes = None if base is None else base.read_pq()[1]
         coded_rows = 0 if old_codes is None else len(old_codes)
         codes = encode_pq(rows.vectors[coded_rows:], task.pq_codebook, threads=task.threads)
         codes = codes if old_codes is None else np.concatenate([old_codes, codes])
-    kept = {
-        "none": None,
-        "f32": rows.vectors,
-        "f16": rows.vectors.astype(np.float16) if task.vectors == "f16" else None,
-    }
+    kept = {"f32": rows.vectors, "f16": rows.vectors.astype(np.float16) if task.vectors == "f16" else None}
     return Shard(
         metric=task.metric.code,
         dims=task.dims,
@@ -212,9 +224,10 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.ND
         file_slots=rows.slots,
         row_positions=rows.positions,
         content_hashes=rows.hashes,
-        vectors=kept[task.vectors],
+        vectors=kept.get(task.vectors),
         pq_codebook=task.pq_codebook,
         pq_codes=codes,
+        codes=_rotated_codes(task, rows, base),
     )
 
 

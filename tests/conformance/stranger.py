@@ -101,7 +101,7 @@ class Version:
             if not shard["rows"]:
                 continue
             dead = set(entry[-1])
-            wide = k if shard["vectors"] is not None else 5 * k
+            wide = 5 * k if shard["codes"] is not None else k
             nodes = [node for node in walk(shard, distances(shard, query), width) if node not in dead][:wide]
             for node in nodes:
                 slot, row = shard["slots"][node], shard["rows"][node]
@@ -165,6 +165,8 @@ def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float
     metric, vector = shard["metric"], prepared(query, shard["metric"])
     if shard["vectors"] is not None:
         return lambda node: compare(metric, vector, shard["vectors"][node].astype(np.float64))
+    if shard["rotated"] is not None:
+        return estimates(shard["rotated"], metric, vector)
     pieces = vector.reshape(len(shard["codebook"]), -1)
     words = shard["codebook"].astype(np.float64)
 
@@ -173,6 +175,44 @@ def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float
         return stored if words.shape[1] == 256 else [code for byte in stored for code in (byte % 16, byte // 16)]
 
     return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(codes(node)))
+
+
+def estimates(codes: dict[str, Any], metric: int, query: np.ndarray) -> Callable[[int], float]:
+    """Node -> the distance that rotated codes tell."""
+    center = codes["center"].astype(np.float64)
+    turned = rotated(query if metric == 2 else query - center, codes["seed"])
+
+    def estimate(node: int) -> float:
+        norm, _, factor, _ = codes["terms"][node].astype(np.float64)
+        product = factor * float(codes["levels"][node] @ turned)
+        return (
+            -float(query @ center) - product
+            if metric == 2
+            else float(((query - center) ** 2).sum()) + norm - 2 * product
+        )
+
+    return estimate
+
+
+def rotated(vector: np.ndarray, seed: int) -> np.ndarray:
+    """A vector of doubles in the rotation of a seed."""
+    blocks = -(-len(vector) // 128)
+    out = np.zeros(128 * blocks)
+    out[: len(vector)] = vector
+    hadamard = np.array([[(-1.0) ** (i & j).bit_count() for i in range(128)] for j in range(128)]) / np.sqrt(128)
+    words = [splitmix64(seed, word) for word in range(3 * 2 * blocks)]
+    for turn in range(3):
+        bits = [words[(turn * len(out) + d) // 64] >> (d % 64) & 1 for d in range(len(out))]
+        out = (out * (1 - 2 * np.array(bits))).reshape(blocks, 128) @ hadamard
+        out = out.T.reshape(-1)
+    return out
+
+
+def splitmix64(seed: int, place: int) -> int:
+    z = (seed + (place + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
 
 
 def numbers_of(path: Path, element_type: str) -> np.ndarray:
@@ -188,6 +228,8 @@ def exact(shard: dict[str, Any], node: int, query: np.ndarray, vector_of_row: Ca
     metric = shard["metric"]
     if shard["vectors"] is not None:
         vector = shard["vectors"][node].astype(np.float64)
+    elif shard["rotated"] is not None:
+        return reported(metric, estimates(shard["rotated"], metric, prepared(query, metric))(node))
     else:
         vector = prepared(vector_of_row(), metric)
     return reported(metric, compare(metric, prepared(query, metric), vector))

@@ -78,7 +78,7 @@ def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param)
 
 
-@pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
+@pytest.mark.parametrize("vectors", ["f32", "f16", "rq4", "rq5", "rq8", "none"])
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
 def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vectors: str, packed: bool) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
@@ -89,7 +89,8 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
     version = stranger.Version(metadata, "e")
     ours = open_index(table, definition, storage=STORAGE)
     query_vectors = queries(4)
-    result = ours.search(query_vectors, 5, search_list=100, oversample=20, columns=["id"]).rows.to_pylist()
+    reads = {"rerank": False} if definition.code_bits else {"oversample": 20}
+    result = ours.search(query_vectors, 5, search_list=100, columns=["id"], **reads).rows.to_pylist()
     same = 0
     for number, query in enumerate(query_vectors):
         other_rows = version.nearest(query, 5, 100)

@@ -10,9 +10,11 @@ import numpy.typing as npt
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.graph import Graph
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
 from icepuffin.ops.cache.ready_shard import NodeAddresses
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
+from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from icepuffin.puffin.blobs.shard import Shard
@@ -55,8 +57,15 @@ def ready(shard: Shard, *, compact: bool = False) -> ReadyShard:
         NodeAddresses(shard.file_slots, shard.row_positions),
         vectors=None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32),
         pq=pq if shard.vectors is None and pq[0] is not None and pq[1] is not None else None,
+        rotated=as_kernels_take(shard.codes),
         rounded=shard.rounded,
     )
+
+
+def coded(shard: Shard, bits: int) -> Shard:
+    """The same with rotated codes instead of vectors."""
+    vectors = np.asarray(shard.vectors, np.float32)
+    return replace(shard, vectors=None, codes=as_stored(encode(vectors, bits, center_of(vectors), seed=5)))
 
 
 def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool = True, version: int = 1) -> ShardKey:

@@ -10,8 +10,9 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.model import MIB
 from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import ShardHeader
-from tests.ops.cache.stored import lean, random_shard
+from tests.ops.cache.stored import coded, lean, random_shard
 from tests.ops.cache.test_fetching import header_of
 
 _AT_ONCE = 192 * MIB
@@ -28,14 +29,18 @@ def test_a_budget_is_not_negative(budgets: tuple[int, int]) -> None:
         CacheSettings(Path("unused"), *budgets)
 
 
-def _header(*, is_lean: bool = False) -> ShardHeader:
-    shard = random_shard(rows=40, dims=100)
-    return header_of(bytearray(b"".join(map(bytes, shard_blob.encode(lean(shard) if is_lean else shard)))))
+SHARD = random_shard(rows=40, dims=100)
 
 
-@pytest.mark.parametrize(("is_lean", "code"), [(False, 128 + 64), (True, _header(is_lean=True).pq_bytes)])
-def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(is_lean: bool, code: int) -> None:
-    header = _header(is_lean=is_lean)
+def _header(shard: Shard) -> ShardHeader:
+    return header_of(bytearray(b"".join(map(bytes, shard_blob.encode(shard)))))
+
+
+@pytest.mark.parametrize(
+    ("shard", "code"), [(SHARD, 128 + 64), (lean(SHARD), _header(lean(SHARD)).pq_bytes), (coded(SHARD, 8), 144)]
+)
+def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(shard: Shard, code: int) -> None:
+    header = _header(shard)
     taken = fetching.scratch_bytes(header)
     assert fetching.scratch_bytes(replace(header, count=header.count + 1_000)) - taken == 1_000 * (code + 41)
     assert fetching.scratch_bytes(replace(header, sections=header.sections * 2)) > taken

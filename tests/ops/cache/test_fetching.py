@@ -19,14 +19,15 @@ from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, PuffinError
-from tests.ops.cache.stored import STORAGE, kept_by, lean, random_shard, ready, stored
+from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
 
 LARGE = random_shard(seed=3, rows=1_300)
+CODED = [coded(LARGE, bits) for bits in (4, 5, 8)]
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    shard=st.sampled_from([LARGE, replace(LARGE, vectors=LARGE.vectors.astype(np.float16)), lean(LARGE)]),
+    shard=st.sampled_from([LARGE, replace(LARGE, vectors=LARGE.vectors.astype(np.float16)), lean(LARGE), *CODED]),
     piece=st.sampled_from([512, 1_024, 1 << 12, 1 << 15, 1 << 23]),
     at_once=st.integers(1, 4),
     with_hash=st.booleans(),
@@ -104,7 +105,7 @@ def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
 
 
 def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) -> None:
-    shards = [random_shard(), LARGE, lean(LARGE)]
+    shards = [random_shard(), LARGE, lean(LARGE), *CODED]
     for number, (shard, compact) in enumerate(product(shards, (False, True))):
         blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
         header = header_of(bytearray(blob))
@@ -137,7 +138,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from icepuffin.ops.cache import CacheSettings, ShardCache
-from tests.ops.cache.stored import STORAGE, kept_by, random_shard, stored
+from tests.ops.cache.stored import STORAGE, coded, kept_by, random_shard, stored
 
 def data_bytes():
     return 1024 * int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0])

@@ -25,7 +25,7 @@ from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, kept_by, lean, random_shard, ready, stored
+from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, coded, kept_by, lean, random_shard, ready, stored
 
 SHARD = random_shard()
 ONE = ready(SHARD).nbytes
@@ -53,7 +53,10 @@ def is_mapped(array: Any) -> bool:
     return isinstance(array, mmap.mmap) or (isinstance(array, memoryview) and isinstance(array.obj, mmap.mmap))
 
 
-@pytest.mark.parametrize("shard", [SHARD, lean(SHARD), replace(SHARD, vectors=SHARD.vectors.astype(np.float16))])
+@pytest.mark.parametrize(
+    "shard",
+    [SHARD, lean(SHARD), coded(SHARD, 4), coded(SHARD, 5), replace(SHARD, vectors=SHARD.vectors.astype(np.float16))],
+)
 def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
     key = stored(tmp_path, shard)
     fresh = ShardCache(CacheSettings.off()).shard(key, STORAGE)

@@ -120,6 +120,7 @@ class TableHistory(RuleBasedStateMachine):
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
+        vectors=st.sampled_from(["f32", "f32", "rq4", "rq8"]),
     )
     def create(
         self,
@@ -133,6 +134,7 @@ class TableHistory(RuleBasedStateMachine):
         pack_bytes: int,
         method: str,
         layout: str,
+        vectors: str,
     ) -> None:
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
@@ -146,6 +148,7 @@ class TableHistory(RuleBasedStateMachine):
             DEFINITION,
             field_id=4,
             method=method,
+            vectors=vectors,
             max_deltas=deltas,
             delta_share=share,
             filters=filters,
@@ -399,6 +402,11 @@ class TableHistory(RuleBasedStateMachine):
             rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
         return rows.cast(self.table.schema().as_arrow())
 
+    @property
+    def _rerank(self) -> bool | None:
+        """What codes rank is ranked by the table's vectors, whose distances can be compared."""
+        return bool(self.definition.code_bits) or None
+
     def _vector_column(self) -> str:
         return "vector" if "vector" in self.table.schema().column_names else "embedding"
 
@@ -419,6 +427,7 @@ class TableHistory(RuleBasedStateMachine):
             self._require_within(bounds, report)
         COUNTS[f"index: {report.action}"] += 1
         COUNTS[f"method: {self.definition.method}"] += 1
+        COUNTS[f"vectors: {self.definition.vectors}"] += 1
         COUNTS["rows inserted"] += report.inserted
         COUNTS["rows remapped"] += report.remapped
         COUNTS["shards rebuilt"] += report.shards_rebuilt
@@ -471,11 +480,11 @@ class TableHistory(RuleBasedStateMachine):
         reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
         section = f"section {snapshot_id % 5}"
         name = rows.column_names[2]
-        some = reader.search(queries(4, DIMS), K, columns=["id"], where=f"{name} = '{section}'")
+        some = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=f"{name} = '{section}'")
         self._compare(some, rows.filter(pc.equal(rows[name], section)))
         lowest = snapshot_id % max(1, self.next_id)
         where = f"id >= {lowest} and ({name} is null or {name} != '{section}')"
-        others = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
+        others = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=where)
         unlike = pc.or_kleene(pc.is_null(rows[name]), pc.not_equal(rows[name], section))
         self._compare(others, rows.filter(pc.and_(unlike, pc.greater_equal(rows["id"], lowest))))
         tag = f"tag {snapshot_id % TAGS}"
@@ -484,7 +493,7 @@ class TableHistory(RuleBasedStateMachine):
             (f"array_contains(tags, '{tag}')", [tag in (tags or ()) for tags in lists]),
             (f"not array_contains(tags, '{tag}')", [tags is not None and not {tag, None} & {*tags} for tags in lists]),
         ):
-            tagged = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
+            tagged = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=where)
             self._compare(tagged, rows.filter(pa.array(expected, pa.bool_())))
         self._check_condition_per_query(
             reader,
@@ -496,7 +505,7 @@ class TableHistory(RuleBasedStateMachine):
         COUNTS[f"condition {tagged.profile.condition.split(';')[0]}"] += 1
         COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
         columns = ["name", "tags", name, "id"]
-        answer = reader.search(queries(4, DIMS), K, columns=columns)
+        answer = reader.search(queries(4, DIMS), K, columns=columns, rerank=self._rerank)
         self._compare(answer, rows)
         own = {row["id"]: row for row in rows.select(columns).to_pylist()}
         assert answer.rows.select(columns).to_pylist() == [own[row["id"]] for row in answer]
@@ -509,11 +518,14 @@ class TableHistory(RuleBasedStateMachine):
         vectors = queries(len(conditions), DIMS)
         parts = []
         for place, where in enumerate(conditions):
-            rows = reader.search(vectors[place], K, columns=["id"], where=where).rows
+            rows = reader.search(vectors[place], K, columns=["id"], rerank=self._rerank, where=where).rows
             parts.append(rows.set_column(0, "query", pa.array([place] * len(rows), pa.int32())))
-        result = reader.search(vectors, K, columns=["id"], where=conditions)
+        result = reader.search(vectors, K, columns=["id"], rerank=self._rerank, where=conditions)
         assert result.rows.equals(pa.concat_tables(parts))
-        self._compare(reader.search(vectors, K, columns=["id"], where=[conditions[-1]] * len(vectors)), matching)
+        self._compare(
+            reader.search(vectors, K, columns=["id"], rerank=self._rerank, where=[conditions[-1]] * len(vectors)),
+            matching,
+        )
 
     def _compare(self, result: SearchResult, rows: pa.Table) -> None:
         """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
