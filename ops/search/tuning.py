@@ -269,7 +269,7 @@ def _reranks(version: TunableVersion, options: SearchOptions) -> bool:
     """Whether candidates are ranked by the table's vectors, whatever a target chooses."""
     if options.rerank is not None:
         return options.rerank
-    return options.oversample is not None if version.coded else version.lean
+    return (options.oversample or 1) > 1 if version.coded else version.lean
 
 
 def _allowed(points: Sequence[P], version: TunableVersion, options: SearchOptions) -> list[P]:

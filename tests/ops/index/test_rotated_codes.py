@@ -16,6 +16,7 @@ from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.tuning_run import tune
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.puffin.blobs.shard_header import Section
@@ -135,9 +136,21 @@ def test_a_target_reads_data_files_only_where_codes_do_not_reach_it(table_factor
     assert "ranked by codes, then by the table's vectors" in "".join(map(str, explain(high)))
     assert low.profile.parameters is not None
     assert low.profile.parameters.oversample == 1
+    alone = reader.search(queries(), 10, oversample=1, columns=["id"])
+    assert alone.profile.bytes_read["index"] == 0, "one candidate per row is one that codes have ranked"
     held = reader.search(queries(), 10, target_recall=0.99, rerank=False, columns=["id"])
     assert held.profile.bytes_read["index"] == 0
     assert any("no width that was measured reaches recall 0.99" in text for text in held.warnings)
+
+
+def test_queries_of_ones_own_choose_between_codes_and_data_files(table_factory: TableFactory) -> None:
+    definition = replace(DEFINITION, vectors="rq4", shards=1, target_recall=0.5)
+    table = indexed(table_factory, definition, 1_000)
+    tune(table.refresh(), queries(60), definition, targets=[0.95], storage=STORAGE)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    low, high = (reader.search(queries(1), 10, target_recall=target, columns=[]) for target in (0.6, 0.99))
+    assert all("tune" in low_or_high.profile.parameters.why for low_or_high in (low, high))  # type: ignore[union-attr]
+    assert (low.profile.bytes_read["index"], high.profile.bytes_read["index"] > 0) == (0, True)
 
 
 def test_tasks_search_codes_as_this_process_does(table_factory: TableFactory) -> None:
