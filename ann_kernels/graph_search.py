@@ -5,6 +5,7 @@ it met are ranked by exact distances. It walks by the vectors themselves where c
 neighbours, and where there are few vectors. Without vectors, rotated codes or PQ codes tell the distances.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from icepuffin.ann_kernels.distance_computers import (
 )
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
-from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.graph import Graph, PackedGraph
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
@@ -52,6 +53,9 @@ _CODES_PER_NODE = 120
 """Live vectors that are compared in that time where codes of one byte rule most of them out"""
 FEWEST_CODED = 1_024
 """Number of vectors below which they fit the caches as they are"""
+_COARSE_BEAM = 1.4
+"""Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
+many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _QUERIES_PER_TASK = 64
 _DEVIATIONS = 6
 """Standard deviations of coarse distances within which a node may be among the nearest: many, as they are taken of the
@@ -237,6 +241,8 @@ class Searcher:
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             self._codes = walk_codes(vectors, metric, compact=compact, threads=threads)
         self._coded = None
+        is_coarse = isinstance(self._codes, FourBitCodes) and self.dims < FEWEST_DIMS
+        self._widening = _COARSE_BEAM if is_coarse else 1.0
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads)
         self._entry_points = _entry_points(graph)
@@ -326,7 +332,7 @@ class Searcher:
             raise KernelError(f"k is {k}; it must be at least 1")
         if queries.shape[1:] != (self.dims,):
             raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
-        first = min(max(search_list, k), self._count)
+        first = min(math.ceil(self._widening * max(search_list, k)), self._count)
         width = max(first, min(widest, self._count))
         last = min(k, self._live_count) - 1
         has_codes = self._codes is not None or self._rotated is not None

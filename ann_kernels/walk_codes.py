@@ -13,6 +13,8 @@ from icepuffin.ann_kernels.neighbor_check import NeighborCheck, preserves_neighb
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 
 WalkCodes: TypeAlias = FourBitCodes | ScalarCodes
+FEWEST_COMPACT_DIMS = 65
+"""Dimensions below which codes of four bits take as many cache lines as those of one byte"""
 FEWEST_SIGNED_DIMS = 1_280
 """Dimensions below which codes of four bits get no signs: reading these takes as long as what they save"""
 
@@ -20,13 +22,13 @@ FEWEST_SIGNED_DIMS = 1_280
 def walk_codes(vectors: F32, metric: Metric, *, compact: bool = False, threads: int = 1) -> WalkCodes | None:
     """Codes of prepared vectors f32[N, D] that preserve the nearest neighbours; None where none do.
 
-    Of four bits where these are faster, or with `compact` wherever they preserve them, else of one byte. Codes of four
+    Of four bits where these are faster, or with `compact` where they take less memory, else of one byte. Codes of four
     bits have signs from FEWEST_SIGNED_DIMS dimensions on, where these preserve them too, but for compact ones.
     Inner products get one byte per dimension: they grow with the query, and so does the error of four bits.
     """
     four_bits = None
     if metric is not Metric.INNER_PRODUCT and len(vectors) > 1:
-        fewest_dims = 1 if compact else four_bit_quantization.FEWEST_DIMS
+        fewest_dims = FEWEST_COMPACT_DIMS if compact else four_bit_quantization.FEWEST_DIMS
         four_bits = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads)
     if four_bits is not None:
         check = NeighborCheck.of(four_bits, vectors, metric)

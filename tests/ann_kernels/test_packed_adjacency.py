@@ -14,9 +14,10 @@ from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.neighbor_lists import most_neighbors, take_unvisited
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from icepuffin.ann_kernels.walk_codes import walk_codes
-from tests.ann_kernels.data import packed
+from tests.ann_kernels.data import packed, recall
 from tests.ann_kernels.test_graph_search import clustered
 
 
@@ -53,7 +54,7 @@ def _taken(adjacency: Any, node: int, visited: Any, longest: int) -> tuple[list[
 @pytest.mark.parametrize("metric", list(Metric)[:3])
 @pytest.mark.parametrize("compact", [False, True])
 def test_answers_are_those_of_a_graph_in_rows(metric: Metric, compact: bool) -> None:
-    vectors, queries = clustered(1_500, 24), clustered(20, 24, seed=1)
+    vectors, queries = clustered(1_500, 72), clustered(20, 72, seed=1)
     vectors[100:130] = vectors[100]
     if metric is Metric.COSINE:
         vectors, queries = (array / np.linalg.norm(array, axis=1)[:, None] for array in (vectors, queries))
@@ -76,3 +77,20 @@ def test_kernels_take_rows_and_lists_as_they_are_documented() -> None:
     lists = packed(graph).adjacency
     assert (lists.lists.tolist(), lists.starts.tolist()) == ([2, 1, 1, 1, 0, 2, 0, 1], [0, 3, 5, 8])
     assert isinstance(graph.adjacency, Adjacency)
+
+
+def test_a_beam_by_coarse_codes_finds_as_many() -> None:
+    """Readers choose its width by what was measured with codes of one byte."""
+    vectors, queries = clustered(6_000, 96), clustered(100, 96, seed=1)
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=32, search_list=64))
+    truth = exact_top_k(queries, vectors, 100, Metric.L2)[0]
+    by_bytes, coarse = Searcher(graph, vectors, Metric.L2), Searcher(packed(graph), vectors, Metric.L2, compact=True)
+    assert isinstance(by_bytes.codes, ScalarCodes)
+    assert isinstance(coarse.codes, FourBitCodes)
+    for k, width in ((10, 10), (10, 40), (100, 100)):
+        of_bytes, of_coarse = (
+            recall(searcher.search(queries, k, search_list=width)[0], truth[:, :k]) for searcher in (by_bytes, coarse)
+        )
+        assert of_coarse > of_bytes - 0.01, (k, width)
+    few_dims = np.ascontiguousarray(vectors[:, :64])  # codes of one byte have one cache line
+    assert isinstance(walk_codes(few_dims, Metric.L2, compact=True), ScalarCodes)

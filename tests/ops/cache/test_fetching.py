@@ -111,7 +111,7 @@ def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) ->
         header = header_of(bytearray(blob))
         size = sum(array.nbytes for array in to_arrays(ready(shard_blob.decode(blob), compact=compact))[0].values())
         most = fetching.most_bytes(header, len(blob), compact=compact)
-        assert size <= most <= (1.35 if compact else 1.05) * size + 6_000  # room for codes of one byte
+        assert size <= most <= 1.05 * size + 6_000
         disk = DiskCache.opened(tmp_path / str(number), 1 << 30)
         assert disk is not None
         draft = disk.draft("owner", "name", most)

@@ -58,7 +58,7 @@ def test_the_memory_is_what_control_groups_leave(
 
 def test_a_shard_is_kept_in_each_layout(tmp_path: Path) -> None:
     """Where memory holds none of the vectors, the system is not to read those around the few that are ranked."""
-    key = stored(tmp_path, random_shard(rows=1_300))
+    key = stored(tmp_path, random_shard(rows=1_300, dims=80))
     cache = ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 0))
     fast = kept_by(cache, key)
     for _ in range(2):  # as it was fetched, and as it lies on the disk
