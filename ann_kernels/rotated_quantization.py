@@ -120,7 +120,9 @@ class RotatedCodes:
 
     def take(self, rows: I64) -> "RotatedCodes":
         """Some of the vectors."""
-        high, low = (plane.reshape(self.count, -1)[rows].reshape(-1) for plane in (self.high, self.low))
+        low_bytes = self.row_bytes * (self.bits - 4) // 4
+        high = self.high.reshape(self.count, self.row_bytes)[rows].reshape(-1)
+        low = self.low.reshape(self.count, low_bytes)[rows].reshape(-1)
         return replace(self, terms=self.terms[rows], high=high, low=low)
 
 

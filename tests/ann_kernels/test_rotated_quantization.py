@@ -232,3 +232,9 @@ def test_what_has_no_codes_is_refused() -> None:
     for dims in (7, 16_385):
         with pytest.raises(DimensionError, match="rotated codes take 8 to 16,384"):
             encode(np.zeros((1, dims), np.float32), 4, np.zeros(dims, np.float32), seed=0)
+
+
+@pytest.mark.parametrize("bits", [4, 5, 8])
+def test_no_vectors_have_codes(bits: int) -> None:
+    codes = coded(np.zeros((0, 30), np.float32), bits)
+    assert decode(codes.take(np.empty(0, np.int64))).shape == (0, 30)
