@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
@@ -20,7 +21,7 @@ from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
-from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared, require_half
+from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared, require_half, require_short
 from icepuffin.puffin.blobs import deletion_vector
 
 
@@ -47,7 +48,7 @@ class ScatterTask:
     """f32[k, D]"""
     partition_to_shard: npt.NDArray[np.uint32]
     vectors: str
-    """Precision of the vectors that shards keep: `none`, `f32` or `f16`"""
+    """What shards hold of vectors, as `IndexDefinition.vectors` has it"""
     staging: str
     storage: StorageConfig
     recorded: bool
@@ -106,6 +107,8 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
                 vectors = prepared(raw[keep], positions, selection.file, task.metric)
                 if task.vectors == "f16":
                     require_half(vectors, positions, selection.file)
+                elif task.vectors in ROTATED_BITS:
+                    require_short(vectors, positions, selection.file)
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
                 slots = np.full(len(positions), selection.slot, np.uint32)

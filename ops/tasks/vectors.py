@@ -23,6 +23,8 @@ Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
 """(row positions int64[n], vectors [n, dims] as the table has them: f64 where the column holds doubles, else f32)"""
 _SMALLEST_FLOAT = float(np.finfo(np.float32).tiny)
 """Magnitude below which f32 holds fewer digits"""
+_LONGEST_CODED = 9e18
+"""Length up to which two vectors are so near that the square of their distance is a float"""
 
 
 class VectorFiles:
@@ -129,6 +131,20 @@ def require_half(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int
         raise VectorColumnError(
             f"{file.path}: the vector of row {positions[row]} holds {np.abs(vectors[row]).max():g}, and half "
             "precision ends at 65504; create the index with vectors = 'f32', or 'none'"
+        )
+
+
+def require_short(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile) -> None:
+    """Raises VectorColumnError naming file and row of a prepared vector that is too long for rotated codes.
+
+    They hold the square of its distance from a mean of such vectors as a float.
+    """
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    if (lengths > _LONGEST_CODED).any():
+        row = int(np.argmax(lengths))
+        raise VectorColumnError(
+            f"{file.path}: the vector of row {positions[row]} is {lengths[row]:g} long, and rotated codes take lengths "
+            f"up to {_LONGEST_CODED:g}; create the index with vectors = 'f32', or scale the column to about 1"
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
@@ -19,8 +20,9 @@ from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning_run import tune
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.puffin.blobs.shard_header import Section
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
@@ -185,3 +187,13 @@ def test_the_definition_names_the_format(table_factory: TableFactory) -> None:
     assert [replace(DEFINITION, vectors=name).code_bits for name in ("none", "f16", "f32", "rq4", "rq5", "rq8")] == [
         0, 0, 0, 4, 5, 8,
     ]  # fmt: skip
+
+
+def test_a_vector_too_long_for_codes_is_refused_by_file_and_row(table_factory: TableFactory) -> None:
+    """Its terms would be infinite, and no reader takes those."""
+    table = indexed(table_factory, CODED)
+    longer = make_rows(600, 602).to_pydict()
+    longer["embedding"][1][3] = 1e20
+    table.append(pa.table(longer, schema=ROWS))
+    with pytest.raises(VectorColumnError, match=r"parquet: the vector of row 1 is 1e\+20 long, and rotated codes take"):
+        index_head(table, CODED)
