@@ -184,7 +184,8 @@ def _walk(
         )
         candidates = shard.candidates(nodes, distances)
         parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))
-        if parameters.rerank and (interval := shard.searcher.interval(shard_queries, nodes, distances)):
+        is_bounded = parameters.rerank and not version.column_is_double  # whose rounding to float is in no interval
+        if is_bounded and (interval := shard.searcher.interval(shard_queries, nodes, distances)):
             intervals.append(interval if probing is None else _spread(interval, probing, len(queries)))
         expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
         work.append(ShardWork(shard_id, shard.nodes, len(shard_queries), expanded, computed))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
@@ -197,3 +198,17 @@ def test_a_vector_too_long_for_codes_is_refused_by_file_and_row(table_factory: T
     table.append(pa.table(longer, schema=ROWS))
     with pytest.raises(VectorColumnError, match=r"parquet: the vector of row 1 is 1e\+20 long, and rotated codes take"):
         index_head(table, CODED)
+
+
+def test_candidates_of_doubles_are_all_ranked(sql_catalog: Catalog) -> None:
+    """Rounding a column's doubles to float may move them farther than an interval of codes is wide."""
+    vectors = np.random.default_rng(1).standard_normal((600, 16)) + 1e7
+    rows = pa.table({"id": np.arange(600), "embedding": pa.array(vectors.tolist(), pa.list_(pa.float64()))})
+    table = sql_catalog.create_table("db.doubles", rows.schema, properties={"format-version": "2"})
+    table.append(rows)
+    index_head(table, replace(CODED, shards=1))
+    reader = open_index(table, CODED, storage=STORAGE)
+    answer = reader.search(vectors[:20], 10, columns=["id"], rerank=True)
+    exact = exact_search(table, "embedding", CODED.metric, vectors[:20], 10, storage=STORAGE, columns=["id"])
+    answers, nearest = ids_by_query(answer.rows), ids_by_query(exact.rows)
+    assert np.mean([len({*answers[query]} & {*nearest[query]}) / 10 for query in nearest]) > 0.85
