@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
 from icepuffin.ops.errors import IcepuffinError
@@ -17,6 +18,7 @@ from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.puffin.errors import PuffinError
 
 Answer = tuple[pa.Table, str]
 """(rows, what was done)"""
@@ -76,7 +78,7 @@ def _create(table: Table, statement: CreateIndex, builder: Builder) -> Answer:
         return message_of(f"index {name} is defined; {statement.table} has no rows yet: after the first, {refresh}")
     try:
         return builder.build(table, created)
-    except IcepuffinError as error:
+    except (IcepuffinError, KernelError, PuffinError) as error:
         raise IndexNotBuiltError(
             f"index {name} is defined, and its version is not built: {error}. {refresh} tries it again, and "
             f"DROP INDEX {name} ON {statement.table} removes the definition"

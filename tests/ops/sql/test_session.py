@@ -10,6 +10,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ops.index import DefinitionError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.spark.runner import SparkRunner
@@ -17,6 +18,7 @@ from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.errors import IndexNotBuiltError
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
@@ -195,6 +197,19 @@ def test_a_build_that_fails_leaves_a_definition_that_the_error_names(
         session.sql("CREATE INDEX z ON db.t USING diskann (embedding) WITH (metric = 'cosine')")
     assert session.sql("SHOW INDEXES ON db.t").rows["versions"].to_pylist() == [0]
     assert session.sql("DROP INDEX z ON db.t").how == "index z is dropped"
+
+
+@pytest.mark.parametrize("error", [BadBlobError("a shard is broken"), DimensionError("vectors differ")])
+def test_a_build_that_fails_by_bytes_or_arrays_is_named_likewise(
+    sql_catalog: Catalog, table: Table, error: Exception
+) -> None:
+    class Failing(LocalRunner):
+        def run(self, *_: Any, **__: Any) -> Any:
+            raise error
+
+    session = SqlSession(lambda name: (sql_catalog.load_table(name), STORAGE), runner_for=lambda _: Failing(1))
+    with pytest.raises(IndexNotBuiltError, match=rf"defined.*not built: {error}.*DROP INDEX z ON db\.t"):
+        session.sql("CREATE INDEX z ON db.t USING diskann (embedding) WITH (metric = 'l2')")
 
 
 def test_building_by_a_statement_reports_its_progress(sql_catalog: Catalog, table: Table) -> None:
