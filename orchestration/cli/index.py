@@ -88,9 +88,7 @@ def _new_definition(**options: Any) -> "IndexDefinition":
 @command.command("create", cls=_WithIndexParameters)
 @metadata_command
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
-@click.option(
-    "--column", required=True, help="The vector column: a list of float or double, or of integers such as bytes."
-)
+@click.option("--column", required=True, help="The vector column: a list of numbers; or bytes, with --element-type.")
 @click.option("--filters", default="", metavar="COLUMNS", help="Columns for conditions, with commas between them.")
 @click.option(
     "--include",

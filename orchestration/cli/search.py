@@ -109,7 +109,11 @@ class SearchArguments:
     help="L of the beam search. More: slower, better recall. [default: the index's]",
 )
 @click.option("--shards", type=_COUNT, help="Probe this many shards, those of the nearest centroids. [default: all]")
-@click.option("--oversample", type=_COUNT, help="Candidates per row that lean shards re-rank. [default: 3]")
+@click.option(
+    "--oversample",
+    type=_COUNT,
+    help="Candidates per row to rank by the table's vectors, where shards hold none. [default: 3; with rq4 to rq8: 1]",
+)
 @click.option(
     "--target-recall",
     type=click.FloatRange(0, 1, min_open=True),

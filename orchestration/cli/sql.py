@@ -53,6 +53,8 @@ def command(
 ) -> None:
     """Run one SQL statement: a search, a statement about indexes, or an EXPLAIN; with --spark, any other too.
 
+    CREATE INDEX builds the index as well, unless it has WITH (build = false).
+
     \b
     Examples:
       icepuffin sql "SELECT name, cosine_distance(embedding, :q) AS d FROM demo.packages
