@@ -10,6 +10,7 @@ Source: J. Gao et al., Practical and Asymptotically Optimal Quantization of High
 for Approximate Nearest Neighbor Search (SIGMOD 2025). There the whole query counts in the error, not its distance.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,14 +48,17 @@ class RankingQueries:
     """Q queries in a rotation, as they are and as bytes."""
 
     vectors: F32
-    """f32[Q, D'], less the center but for inner products"""
+    """f32[Q, D'], less the center but for inner products, divided by units: so no sum of products leaves float's range
+    """
     shifts: F64
-    """f64[Q, 2]: their squared lengths, or minus their products with the center; and the sums of `vectors`"""
+    """f64[Q, 3]: their squared lengths, or minus their products with the center; the sums of `vectors`; and the units,
+    powers of two
+    """
     inner: bool
     """Whether for inner products"""
     walked: RotatedQueries
     """The queries as bytes, by which a walk measures from them with the highest bits of codes: squared L2, but for a
-    constant per query, or minus the product, but for that with the center
+    constant per query, or minus the product in units, but for that with the center
     """
 
 
@@ -96,7 +100,7 @@ class RotatedCodes:
         """Queries f64[Q, D], prepared, as these codes are compared with."""
         count, dims, inner = len(queries), 2 * self.row_bytes, metric is Metric.INNER_PRODUCT
         vectors, codes = np.empty((count, dims), np.float32), np.empty((count, dims), np.int8)
-        weights, shifts = np.empty((count, 2), np.float32), np.empty((count, 2))
+        weights, shifts = np.empty((count, 2), np.float32), np.empty((count, 3))
         _encode_queries(read_only(queries), read_only(self.center), self.signs, inner, vectors, shifts, codes, weights)
         walked = RotatedQueries(self.high, self.terms, codes, np.float32(not inner), weights)
         return RankingQueries(vectors, shifts, inner, walked)
@@ -202,18 +206,22 @@ def _encode_queries(
     for row in range(queries.shape[0]):
         own = vectors[row]
         own[:] = np.float32(0)
-        shift = 0.0
+        shift, largest = 0.0, 0.0
         for d in range(center.size):
             middle = np.float64(center[d])
             gap = queries[row, d] if inner else queries[row, d] - middle
             shift += -gap * middle if inner else gap * gap
-            own[d] = np.float32(gap)
+            largest = max(largest, abs(gap))
+        unit = math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
+        for d in range(center.size):
+            gap = queries[row, d] if inner else queries[row, d] - np.float64(center[d])
+            own[d] = np.float32(gap / unit)
         rotate_row(own, own_signs, scratch)
         widest, total = np.float32(0), np.float32(0)
         for d in range(own.size):
             widest = max(widest, abs(own[d]))
             total += own[d]
-        shifts[row, 0], shifts[row, 1] = shift, total
+        shifts[row, 0], shifts[row, 1], shifts[row, 2] = shift, total, unit
         scale = widest / np.float32(LIMIT) if widest > 0 else np.float32(1)
         inverse = np.float32(1) / scale
         sum_of_codes = np.int32(0)
@@ -221,9 +229,9 @@ def _encode_queries(
             code = np.int32(np.rint(own[d] * inverse))
             codes[row, d] = np.int8(min(max(code, np.int32(-LIMIT)), np.int32(LIMIT)))
             sum_of_codes = np.int32(sum_of_codes + codes[row, d])
-        unit = scale if inner else np.float32(2) * scale
-        weights[row, 0] = unit
-        weights[row, 1] = unit * np.float32(CENTER) * np.float32(sum_of_codes)
+        weight = scale if inner else np.float32(2 * np.float64(scale) * unit)
+        weights[row, 0] = weight
+        weights[row, 1] = weight * np.float32(CENTER) * np.float32(sum_of_codes)
 
 
 @fast_kernel
@@ -340,7 +348,7 @@ def _rank(
             if node < 0:
                 continue
             product = np.float64(_product(high, low, np.intp(node), bits, query)) - middle * shifts[row, 1]
-            scaled = np.float64(terms[node, FACTOR]) * product
+            scaled = np.float64(terms[node, FACTOR]) * product * shifts[row, 2]
             distance = shifts[row, 0] + (-scaled if inner else np.float64(terms[node, NORM]) - 2 * scaled)
             if size == k and not _before(distance, node, distances[row, k - 1], ids[row, k - 1]):
                 continue

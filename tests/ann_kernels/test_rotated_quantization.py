@@ -125,9 +125,10 @@ def test_a_walk_measures_by_the_highest_bits(bits: int, metric: Metric) -> None:
     turned = naive.rotated(queries, codes.center * (metric is not Metric.INNER_PRODUCT), 3)
     products = (turned @ high.T) * codes.terms[:, WALK_FACTOR]
     expected = -products if metric is Metric.INNER_PRODUCT else codes.terms[:, NORM] - 2 * products
-    out = np.empty(len(vectors), np.float32)
+    out, prepared = np.empty(len(vectors), np.float32), codes.queries(queries, metric)
     for row in range(len(queries)):
-        call_distances(codes.queries(queries, metric).walked, row, out)
+        call_distances(prepared.walked, row, out)
+        out *= prepared.shifts[row, 2] if metric is Metric.INNER_PRODUCT else 1
         rounding = np.abs(turned[row]).max() / 127 * np.sqrt((high**2).sum(axis=1)) * codes.terms[:, WALK_FACTOR] * 4
         assert (np.abs(out - expected[row]) <= rounding + 1e-5).all()
 
@@ -238,3 +239,13 @@ def test_what_has_no_codes_is_refused() -> None:
 def test_no_vectors_have_codes(bits: int) -> None:
     codes = coded(np.zeros((0, 30), np.float32), bits)
     assert decode(codes.take(np.empty(0, np.int64))).shape == (0, 30)
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.INNER_PRODUCT])
+@pytest.mark.parametrize("length", [1e-40, 1e36, 2e38])
+def test_queries_of_any_length_have_distances(metric: Metric, length: float) -> None:
+    codes = coded(clustered(20, 40), 8)
+    query = length * np.ones((1, 40))
+    decoded = decode(codes).astype(np.float64)
+    expected = np.sqrt(np.square(query - decoded).sum(axis=1)) if metric is Metric.L2 else -(decoded @ query[0])
+    np.testing.assert_allclose(all_distances(codes, query, metric)[0], expected, rtol=1e-2)
