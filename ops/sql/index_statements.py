@@ -88,7 +88,10 @@ def _create(table: Table, statement: CreateIndex, builder: Builder) -> Answer:
 def _drop(table: Table, statement: DropIndex) -> Answer:
     if statement.if_there and not _has(table, statement.name):
         return message_of(f"{statement.table} has no index {statement.name}")
-    return pa.table({"tag": list(drop_index(table, statement.name))}), f"index {statement.name} is dropped"
+    tags = drop_index(table, statement.name)
+    if not tags:
+        return message_of(f"index {statement.name} is dropped; it had no version")
+    return pa.table({"tag": list(tags)}), f"index {statement.name} is dropped"
 
 
 def _show(table: Table, statement: ShowIndexes) -> Answer:

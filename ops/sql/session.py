@@ -218,20 +218,14 @@ class SqlSession:
         index, why = _find_index(table, schema, statement)
         needed = first.columns()
         columns = [field.name for field in schema.fields if field.name in needed]
-        result = self._search_reader(statement, self._reader(statement, table, index, storage), columns)
+        reader = self._reader(statement, table, index, storage)
+        result = _answer(statement, reader, columns, rerank=True if index is not None and index.code_bits else None)
         distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
         own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
         rows = as_spark(own).append_column(DISTANCE, distance)
         for step in (first, *statement.steps[1:]):
             rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
-
-    def _search_reader(self, statement: Nearest, reader: "IndexReader", columns: Sequence[str]) -> "SearchResult":
-        query = statement.query if isinstance(statement.query, bytes) else np.array([statement.query])
-        if statement.limit is not None:
-            return _nearest(query, statement, reader, columns)
-        within = math.inf if statement.within is None else statement.within
-        return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=statement.where)
 
     def _reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
@@ -363,14 +357,29 @@ def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Sp
     return replace(statement.otherwise, why=str(error))
 
 
+def _answer(
+    statement: Nearest, reader: "IndexReader", columns: Sequence[str], *, rerank: bool | None
+) -> "SearchResult":
+    """The rows of the first step. `rerank`: a distance in SQL is that of the row, and no estimate by codes."""
+    query = statement.query if isinstance(statement.query, bytes) else np.array([statement.query])
+    if statement.limit is not None:
+        return _nearest(query, statement, reader, columns, rerank)
+    within = math.inf if statement.within is None else statement.within
+    return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=statement.where)
+
+
 def _nearest(
-    query: bytes | npt.NDArray[np.float64], statement: Nearest, reader: "IndexReader", columns: Sequence[str]
+    query: bytes | npt.NDArray[np.float64],
+    statement: Nearest,
+    reader: "IndexReader",
+    columns: Sequence[str],
+    rerank: bool | None,
 ) -> "SearchResult":
     """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1
     while True:
         most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
-        result = reader.search(query, most, columns=columns, where=statement.where)
+        result = reader.search(query, most, columns=columns, where=statement.where, rerank=rerank)
         distances = result.rows["distance"]
         if not statement.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
             return result

@@ -157,8 +157,8 @@ def _unique_names(names: list[str]) -> list[str]:
 
 def _show(console: "Console", result: "SqlResult") -> None:
     print_warnings(console, result.search.warnings if result.search else ())
-    if result.rows.column_names == ["plan"]:  # the answer of EXPLAIN, which a table would cut
-        print_lines(console, *result.rows["plan"].to_pylist())
+    if result.rows.column_names in (["plan"], ["result"]):  # of EXPLAIN, or what was done: a table would cut these
+        print_lines(console, *result.rows.column(0).to_pylist())
         return
     columns = [column.to_pylist() for column in result.rows.columns]
     rows = (

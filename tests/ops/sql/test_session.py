@@ -136,6 +136,15 @@ def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
         session.sql("CREATE INDEX c ON db.t USING centroid (embedding) WITH (metric = 'ip')")
 
 
+def test_distances_in_sql_are_no_estimates_by_codes(session: SqlSession, table: Table) -> None:
+    text = f"{NEAREST} ORDER BY d LIMIT 5"
+    exact = session.sql(text).rows
+    session.sql("CREATE INDEX a ON db.t USING diskann (embedding) WITH (metric = 'l2', vectors = 'rq4')")
+    result = session.sql(text)
+    assert result.how.startswith("index a; exact-version")
+    assert result.rows.equals(exact)
+
+
 def test_an_index_with_a_version_answers_before_one_without(session: SqlSession) -> None:
     session.sql("CREATE INDEX a ON db.t USING centroid (embedding) WITH (metric = 'l2', build = false)")
     text = f"{NEAREST} ORDER BY d LIMIT 5"
@@ -174,6 +183,7 @@ def test_an_index_is_built_where_it_is_created_unless_that_is_not_wanted(session
     assert {row["name"]: row["versions"] for row in shown} == {"c": 0, "d": 1, "e": 1}
     with pytest.raises(SqlError, match="build = no\\): it takes true or false"):
         session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (build = no)")
+    assert session.sql("DROP INDEX c ON db.t").rows["result"].to_pylist() == ["index c is dropped; it had no version"]
 
 
 def test_an_index_of_a_table_without_rows_is_defined_alone(sql_catalog: Catalog, table_factory: Any) -> None:
@@ -196,7 +206,7 @@ def test_a_build_that_fails_leaves_a_definition_that_the_error_names(
     with pytest.raises(IndexNotBuiltError, match=r"defined.*is zero, under cosine.*DROP INDEX z ON db\.t"):
         session.sql("CREATE INDEX z ON db.t USING diskann (embedding) WITH (metric = 'cosine')")
     assert session.sql("SHOW INDEXES ON db.t").rows["versions"].to_pylist() == [0]
-    assert session.sql("DROP INDEX z ON db.t").how == "index z is dropped"
+    assert session.sql("DROP INDEX z ON db.t").how == "index z is dropped; it had no version"
 
 
 @pytest.mark.parametrize("error", [BadBlobError("a shard is broken"), DimensionError("vectors differ")])
