@@ -10,6 +10,7 @@ from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.graph import PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
@@ -50,6 +51,8 @@ def warm() -> None:
     for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
         long = even[:FEWEST_CODED] @ rng.standard_normal((even.shape[1], dims)).astype(np.float32)
         Searcher(vamana.build(long, Metric.L2, params), long, Metric.L2).search(long[:2], 3, search_list=16)
+    packed, wide = _packed_chain(100), even[:100] @ rng.standard_normal((even.shape[1], 96)).astype(np.float32)
+    Searcher(packed, wide, Metric.L2, coded_from=1, compact=True).search(wide[:2], 3, search_list=16)
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)
@@ -76,3 +79,10 @@ def warm() -> None:
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()
+
+
+def _packed_chain(count: int) -> PackedGraph:
+    """A graph in which each of some nodes, fewer than 128, has the next one as its neighbour."""
+    following = (np.arange(count) + 1) % count
+    lists = np.stack([np.ones(count, np.uint8), following.astype(np.uint8)], axis=1).reshape(-1)
+    return PackedGraph(PackedAdjacency(lists, np.arange(0, 2 * count + 1, 2, dtype=np.uint32), 1), 0)
