@@ -16,8 +16,9 @@ from icepuffin.ops.threads import thread_count
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CARRIED_BYTES = 1 << 20
-"""Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer"""
+CARRIED_BYTES = 960 << 10
+"""Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer. A function of over
+1 MiB, tasks and all, PySpark would write to the driver's disk"""
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
 _DESCRIPTION = "spark.job.description"
