@@ -175,9 +175,10 @@ def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]
 def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reach], shards: int) -> Choice | None:
     """The search parameters that compute the fewest distances among those whose recall is at least `target`.
 
-    The widest of all where none reaches it; None without a curve. Between two widths recall is taken as linear in the
-    logarithm of L. A list for k rows is longer than one for those of the curve by as many rows (measured: 10 to 100 on
-    text), and for fewer no shorter: a beam of one finds a third of the nearest rows where one of 10 finds nine of 10.
+    Those of the best recall where none reaches it; None without a curve. Between two widths recall is taken as linear
+    in the logarithm of L. A list for k rows is longer than one for those of the curve by as many rows (measured: 10 to
+    100 on text), and for fewer no shorter: a beam of one finds a third of the nearest rows where one of 10 finds nine
+    of 10.
     """
     if not curve:
         return None

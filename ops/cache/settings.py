@@ -1,7 +1,7 @@
 """Settings of the shard cache: its folder, its budgets and its layout."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,8 +26,8 @@ class CacheSettings:
     disk_bytes: int = 20 << 30
     memory_bytes: int = 2 << 30
     layout: str = "auto"
-    """How shards lie in memory and on disk: `fast`; `compact`, in a quarter of the memory; `auto`, by the size of the
-    index beside the memory of the machine
+    """How shards lie in memory and on disk: `fast`; `compact`, so that walks read a third of the bytes (of 128
+    dimensions); `auto`, by these bytes beside the memory of the machine
     """
 
     def __post_init__(self) -> None:
@@ -48,17 +48,17 @@ class CacheSettings:
     @classmethod
     def from_environment(cls) -> "CacheSettings":
         """The defaults with the environment's variables over them. Raises ValueError for a budget that is no number."""
+        layout = os.environ.get(LAYOUT) or "auto"
+        if layout not in LAYOUTS:
+            raise ValueError(f"the environment variable {LAYOUT} is {layout!r}; it takes {', '.join(LAYOUTS)}")
         where = os.environ.get(DIRECTORY, "")
         if where == _OFF:
-            return cls.off()
+            return replace(cls.off(), layout=layout)
         budgets = {
             name: _mebibytes(variable) * MIB
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
             if variable in os.environ
         }
-        layout = os.environ.get(LAYOUT) or "auto"
-        if layout not in LAYOUTS:
-            raise ValueError(f"the environment variable {LAYOUT} is {layout!r}; it takes {', '.join(LAYOUTS)}")
         return cls(directory=Path(where) if where else None, layout=layout, **budgets)
 
 

@@ -34,8 +34,8 @@ from icepuffin.ops.search.errors import QueryError
 P = TypeVar("P", Width, MeasuredPoint)
 _MAX_REMEMBERED = 256
 _ROUNDED = (
-    "the column holds doubles, and distances are those of its vectors rounded to float, as the index holds them: "
-    "rerank ranks by the doubles"
+    "the column holds doubles, and distances are those of its vectors as the index holds them, rounded to float or "
+    "coarser: rerank ranks by the doubles"
 )
 _FEW_CANDIDATES = (
     "{} candidates per query were ranked by the table's vectors, and the recall of an index was measured with {}: "
@@ -301,8 +301,8 @@ def _out_of_reach_of_curves(choice: Choice | None, target: float) -> tuple[str, 
         return ("the version has no recall curve to choose by; its own search list was used",)
     if choice.recall >= target:
         return ()
-    widest = f"the widest one, {choice.recall:.4f}, was used"
-    return (f"no width that was measured reaches recall {target:g}; {widest}",)
+    best = f"the one with the best, {choice.recall:.4f}, was used"
+    return (f"no width that was measured reaches recall {target:g}; {best}",)
 
 
 def _out_of_reach(point: MeasuredPoint, target: float, record: TuningRecord) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def create_command(context: TableContext, definition: "IndexDefinition", /) -> N
     print_lines(
         context.console,
         f"index {created.name} on {context.name}({created.column}) is defined. "
-        f"Build it with: icepuffin refresh {context.name}",
+        f"Build it with: icepuffin refresh {context.name} --index {created.name}",
         "A running Dagster shows it after 'Reload' on its Deployment page.",
     )
 
