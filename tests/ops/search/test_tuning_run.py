@@ -245,6 +245,7 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
         search_list: int = 100
         exact: bool = False
         lean: bool = True
+        coded: bool = False
         column_is_double: bool = False
 
     centroids = ShardCentroids(np.zeros(1, np.int64), np.zeros((1, 2), np.float32), np.zeros(1, np.int64), Metric.L2)
