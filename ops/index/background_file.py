@@ -26,9 +26,10 @@ class BackgroundFile:
         self._is_left = False
 
     def begin(self, first: Sequence[Segments]) -> None:
-        """Start writing with the file's first blobs, which are final."""
+        """Start writing with the file's first blobs, which are final; without any the file is written by `finish`."""
         self._first = first
-        self._start()
+        if first:
+            self._start()
 
     def finish(self, segments: Sequence[Segments]) -> None:
         """Write the rest, and wait until the file is there. `segments`: all blobs, those of `begin` included, and the
