@@ -248,7 +248,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield "certified", _proof(certificate, "row" if profile.matching_rows is None else "matching row")
     if (parameters := profile.parameters) is not None and profile.nodes_expanded:
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
-        yield "knobs", f"{widths}; {parameters.why}"  # a JSON key of `icepuffin search --explain`
+        yield "parameters", f"{widths}; {parameters.why}"
         yield from _foreseen_and_happened(profile, parameters)
     for shard in profile.work:
         visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
@@ -264,7 +264,8 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     if profile.included_rows:
         columns = ", ".join(f"{name} of {rows:,} rows" for name, rows in profile.included_rows.items())
         of_index, of_files = profile.bytes_read.get("included", 0), profile.bytes_read.get("rows", 0)
-        yield "included", f"{columns}: {of_index:,} bytes of the index, and {of_files:,} of data files for the others"
+        others = f", and {of_files:,} of data files for the others" if of_files else ""
+        yield "included", f"{columns}: {of_index:,} bytes of the index{others}"
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning

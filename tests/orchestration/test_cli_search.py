@@ -106,7 +106,7 @@ def test_a_column_of_bytes_is_searched_by_the_type_of_its_elements(lake: Lake, r
 def test_a_search_explains_itself(run: Run) -> None:
     arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
     explained = json.loads(run(*arguments, "--json"))["explain"]
-    assert "recall 0.9" in explained["knobs"]
+    assert "recall 0.9" in explained["parameters"]
     assert "nodes visited" in explained["shard 0"]
     assert "nodes visited" in run(*arguments)
 
