@@ -41,6 +41,9 @@ _FEW_CANDIDATES = (
     "{} candidates per query were ranked by the table's vectors, and the recall of an index was measured with {}: "
     "fewer of the nearest rows may be found for a small k; oversample = {} ranks as many, target_recall chooses"
 )
+_NOT_RANKED = "oversample = {} has no effect: {}"
+_EXACT_ALREADY = "the index's distances are those of the table's vectors; a larger search_list finds more"
+_NOT_RERANKED = "candidates are ranked by what the index holds; with rerank they are ranked by the table's vectors"
 _APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not requested"
 
 
@@ -237,6 +240,8 @@ def choose_parameters(
     ):
         measured = MEASURED_K * OVERSAMPLE
         warnings.append(_FEW_CANDIDATES.format(k * OVERSAMPLE, measured, -(-measured // k)))
+    if (options.oversample or 1) > 1 and not rerank:
+        warnings.append(_NOT_RANKED.format(options.oversample, _EXACT_ALREADY if version.exact else _NOT_RERANKED))
     candidates = (options.oversample or OVERSAMPLE) if rerank else 1
     by_curve = (
         SearchParameters(own + longer_list(k, candidates))

@@ -273,6 +273,20 @@ def test_fewer_candidates_than_the_gate_measured_with_are_reported(table: Table)
     )
 
 
+@pytest.mark.parametrize(
+    ("vectors", "remedy"), [("f32", "a larger search_list finds more"), ("f16", "with rerank they are ranked by")]
+)
+def test_an_oversample_without_effect_is_reported(table: Table, vectors: str, remedy: str) -> None:
+    definition = replace(LEAN, vectors=vectors)
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    (warning,) = reader.search(queries(1), oversample=3).warnings
+    assert warning.startswith("oversample = 3 has no effect: ")
+    assert remedy in warning
+    assert not reader.search(queries(1), oversample=1).warnings
+    assert bool(reader.search(queries(1), oversample=3, rerank=True).warnings) == (vectors == "f32")
+
+
 @pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
 @pytest.mark.parametrize("where", [None, "id < 1500", "id < 40"])
 def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: str, where: str | None) -> None:
