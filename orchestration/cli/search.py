@@ -44,6 +44,7 @@ class SearchArguments:
     search_list: int | None
     shards: int | None
     oversample: int | None
+    rerank: bool | None
     target_recall: float | None
     certified: bool
     spark: bool
@@ -113,6 +114,12 @@ class SearchArguments:
     "--oversample",
     type=_COUNT,
     help="Candidates per row to rank by the table's vectors, where shards hold none. [default: 3; with rq4 to rq8: 1]",
+)
+@click.option(
+    "--rerank/--no-rerank",
+    default=None,
+    help="Rank candidates by the table's vectors where shards hold codes or rounded vectors, or by these alone. "
+    "[default: by the table's where --vectors is none]",
 )
 @click.option(
     "--target-recall",
@@ -237,6 +244,7 @@ def _search(reader: "IndexReader", query: "npt.NDArray[Any]", arguments: SearchA
         search_list=arguments.search_list,
         shards=arguments.shards,
         oversample=arguments.oversample,
+        rerank=arguments.rerank,
         target_recall=arguments.target_recall,
         certified=arguments.certified,
         columns=columns,

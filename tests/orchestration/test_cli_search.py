@@ -111,6 +111,19 @@ def test_a_search_explains_itself(run: Run) -> None:
     assert "nodes visited" in run(*arguments)
 
 
+def test_candidates_are_ranked_by_the_tables_vectors_on_demand(lake: Lake, run: Run) -> None:
+    lake.catalog.create_table("demo.coded", make_rows(0, 1).schema).append(make_rows(0, 60))
+    parameters = ("--name", "e", "--column", "embedding", "--vectors", "rq4", "--metric", "l2")
+    run("index", "create", "demo.coded", *parameters)
+    run("refresh", "demo.coded", "--json")
+    search = ("search", "demo.coded", "--vector", VECTOR, "--json", "--explain")
+    exact = json.loads(run(*search, "--exact"))["results"]
+    by_codes, by_vectors = (json.loads(run(*search, option))["results"] for option in ("--no-rerank", "--rerank"))
+    assert by_vectors == exact != by_codes
+    (warning,) = json.loads(run(*search, "--no-rerank", "--oversample", "3"))["warnings"]
+    assert "with rerank they are ranked by the table's vectors" in warning
+
+
 def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     shown = run("index", "show", "demo.packages", "--plot", str(tmp_path / "index.html"))
     for part in ("covers 100.0%", "tombstones", "recall@10 by the width", "█"):
