@@ -4,7 +4,7 @@ from icepuffin.ops.errors import IcepuffinError
 
 
 class GateFailedError(IcepuffinError):
-    """Raised when a version's recall is under its target: nothing was published, the previous version stays."""
+    """Raised when a version's recall is under its target: nothing was published, and a previous version stays."""
 
     retryable = False
 

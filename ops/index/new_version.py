@@ -93,7 +93,7 @@ def make_version(
                 shard_set = build_shards(plan, runner=runner, storage=storage, progress=progress)
         if shard_set is None:
             return empty_report(replace(plan, reason="no live row has a vector"), clock)
-        pass_gate(plan, shard_set)
+        pass_gate(plan, shard_set, has_version=bool(index_versions(table, plan.definition.name)))
         with clock.stage("work"):
             columns = attribute_blobs(plan, shard_set.files, storage=storage, runner=runner, progress=progress)
             included = included_columns(
@@ -122,7 +122,7 @@ def make_version(
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
 
 
-def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
+def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target.
 
     A shard that stays enters by its recall when it was written: without this version its graph would be searched, too.
@@ -130,10 +130,11 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
     recall = mean_recall((shard.written_recall, shard.live_rows) for shard in shard_set.shards)
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
+        stays = "the previous version stays" if has_version else "and the index has no version yet"
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
-            f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
-            f"previous version stays. {why}raise max_degree or search_list, or lower target_recall"
+            f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, "
+            f"{stays}. {why}raise max_degree or search_list, or lower target_recall"
         )
 
 

@@ -253,8 +253,10 @@ def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(
     good = index_head(table)
     table.append(make_rows(900, 1000))
     weak = replace(DEFINITION, target_recall=1.0, max_degree=4, search_list=8)
-    with pytest.raises(GateFailedError, match="the target is"):
+    with pytest.raises(GateFailedError, match=r"the target is .* Nothing was published, the previous version stays"):
         index_head(table, weak)
+    with pytest.raises(GateFailedError, match="Nothing was published, and the index has no version yet"):
+        index_head(table, replace(weak, name="other"))
     assert "built by codes of one byte" in caplog.text  # and by vectors before it was refused
     assert tag_target(table, "ann_e") == good.index_snapshot_id
     assert answer_with_recall(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL
