@@ -97,11 +97,13 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         'write IndexDefinition(name="i", column="embedding")',
     )
     reload_table(table)
+    current = find_definition(table, definition.name)
+    if current is None or current.method != definition.method:
+        definition.require_meaning()
     folder = require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
-    current = find_definition(table, definition.name)
     pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
     if current is None and (pair := next(filter(None, pairs), None)):
         raise DefinitionError(

@@ -5,6 +5,7 @@ of `IndexDefinition`. The command line, SQL, settings and table properties take 
 `INDEX_PARAMETERS`.
 """
 
+import ast
 import enum
 import json
 import re
@@ -265,6 +266,18 @@ class IndexDefinition:
         """Whether versions have shards; else they have balls around the vectors of each data file alone."""
         return self.method != "centroid"
 
+    def require_meaning(self) -> None:
+        """Raises DefinitionError for a parameter that means nothing to the method of the index.
+
+        Definitions of before may have such, and are read: this is for new ones.
+        """
+        defaults = {name: INDEX_PARAMETERS[name].default for name in _OF_GRAPHS}
+        if not self.has_graphs and (odd := [name for name in _OF_GRAPHS if getattr(self, name) != defaults[name]]):
+            raise DefinitionError(
+                f"index {self.name}: {odd[0]} = {getattr(self, odd[0])} is for graphs, and an index of method "
+                f"{self.method} has none: leave it out, or take method diskann"
+            )
+
     @property
     def code_bits(self) -> int:
         """Bits per dimension of the rotated codes in shards; 0 where shards have none."""
@@ -342,26 +355,41 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 
 _LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type")
 """Parameters that the first files of this project did not have"""
+_OF_GRAPHS = (
+    *("max_degree", "search_list", "alpha", "pq_m", "pq_nbits", "vectors", "shards"),
+    *("rebuild_ratio", "max_deltas", "delta_share"),
+)
+"""Parameters of graphs, and of their upkeep: without graphs they mean nothing"""
 COLUMN_LISTS = {"filters": "filter_ids", "include": "include_ids"}
 """Parameters that are lists of columns, by name, and those that have the field ids of each"""
 
 
 def checked_columns(names: object, parameter: str, index: str) -> tuple[str, ...]:
-    """Names of columns, of a sequence, or of a text: a JSON list, or names with commas between them.
+    """Names of columns, of a sequence, or of a text: a list such as `["a", "b"]`, or names with commas between them.
 
     Raises DefinitionError.
     """
     if isinstance(names, str):
         try:
-            names = json.loads(names) if names.lstrip().startswith("[") else names.split(",")
-        except json.JSONDecodeError as error:
-            raise DefinitionError(f"index {index}: {parameter} is no JSON list: {error}") from None
+            names = _listed(names) if names.lstrip().startswith("[") else names.split(",")
+        except (ValueError, SyntaxError):
+            raise DefinitionError(
+                f'index {index}: {parameter} is {names}, which is no list: write ["a", "b"], or a,b'
+            ) from None
         names = [name.strip() if isinstance(name, str) else name for name in names if name]
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
         raise DefinitionError(f"index {index}: {parameter} is {names!r}; it takes names of columns")
     if len(set(names)) < len(names):
         raise DefinitionError(f"index {index}: {parameter} names a column twice: {', '.join(names)}")
     return tuple(names)
+
+
+def _listed(text: str) -> Any:
+    """The value of a JSON text, or of one in single quotes. Raises ValueError or SyntaxError."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return ast.literal_eval(text.strip())
 
 
 def metric_fault(metric: Metric, element_type: str) -> str:

@@ -98,8 +98,10 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     definitions = list_definitions(table)
     columns: dict[str, list[Any]] = {
         name: [getattr(definition, name) for definition in definitions]
-        for name in ("name", "column", "element_type", "method", "metric", "vectors")
+        for name in ("name", "column", "element_type", "method", "metric")
     }
+    vectors = [definition.vectors if definition.has_graphs else None for definition in definitions]
+    columns["vectors"] = pa.array(vectors, pa.string())
     for name in COLUMN_LISTS:
         columns[name] = [", ".join(getattr(definition, name)) for definition in definitions]
     columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]

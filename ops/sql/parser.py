@@ -1,5 +1,6 @@
 """SQL texts -> statements. Queries are parsed by sqlglot (Spark's dialect), the four statements on indexes here."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,12 +46,15 @@ _CREATE = re.compile(
 _REFRESH = re.compile(rf"\s*REFRESH\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
 _DROP = re.compile(rf"\s*DROP\s+INDEX\s+(?P<if>IF\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
 _SHOW = re.compile(rf"\s*SHOW\s+INDEX(?:ES)?\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
-_OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s*")
+_QUOTED = r"""'[^']*'|"[^"]*"|`[^`]*`"""
+_OPTION = re.compile(
+    rf"\s*'?(?P<key>[\w.]+)'?\s*=\s*"
+    rf"(?:(?:ARRAY\s*)?[\[(](?P<list>(?:{_QUOTED}|[^\[\]()'\"`])*)[\])]|(?P<value>{_QUOTED}|[^\s,\[\]()]+))\s*(?:,|$)",
+    re.IGNORECASE,
+)
+_ELEMENT = re.compile(rf"\s*(?P<element>{_QUOTED}|\w+)\s*(?:,|$)")
 
 _BOOLEANS = {"true": True, "false": False}
-
-_COMMA = re.compile(r",(?=(?:[^']*'[^']*')*[^']*$)")
-"""A comma outside of quotes"""
 
 
 def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
@@ -188,12 +192,33 @@ def _plain(text: str) -> str:
 
 
 def _options(text: str) -> dict[str, str]:
+    """Values by parameter; a list such as `['a', 'b']` as JSON."""
     options: dict[str, str] = {}
-    for part in filter(str.strip, _COMMA.split(text)):
-        option = _OPTION.fullmatch(part)
-        if option is None:
-            raise SqlError(f"WITH ({part.strip()}): write parameter = value")
+    while text.strip():
+        option = _OPTION.match(text)
+        names = None if option is None or option["list"] is None else _elements(option["list"])
+        if option is None or (names is None and option["value"] is None):
+            raise SqlError(
+                f"WITH ({text.strip()}): write parameter = value, or parameter = ['column', ...] for columns"
+            )
         if option["key"].lower() in options:
-            raise SqlError(f"WITH ({part.strip()}): {option['key']} is given twice")
-        options[option["key"].lower()] = option["value"].strip("'")
+            raise SqlError(f"WITH ({option[0].strip()}): {option['key']} is given twice")
+        options[option["key"].lower()] = _unquoted(option["value"]) if names is None else json.dumps(names)
+        text = text[option.end() :]
     return options
+
+
+def _elements(text: str) -> list[str] | None:
+    """The elements of a list; None where it cannot be read."""
+    elements = []
+    while text.strip():
+        element = _ELEMENT.match(text)
+        if element is None:
+            return None
+        elements.append(_unquoted(element["element"]))
+        text = text[element.end() :]
+    return elements
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text[0] in "'\"`" else text

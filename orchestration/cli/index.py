@@ -76,8 +76,11 @@ def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.Floa
 
 
 def _new_definition(**options: Any) -> "IndexDefinition":
-    from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
+    from icepuffin.ops.index.definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition, checked_columns
 
+    for parameter in COLUMN_LISTS:
+        texts: tuple[str, ...] = options[parameter]
+        options[parameter] = [name for text in texts for name in checked_columns(text, parameter, options["name"])]
     parsed: dict[str, Any] = {
         name: INDEX_PARAMETERS[name].parse(value) if name in INDEX_PARAMETERS and isinstance(value, str) else value
         for name, value in options.items()
@@ -89,12 +92,17 @@ def _new_definition(**options: Any) -> "IndexDefinition":
 @metadata_command
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
 @click.option("--column", required=True, help="The vector column: a list of numbers; or bytes, with --element-type.")
-@click.option("--filters", default="", metavar="COLUMNS", help="Columns for conditions, with commas between them.")
+@click.option(
+    "--filters",
+    multiple=True,
+    metavar="COLUMNS",
+    help="Columns for conditions, with commas between them. May be repeated.",
+)
 @click.option(
     "--include",
-    default="",
+    multiple=True,
     metavar="COLUMNS",
-    help="Columns that versions store for answers, with commas between them.",
+    help="Columns that versions store for answers, with commas between them. May be repeated.",
 )
 @options_as(_new_definition)
 def create_command(context: TableContext, definition: "IndexDefinition", /) -> None:

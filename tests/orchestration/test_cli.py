@@ -278,7 +278,7 @@ def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:
 
 def test_an_index_keeps_the_columns_for_conditions(run: Run) -> None:
     create = ("index", "create", "demo.packages", "--name", "kept", "--column", "embedding")
-    definition = json.loads(run(*create, "--filters", "name, id", "--include", "name", "--json"))
+    definition = json.loads(run(*create, "--filters", "['name']", "--filters", "id", "--include", "name", "--json"))
     assert (definition["filters"], len(definition["filter_ids"])) == (["name", "id"], 2)
     assert (definition["include"], len(definition["include_ids"])) == (["name"], 1)
     run("index", "drop", "demo.packages", "kept", "--yes")

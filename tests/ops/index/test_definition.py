@@ -64,6 +64,11 @@ def test_filters_that_are_no_names_are_refused(filters: object) -> None:
         replace(INDEX, filters=filters)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("text", ["a,b", " a , b ", '["a", "b"]', "['a', 'b']"])
+def test_columns_are_named_by_texts_as_by_lists(text: str) -> None:
+    assert replace(INDEX, include=text).include == ("a", "b")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("parameter", "value"), [("pq_nbits", 4), ("element_type", "i8")])
 def test_defaults_are_what_graphs_had_before_there_was_a_choice(parameter: str, value: object) -> None:
     every_form = INDEX.to_json() + repr(INDEX.to_properties()) + repr(INDEX.graph_identity())
@@ -78,6 +83,21 @@ def test_an_index_without_graphs_depends_on_the_element_type() -> None:
     balls = replace(INDEX, method="centroid")
     assert set(balls.graph_identity()) == {"method", "field_id", "metric", "seed"}
     assert replace(balls, element_type="u8").graph_identity() == {**balls.graph_identity(), "element_type": "u8"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        *(("vectors", "rq4"), ("max_degree", 16), ("search_list", 50), ("alpha", 1.0), ("pq_m", 8), ("pq_nbits", 4)),
+        *(("shards", 2), ("rebuild_ratio", 0.5), ("max_deltas", 0), ("delta_share", 0.5)),
+    ],
+)
+def test_parameters_of_graphs_mean_nothing_without_graphs(parameter: str, value: object) -> None:
+    odd = replace(INDEX, method="centroid", **{parameter: value})  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=f"index e: {parameter} = {value} is for graphs.* take method diskann"):
+        odd.require_meaning()
+    replace(odd, method="diskann").require_meaning()
+    IndexDefinition(name="e", column="v", method="centroid", target_recall=0.5, seed=3).require_meaning()
 
 
 def test_graphs_do_not_depend_on_filters() -> None:

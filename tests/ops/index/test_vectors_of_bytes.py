@@ -25,8 +25,14 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
+BALLS = IndexDefinition(name="e", column="embedding", metric="l2", method="centroid")
 DIMS = 13
 DTYPES = {"f32": "<f4", "f16": "<f2", "i8": "i1", "u8": "u1"}
+
+
+def changed(**changes: Any) -> IndexDefinition:
+    """A definition with changes; one without graphs has no parameters of graphs."""
+    return replace(BALLS if changes.get("method") == "centroid" else DEFINITION, **changes)
 
 
 def elements(first: int, last: int, element_type: str) -> npt.NDArray[Any]:
@@ -85,7 +91,7 @@ def test_answers_are_those_of_the_elements_after_every_change(
 ) -> None:
     everything = elements(0, 330, element_type)
     table, kind = table_of(table_factory, everything[:300], fixed=fixed)
-    definition = create_index(table, replace(DEFINITION, element_type=element_type, target_recall=0.9, **changes))
+    definition = create_index(table, changed(element_type=element_type, target_recall=0.9, **changes))
     assert list_definitions(table) == (definition,)
     assert index_head(table, definition).rows == 300
     table.append(rows_of(everything[300:], 300, kind))
@@ -212,7 +218,7 @@ def test_another_element_type_is_another_index(table_factory: Callable[..., Tabl
     """Versions of before answer for it nowhere: not until it is built, nor at snapshots that have no other."""
     everything = elements(0, 120, "i8")
     table, kind = table_of(table_factory, everything[:60])
-    definition = create_index(table, replace(DEFINITION, element_type="u8", **changes))
+    definition = create_index(table, changed(element_type="u8", **changes))
     assert index_head(table, definition).action is Action.BUILT
     other = replace(definition, element_type="i8")
     with pytest.raises(DefinitionError, match="has an index 'e' already, with element_type u8; drop it"):
@@ -299,7 +305,7 @@ def test_files_are_ruled_out_by_their_counts_of_bits(table_factory: Callable[...
     low, high = np.zeros((20, 32), np.uint8), np.full((20, 32), 0xFF, np.uint8)
     table, kind = table_of(table_factory, low)
     table.append(rows_of(high, 20, kind))
-    definition = create_index(table, replace(DEFINITION, method="centroid", element_type="bit", metric="hamming"))
+    definition = create_index(table, replace(BALLS, element_type="bit", metric="hamming"))
     index_head(table, definition)
     reader = open_index(table, definition, storage=STORAGE)
     answer = reader.within(low[0], 20)

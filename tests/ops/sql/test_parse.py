@@ -141,6 +141,9 @@ def test_statements_on_indexes() -> None:
     assert made == CreateIndex("ns.t", "i", "embedding", {"metric": "l2", "shards": "4"})
     lists = parse("CREATE INDEX i ON t USING diskann (v) WITH (filters = 'a,b', shards = 2, metric = 'ip')")
     assert lists == CreateIndex("t", "i", "v", {"filters": "a,b", "shards": "2", "metric": "ip"})
+    for columns in ("['a', 'b c']", "ARRAY('a', `b c`)", 'array[a, "b c"]', "('a','b c',)"):
+        named = parse(f'CREATE INDEX i ON t USING diskann (v) WITH (include = {columns}, metric = "l2")')
+        assert named == CreateIndex("t", "i", "v", {"include": '["a", "b c"]', "metric": "l2"})
     assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
     assert parse("/* gone */ drop index if exists i on ns.t -- now") == DropIndex("ns.t", "i", if_there=True)
@@ -177,6 +180,8 @@ def test_statements_on_indexes() -> None:
             "SELECT id FROM t ORDER BY l2_distance(v, array(array(1), array(1, 2))) LIMIT 3",
             "lists that differ in length",
         ),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (include = ['a' 'b'])", r"or parameter = \['column', \.\.\.\]"),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (include = ['a', )", "write parameter = value"),
         ("SELEC 1", "no statement begins with 'SELEC'. Statements are SELECT, EXPLAIN, CREATE INDEX, .* --spark"),
         ("REFERSH INDEX i ON t", "no statement begins with 'REFERSH'. Statements are"),
         ("", "the statement is empty. Statements are SELECT"),

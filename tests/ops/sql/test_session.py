@@ -37,7 +37,7 @@ def session(sql_catalog: Catalog, table: Table) -> SqlSession:
     created = SqlSession.on(sql_catalog, storage=STORAGE)
     created.sql(
         "CREATE INDEX e ON db.t USING diskann (embedding) "
-        "WITH (metric = 'l2', max_degree = 16, shards = 2, include = 'section,id')"
+        "WITH (metric = 'l2', max_degree = 16, shards = 2, include = ['section', 'id'])"
     )
     created.sql("REFRESH INDEX e ON db.t")
     return created
@@ -128,10 +128,12 @@ def test_an_index_without_graphs_answers_exactly(session: SqlSession) -> None:
     assert (built["action"], built["recall"]) == ("built", None)
     result = session.sql(text)
     assert result.rows.equals(exact)
+    with pytest.raises(DefinitionError, match="vectors = rq4 is for graphs"):
+        session.sql("CREATE INDEX c ON db.t USING centroid (embedding) WITH (vectors = 'rq4')")
     assert result.search is not None
     assert result.search.profile.strategy == "pruned scan"
     (shown,) = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
-    assert (shown["name"], shown["method"]) == ("b", "centroid")
+    assert (shown["name"], shown["method"], shown["vectors"]) == ("b", "centroid", None)
     with pytest.raises(DefinitionError, match="triangle inequality"):
         session.sql("CREATE INDEX c ON db.t USING centroid (embedding) WITH (metric = 'ip')")
 
