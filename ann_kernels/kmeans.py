@@ -5,7 +5,7 @@ product quantization), it comes from one kernel that keeps a row's scores in the
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.simd.codegen import LANES
 from icepuffin.ann_kernels.simd.nearest_lanes import nearest_of_lanes
 
+MANY = 4_096
+"""Centroids up to which all are compared with each other: beyond, seeds are drawn evenly"""
 NARROW = 32
 """Dimensions up to which distances are computed without a matrix product"""
 _LARGEST_OFFSET = 64
@@ -27,6 +29,12 @@ _BLOCK_BYTES = 1024**2
 """Size of the scores of a block of vectors, which stay in the cache until they are read"""
 _MOVED_BYTES = 16 * 1024**2
 """Size of a block of vectors, at most"""
+
+
+class Assign(Protocol):
+    """A function as `assign`."""
+
+    def __call__(self, vectors: F32, centroids: F32, /, *, threads: int) -> tuple[I32, F32]: ...
 
 
 class CenteredCentroids(NamedTuple):
@@ -40,18 +48,22 @@ class CenteredCentroids(NamedTuple):
     """Squared norms of the centroids, f32[k]"""
 
 
-def train(sample: F32, k: int, *, seed: int, iterations: int = 20, threads: int = 1) -> F32:
+def train(
+    sample: F32, k: int, *, seed: int, iterations: int = 20, threads: int = 1, nearest: Assign | None = None
+) -> F32:
     """k centroids f32[k, D] of sample f32[N, D]; fewer distinct points than k give repeated centroids.
 
-    A centroid that loses all its points moves to the point that is farthest from its own. Raises KernelError.
+    A centroid that loses all its points moves to the point that is farthest from its own. `nearest`: another way to
+    assign points than `assign`. Raises KernelError.
     """
+    nearest = nearest or assign
     if k < 1 or not len(sample):
         raise KernelError(f"k-means needs at least one centroid and one vector, not {k} and {len(sample)}")
     rng = np.random.default_rng(seed)
     centroids = _seed_centroids(sample, k, rng)
     previous = np.full(len(sample), -1, np.int32)
     for _ in range(iterations):
-        labels, squared = assign(sample, centroids, threads=threads)
+        labels, squared = nearest(sample, centroids, threads=threads)
         if (labels == previous).all():
             break
         previous = labels
@@ -99,12 +111,12 @@ def _assign_by_product(vectors: F32, centroids: F32, rows: int, labels: I32, squ
         block_scores = np.dot(points, doubled, out=scores[: len(points)])
         block_scores += norms
         labels[part] = block_scores.argmin(axis=1)
-        _squared_to_own(read_only(vectors[part]), read_only(centroids), labels[part], squared[part])
+        squared_to_own(read_only(vectors[part]), read_only(centroids), labels[part], squared[part])
 
 
 def _assign_narrow(vectors: F32, centroids: F32, labels: I32, squared: F32) -> None:
     nearest_narrow(read_only(vectors), 0, centered(centroids), labels)
-    _squared_to_own(read_only(vectors), read_only(centroids), labels, squared)
+    squared_to_own(read_only(vectors), read_only(centroids), labels, squared)
 
 
 def centered(centroids: F32) -> CenteredCentroids:
@@ -144,7 +156,7 @@ def nearest_narrow(vectors: F32, first: int, centroids: CenteredCentroids, label
 
 
 @fast_kernel
-def _squared_to_own(vectors: F32, centroids: F32, labels: I32, squared: F32) -> None:
+def squared_to_own(vectors: F32, centroids: F32, labels: I32, squared: F32) -> None:
     """Squared distance of each vector to the centroid of its label."""
     for row in range(vectors.shape[0]):
         squared[row] = squared_l2(centroids, labels[row], vectors[row])
@@ -157,7 +169,12 @@ def _block_bounds(count: int, rows: int, parts: int) -> list[int]:
 
 
 def _seed_centroids(sample: F32, k: int, rng: np.random.Generator) -> F32:
-    """k-means++ seeding: each next centroid is drawn in proportion to its squared distance to the ones before."""
+    """k-means++ seeding: each next centroid is drawn in proportion to its squared distance to the ones before.
+
+    Of more than `MANY` each is drawn evenly: k-means++ compares k^2 vectors.
+    """
+    if k > MANY:
+        return np.asarray(sample[rng.choice(len(sample), k, replace=k > len(sample))])
     drawn = sample[rng.choice(len(sample), min(len(sample), _SEEDING_ROWS * k), replace=False)]
     rows = np.empty(k, np.int64)
     _draw_seeds(read_only(np.ascontiguousarray(drawn)), rng.random(k), rows)

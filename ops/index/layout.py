@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels import grouped_centroids, kmeans
 from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, choose_m
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import train_pq
@@ -76,8 +76,8 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         shards = least
     shards = min(shards, len(sample))
     partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(sample) // 8))
-    codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads)
-    labels, _ = kmeans.assign(sample, codebook, threads=threads)
+    codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads, nearest=grouped_centroids.assign)
+    labels, _ = grouped_centroids.assign(sample, codebook, threads=threads)
     pq_codebook = None
     if definition.vectors == "none":
         m = choose_m(sample.shape[1], definition.pq_m, definition.pq_nbits)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels import grouped_centroids
 from icepuffin.ops.model import ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
@@ -33,7 +33,7 @@ def scatter_delta(task: DeltaRowsTask) -> tuple[StagedBlock, ...]:
     Memory: the shard's vectors.
     """
     rows = task.base.live_rows(task.base.reader())
-    labels, _ = kmeans.assign(rows.vectors, task.codebook, threads=task.threads)
+    labels, _ = grouped_centroids.assign(rows.vectors, task.codebook, threads=task.threads)
     with contextlib.ExitStack() as stack:
         stem = f"{task.staging}/delta-{task.shard_id}"
         writers = BlockWriters(stem, rows.vectors.shape[1], open_storage(task.staging, task.storage), stack)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
+from icepuffin.ann_kernels.grouped_centroids import CentroidGroups
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
@@ -89,6 +89,7 @@ def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int 
 
 def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
     dims = task.codebook.shape[1]
+    partitions = CentroidGroups.of(task.codebook, threads=task.threads)
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
     vectors_of = VectorFiles(
@@ -109,7 +110,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
                     require_half(vectors, positions, selection.file)
                 elif task.vectors in ROTATED_BITS:
                     require_short(vectors, positions, selection.file)
-                labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
+                labels, squared = partitions.assign(vectors, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
                 slots = np.full(len(positions), selection.slot, np.uint32)
                 rows = VectorRows(slots, positions, content_hashes(raw[keep]), vectors)

@@ -1,10 +1,17 @@
 """How partitions become shards, and what probing fewer shards loses."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from pyiceberg.table import Table
 
+from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.layout import group_partitions, measure_routing
+from tests.conftest import make_rows
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e38])
@@ -21,3 +28,17 @@ def test_rows_of_a_centroid_that_equals_another_are_probed_for() -> None:
     codebook, to_shard = vectors[[0, 100, 200, 0]], np.array([0, 1, 1, 2], np.uint32)
     labels = np.where(np.arange(300) < 100, 3, np.arange(300) // 100).astype(np.int32)
     assert measure_routing(vectors, labels, codebook, to_shard, Metric.L2, seed=0).startswith("[[0.0,1.0,1.0]")
+
+
+def test_an_index_of_many_partitions_is_built_and_takes_rows(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From thousands of partitions on rows are compared with those of near groups alone; here from ten on."""
+    monkeypatch.setattr(kmeans, "MANY", 10)
+    definition = replace(DEFINITION, max_deltas=0)
+    table = table_factory()
+    for first in (0, 600):
+        table.append(make_rows(first, first + 600))
+        report = index_head(table, definition)
+        assert answer_with_recall(table, definition=definition)[1] >= 0.95
+    assert sum(shard.inserted for shard in report.shard_reports) == 600

@@ -1,0 +1,93 @@
+"""The nearest of thousands of centroids: those of the groups near a vector are compared with it, not all.
+
+k centroids are in sqrt(k) groups, and a vector is compared with some 9 sqrt(k) centroids. Most vectors get the nearest
+centroid, and the others one that is hardly farther: enough to route rows to shards, since no answer depends on it.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.arrays import F32, I32, I64, read_only
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
+
+NEAR_GROUPS = 8
+"""Groups whose centroids are compared with a vector"""
+_ROWS_AT_ONCE = 8_192
+_GROUPING_STEPS = 10
+
+
+def assign(vectors: F32, centroids: F32, *, threads: int = 1) -> tuple[I32, F32]:
+    """`CentroidGroups.assign` of vectors f32[N, D] to centroids f32[k, D] that are used once."""
+    return CentroidGroups.of(centroids, threads=threads).assign(vectors, threads=threads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CentroidGroups:
+    """Centroids that many vectors are assigned to, and their groups."""
+
+    centroids: F32
+    """f32[k, D]"""
+    means: F32
+    """f32[g, D], of the groups; f32[0, D] where all centroids are compared"""
+    members: tuple[I64, ...]
+    """Numbers of the centroids of each group, ascending"""
+
+    @classmethod
+    def of(cls, centroids: F32, *, threads: int = 1) -> "CentroidGroups":
+        """Groups of centroids f32[k, D]: the same for the same centroids."""
+        if len(centroids) <= kmeans.MANY:
+            return cls(centroids, np.empty((0, centroids.shape[1]), np.float32), ())
+        means = kmeans.train(centroids, isqrt(len(centroids)), seed=0, iterations=_GROUPING_STEPS, threads=threads)
+        labels, _ = kmeans.assign(centroids, means, threads=threads)
+        order = np.argsort(labels, kind="stable")
+        ends = np.searchsorted(labels[order], np.arange(len(means) + 1))
+        members = [order[start:end] for start, end in pairwise(ends.tolist())]
+        nonempty = [group for group, own in enumerate(members) if len(own)]
+        return cls(centroids, means[nonempty], tuple(members[group] for group in nonempty))
+
+    def assign(self, vectors: F32, *, threads: int = 1) -> tuple[I32, F32]:
+        """(label int32[N] of a near centroid, squared distance f32[N] to it) of vectors f32[N, D].
+
+        The nearest, where there are at most `kmeans.MANY` centroids: then as `kmeans.assign`.
+        """
+        if not self.members:
+            return kmeans.assign(vectors, self.centroids, threads=threads)
+        labels, squared = np.empty(len(vectors), np.int32), np.empty(len(vectors), np.float32)
+        center, doubled, norms = kmeans.centered(self.centroids)
+        means = self.means - center if len(center) else self.means
+        by_group = [(own, np.ascontiguousarray(doubled[own].T), norms[own]) for own in self.members]
+        mean_scores = np.ascontiguousarray(-2 * means.T), np.einsum("ij,ij->i", means, means)
+        compared_groups = min(NEAR_GROUPS, len(self.members))
+
+        def assign_block(start: int) -> None:
+            part = slice(start, start + _ROWS_AT_ONCE)
+            points = vectors[part] - center if len(center) else vectors[part]
+            scores = points @ mean_scores[0] + mean_scores[1]
+            groups = np.argpartition(scores, compared_groups - 1, axis=1)[:, :compared_groups]
+            labels[part] = _nearest_in(points, groups, by_group)
+            kmeans.squared_to_own(read_only(vectors[part]), read_only(self.centroids), labels[part], squared[part])
+
+        with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as executor:
+            list(executor.map(assign_block, range(0, len(vectors), _ROWS_AT_ONCE)))
+        return labels, squared
+
+
+def _nearest_in(points: F32, groups: I64, by_group: list[tuple[I64, F32, F32]]) -> I32:
+    """Labels int32[n] of the nearest centroids in the groups int64[n, m] of each point; 0 if no distance is a number."""
+    labels = np.zeros(len(points), np.int32)
+    nearest = np.full(len(points), np.inf, np.float32)
+    order = np.argsort(groups, axis=None, kind="stable")
+    ends = np.searchsorted(groups.reshape(-1)[order], np.arange(len(by_group) + 1))
+    for (members, doubled, norms), (start, end) in zip(by_group, pairwise(ends.tolist()), strict=True):
+        rows = order[start:end] // groups.shape[1]
+        scores = points[rows] @ doubled + norms
+        best = scores.argmin(axis=1)
+        own = scores[np.arange(len(rows)), best]
+        nearer = own < nearest[rows]
+        nearest[rows[nearer]], labels[rows[nearer]] = own[nearer], members[best[nearer]]
+    return labels
