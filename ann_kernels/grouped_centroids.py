@@ -78,7 +78,7 @@ class CentroidGroups:
 
 
 def _nearest_in(points: F32, groups: I64, by_group: list[tuple[I64, F32, F32]]) -> I32:
-    """Labels int32[n] of the nearest centroids in the groups int64[n, m] of each point; 0 if no distance is a number."""
+    """Labels int32[n] of the nearest centroids in the groups int64[n, m] of each point, 0 if none is a number."""
     labels = np.zeros(len(points), np.int32)
     nearest = np.full(len(points), np.inf, np.float32)
     order = np.argsort(groups, axis=None, kind="stable")
