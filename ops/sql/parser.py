@@ -21,7 +21,7 @@ from icepuffin.ops.sql.statements import (
     SparkStatement,
     Statement,
 )
-from icepuffin.ops.sql.tokens import name_parameters, trees_of
+from icepuffin.ops.sql.tokens import hints_of, name_parameters, trees_of
 
 _STATEMENTS = (
     "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; with a Spark session "
@@ -119,7 +119,8 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
     placeholders = frozenset(node.name for node in nodes if isinstance(node, exp.Placeholder))
     if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
-    return SparkStatement(named, "", values, placeholders), trees[0]
+    hints = tuple(name for name, _ in hints_of(trees[0]))
+    return SparkStatement(named, "", values, placeholders, hints), trees[0]
 
 
 def _without_comments(text: str) -> str:

@@ -27,6 +27,7 @@ from icepuffin.ops.sql.clauses import (
 )
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import evaluate, shown
+from icepuffin.ops.sql.hints import search_hints
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
@@ -70,11 +71,19 @@ def read_query(query: Node, values: Values) -> Nearest:
         raise NotIndexableError(f"it has {query.key.upper()}")
     if not isinstance(query, exp.Select):
         raise NotIndexableError("it is no SELECT")
+    hints = search_hints(query, values)
+    for hint in list(query.find_all(exp.Hint)):
+        hint.pop()
     unsupported = require_understood(query)
     nearest = _read(query, values, {})
     if unsupported is not None:
         raise unsupported
-    return nearest
+    if nearest.limit is None and hints.parameters:
+        name = next(iter(hints.parameters)).upper()
+        raise SqlError(
+            f"all rows within a distance are found, whatever {name} is: leave the hint out, or write a LIMIT"
+        )
+    return replace(nearest, hints=hints)
 
 
 def _read(query: Node, values: Values, names: Names) -> Nearest:

@@ -219,7 +219,9 @@ class SqlSession:
         needed = first.columns()
         columns = [field.name for field in schema.fields if field.name in needed]
         reader = self._reader(statement, table, index, storage)
-        result = _answer(statement, reader, columns, rerank=True if index is not None and index.code_bits else None)
+        # a distance in SQL is that of the row, and no estimate by codes
+        by_default = {"rerank": True} if index is not None and index.code_bits else {}
+        result = _answer(statement, reader, columns, by_default | statement.hints.parameters)
         distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
         own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
         rows = as_spark(own).append_column(DISTANCE, distance)
@@ -279,7 +281,9 @@ class SqlSession:
     def _explain(self, explained: Explain) -> SqlResult:
         statement = explained.statement
         if isinstance(statement, SparkStatement):
-            engine = "Spark runs it as it is" if self._spark is not None else "it cannot run here"
+            engine = "Spark runs it as it is" if self._spark is not None else f"it cannot run here. {_WITHOUT_SPARK}"
+            if statement.hints:
+                engine = _hint_without_index(statement)
             return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"))
         if not isinstance(statement, Nearest):
             return SqlResult(*message_of(str(type(statement).__doc__)))
@@ -305,8 +309,14 @@ class SqlSession:
     def _run_on_spark(self, statement: SparkStatement) -> SqlResult:
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
+        if statement.hints:
+            raise SqlError(f"no index answers this statement: {statement.why}; {_hint_without_index(statement)}")
         rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
+
+
+def _hint_without_index(statement: SparkStatement) -> str:
+    return f"Spark would ignore the hint {statement.hints[0].upper()}: leave it out"
 
 
 def _state(table: Table) -> tuple[str, str, int]:
@@ -324,7 +334,7 @@ def _element_type(table: Table, statement: Nearest) -> str:
     if statement.metric is Metric.HAMMING:
         return OF_BITS
     definitions = _of_column(list_definitions(table), schema_at(table, statement.snapshot), statement)
-    _require_one_element_type(definitions)
+    _require_one_element_type(definitions, "drop the others, or search from Python")
     return definitions[0].element_type if definitions else OF_COLUMN
 
 
@@ -340,14 +350,11 @@ def _of_column(definitions: Iterable[IndexDefinition], schema: Schema, statement
     ]
 
 
-def _require_one_element_type(definitions: Sequence[IndexDefinition]) -> None:
-    """Raises SqlError where indexes read the bytes of their column as different numbers: a statement names none."""
+def _require_one_element_type(definitions: Sequence[IndexDefinition], remedy: str) -> None:
+    """Raises SqlError where indexes read the bytes of their column as different numbers."""
     if len({one.element_type for one in definitions}) > 1:
         read = ", ".join(f"{one.name} as {one.element_type}" for one in definitions)
-        raise SqlError(
-            f"the indexes on {definitions[0].column} read its bytes as different numbers ({read}), and a statement "
-            "cannot name an index: drop the others, or search from Python"
-        )
+        raise SqlError(f"the indexes on {definitions[0].column} read its bytes as different numbers ({read}): {remedy}")
 
 
 def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> SparkStatement:
@@ -358,12 +365,12 @@ def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Sp
 
 
 def _answer(
-    statement: Nearest, reader: "IndexReader", columns: Sequence[str], *, rerank: bool | None
+    statement: Nearest, reader: "IndexReader", columns: Sequence[str], parameters: Mapping[str, Any]
 ) -> "SearchResult":
-    """The rows of the first step. `rerank`: a distance in SQL is that of the row, and no estimate by codes."""
+    """The rows of the first step. `parameters`: search parameters of the k nearest."""
     query = statement.query if isinstance(statement.query, bytes) else np.array([statement.query])
     if statement.limit is not None:
-        return _nearest(query, statement, reader, columns, rerank)
+        return _nearest(query, statement, reader, columns, parameters)
     within = math.inf if statement.within is None else statement.within
     return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=statement.where)
 
@@ -373,13 +380,13 @@ def _nearest(
     statement: Nearest,
     reader: "IndexReader",
     columns: Sequence[str],
-    rerank: bool | None,
+    parameters: Mapping[str, Any],
 ) -> "SearchResult":
     """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1
     while True:
         most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
-        result = reader.search(query, most, columns=columns, where=statement.where, rerank=rerank)
+        result = reader.search(query, most, columns=columns, where=statement.where, **parameters)
         distances = result.rows["distance"]
         if not statement.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
             return result
@@ -396,6 +403,8 @@ def _plan_lines(statement: Nearest) -> list[str]:
         lines.append(f"every row with a distance {sign} {statement.within:g}, exactly{pruned}")
     else:
         lines.append(f"the {statement.limit} nearest rows")
+    if statement.hints.parameters:
+        lines.append("hints: " + ", ".join(f"{name} = {value}" for name, value in statement.hints.parameters.items()))
     for step in statement.steps:
         done = ["WHERE " + step.where.sql(dialect="spark")] if step.where is not None else []
         done += ["ORDER BY " + ", ".join(item.key.sql(dialect="spark") for item in step.order)] if step.order else []
@@ -429,13 +438,21 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
 
 
 def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[IndexDefinition | None, str]:
-    """The index on the column with the metric: of several the first by name that has a version, if one has.
+    """The index on the column with the metric: the one that a hint names, else of several the first by name that has a
+    version, if one has.
 
-    Raises SqlError where such indexes read the column's bytes as different numbers.
+    Raises SqlError where there is none of that name, or indexes read the column's bytes as different numbers.
     """
     definitions = list_definitions(table)
     fitting = [one for one in _of_column(definitions, schema, statement) if one.metric is statement.metric]
-    _require_one_element_type(fitting)
+    if (name := statement.hints.index) is not None:
+        named = next((one for one in fitting if one.name == name), None)
+        if named is None:
+            names = ", ".join(one.name for one in fitting) or "none"
+            what = f"{statement.table} has no index {name} on {statement.vector_column} by {statement.metric}"
+            raise SqlError(f"the hint INDEX({name}): {what}; there are: {names}")
+        return named, f"index {name}, by a hint"
+    _require_one_element_type(fitting, "name one by a hint, SELECT /*+ INDEX(name) */")
     if fitting:
         chosen = next((one for one in fitting if index_versions(table, one.name)), fitting[0])
         return chosen, f"index {chosen.name}"

@@ -1,7 +1,7 @@
 """What SQL texts mean here, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,25 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
     from icepuffin.ops.sql.values import Node
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHints:
+    """The index of a search and its search parameters, as hints give them; None leaves the choice open."""
+
+    index: str | None = None
+    search_list: int | None = None
+    shards: int | None = None
+    oversample: int | None = None
+    target_recall: float | None = None
+    rerank: bool | None = None
+    certified: bool = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Search parameters by name, of those that are given"""
+        items = {key: value for key, value in asdict(self).items() if key != "index"}
+        return {key: value for key, value in items.items() if value is not None and (key != "certified" or value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,7 @@ class Nearest:
     """Whether all rows at the distance of the last one are needed: further keys of ORDER BY choose among them"""
     absent: frozenset[str] = frozenset()
     """Names, in lower case, that would be ambiguous if the table had such columns"""
+    hints: SearchHints = SearchHints()
     otherwise: "SparkStatement | None" = field(default=None, compare=False)
     """The statement for Spark, where no index can answer it"""
 
@@ -114,6 +134,8 @@ class SparkStatement:
     parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
     placeholders: frozenset[str] = field(default=frozenset(), compare=False)
     """The names in the text that stand for parameters"""
+    hints: tuple[str, ...] = field(default=(), compare=False)
+    """Names of its hints to a search, which Spark would ignore"""
 
 
 Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | SparkStatement

@@ -34,7 +34,7 @@ _READ: dict[type, set[str]] = {
     exp.Subquery: {"alias"},
     exp.Table: {"db", "catalog", "alias", "version"},
     exp.TryCast: {"to"},
-    exp.Select: {"from_", "where", "order", "limit", "offset", "with_", "hint"},
+    exp.Select: {"from_", "where", "order", "limit", "offset", "with_"},
     exp.Star: set(),
     exp.Version: {"kind"},
     exp.With: set(),

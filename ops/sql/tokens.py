@@ -64,6 +64,17 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     return text, {f"p{place}": value for place, value in enumerate(values, start=1)}
 
 
+HINTS = ("index", "search_list", "shards", "oversample", "target_recall", "rerank", "certified")
+"""Names of the hints to a search. Others are Spark's"""
+
+
+def hints_of(tree: Any) -> list[tuple[str, Any]]:
+    """(name, node) of the hints to searches, of all SELECTs of a statement."""
+    nodes = [node for hint in tree.find_all(exp.Hint) for node in hint.expressions]
+    named = [(str(node.this).lower(), node) for node in nodes]
+    return [(name, node) for name, node in named if name in HINTS]
+
+
 def _is_text(token: Token) -> bool:
     return token.token_type is TokenType.STRING
 

@@ -49,6 +49,7 @@ def session(sql_catalog: Catalog) -> SqlSession:
         table.append(rows)
         head = table.metadata.current_snapshot_id or 0
         table.manage_snapshots().create_tag(head, "release-1").commit()
+    new_session.sql("CREATE INDEX e ON ns.t USING diskann (embedding) WITH (metric = 'l2')")
     return new_session
 
 

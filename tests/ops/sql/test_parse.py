@@ -14,6 +14,7 @@ from icepuffin.ops.sql.statements import (
     Explain,
     Nearest,
     RefreshIndex,
+    SearchHints,
     ShowIndexes,
     SparkStatement,
 )
@@ -134,6 +135,48 @@ def test_what_no_index_answers_says_why(text: str, why: str) -> None:
     assert isinstance(result, SparkStatement)
     assert why in result.why
     assert result.text == text
+
+
+def test_hints_name_the_index_and_the_parameters_of_a_search() -> None:
+    search = "id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3"
+    hint = "/*+ INDEX(a.b), SEARCH_LIST(:l), shards(2) OVERSAMPLE(3), TARGET_RECALL(0.9), rerank(false), MERGE(t) */"
+    found = parse(f"SELECT {hint} {search}", {"l": 50})
+    assert isinstance(found, Nearest)
+    every = {"search_list": 50, "shards": 2, "oversample": 3, "target_recall": 0.9, "rerank": False}
+    assert found.hints == SearchHints("a.b", **every)
+    assert found.hints.parameters == every
+    inner = nearest(f"SELECT id FROM (SELECT /*+ INDEX('i'), CERTIFIED, RERANK */ {search})")
+    assert inner.hints == SearchHints("i", rerank=True, certified=True)
+    merged = nearest(f"SELECT {search.replace('t ', '(SELECT /*+ INDEX(`i`) */ * FROM t) ')}")
+    assert merged.hints == SearchHints("i")
+    assert nearest(f"SELECT /*+ COALESCE(3) */ {search}").hints.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        ("SEARCH_LIST(1.5)", "SEARCH_LIST takes a whole number"),
+        ("SHARDS(true)", "SHARDS takes a whole number"),
+        ("SHARDS('2')", "SHARDS takes a whole number"),
+        ("SHARDS", r"write SHARDS\(\.\.\.\), with one value"),
+        ("OVERSAMPLE(1, 2)", r"write OVERSAMPLE\(\.\.\.\), with one value"),
+        ("TARGET_RECALL('high')", "TARGET_RECALL takes a number, such as 0.99"),
+        ("RERANK(1)", "RERANK takes true or false"),
+        ("INDEX(3)", "give the name of an index"),
+        ("SEARCH_LIST(id)", "SEARCH_LIST"),
+        ("INDEX(a), INDEX(b)", "the hint INDEX is given twice"),
+    ],
+)
+def test_hints_that_cannot_be_followed_are_refused(hint: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
+        parse(f"SELECT /*+ {hint} */ id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3")
+
+
+def test_a_search_of_all_rows_within_a_distance_has_no_parameters() -> None:
+    search = "id FROM t WHERE l2_distance(v, array(1)) < 3"
+    with pytest.raises(SqlError, match="whatever SEARCH_LIST is"):
+        parse(f"SELECT /*+ SEARCH_LIST(9) */ {search}")
+    assert nearest(f"SELECT /*+ INDEX(i) */ {search}").hints == SearchHints("i")
 
 
 def test_statements_on_indexes() -> None:

@@ -94,12 +94,49 @@ def test_another_metric_is_answered_exactly_and_explained(session: SqlSession) -
     assert products == sorted(products, reverse=True)
 
 
+def test_a_hint_names_the_index_and_its_parameters(session: SqlSession, table: Table) -> None:
+    session.sql("CREATE INDEX z ON db.t USING diskann (embedding) WITH (metric = 'l2', vectors = 'rq4')")
+    by_default, chosen = (
+        session.sql(f"{NEAREST.replace('SELECT', f'SELECT {hint}')} ORDER BY d LIMIT 5")
+        for hint in ("", "/*+ INDEX(z), SEARCH_LIST(77), TARGET_RECALL(0.5) */")
+    )
+    assert by_default.how.startswith("index e; exact-version")
+    assert chosen.how.startswith("index z, by a hint; exact-version")
+    assert chosen.search is not None
+    parameters = chosen.search.profile.parameters
+    assert parameters is not None
+    assert (parameters.search_list, parameters.rerank) == (77, True)
+    assert parameters.why.startswith("recall 0.5")
+    assert chosen.rows["id"].to_pylist() == brute_force(table)
+    codes = session.sql(f"{NEAREST.replace('SELECT', 'SELECT /*+ INDEX(z), RERANK(false) */')} ORDER BY d LIMIT 5")
+    assert codes.rows["d"].to_pylist() != chosen.rows["d"].to_pylist()
+    proof = session.sql(f"{NEAREST.replace('SELECT', 'SELECT /*+ CERTIFIED */')} ORDER BY d LIMIT 5").search
+    assert proof is not None
+    assert proof.profile.certificate is not None
+    plan = session.sql(f"EXPLAIN {NEAREST.replace('SELECT', 'SELECT /*+ INDEX(z), SHARDS(1) */')} ORDER BY d LIMIT 5")
+    assert {"index z, by a hint", "hints: shards = 1"} < {*plan.rows["plan"].to_pylist()}
+    with pytest.raises(SqlError, match=r"INDEX\(e\): db.t has no index e on embedding by cosine; there are: none"):
+        session.sql(
+            "SELECT /*+ INDEX(e) */ id FROM db.t ORDER BY cosine_distance(embedding, ?) LIMIT 3", [[1.0] * DIMS]
+        )
+
+
+def test_a_hint_is_not_ignored_where_no_index_answers(session: SqlSession, sql_catalog: Catalog) -> None:
+    text = "SELECT /*+ INDEX(e) */ count(*) FROM db.t GROUP BY section"
+    with_spark = SqlSession.on(sql_catalog, storage=STORAGE, spark=object())
+    with pytest.raises(SqlError, match="has GROUP BY; Spark would ignore the hint INDEX: leave it out"):
+        with_spark.sql(text)
+    assert "Spark would ignore the hint INDEX" in session.sql(f"EXPLAIN {text}").how
+
+
 def test_explain_says_what_would_answer(session: SqlSession) -> None:
     plan = session.sql(f"EXPLAIN {NEAREST} WHERE id > 3 ORDER BY d LIMIT 5").rows["plan"].to_pylist()
     assert plan[0] == "index e"
     assert "exact-version" in plan[1]
     assert plan[2].endswith(": id > 3")
     assert "no LIMIT" in session.sql(f"EXPLAIN {NEAREST} ORDER BY d").how
+    grouped = session.sql("EXPLAIN SELECT count(*) FROM db.t GROUP BY section").how
+    assert "it has GROUP BY; it cannot run here. An index answers SELECT columns FROM ns.t" in grouped
 
 
 def test_what_no_index_answers_needs_spark(session: SqlSession) -> None:
