@@ -1,6 +1,7 @@
 """`icepuffin index create | list | show | verify | export | drop`."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -396,7 +397,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well
         context.index(name)
     if not yes:
-        click.confirm(f"Drop index {name} of {context.name}? Searches will be exact scans", abort=True)
+        _confirm_drop(context, name)
     drop_index(context.table, name)
     in_settings = name in context.settings.indexes
     if context.as_json:
@@ -407,3 +408,28 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     if in_settings:
         defined = f"{context.session.settings_file} defines it too: take it out, or the next run makes it again"
         print_warnings(context.console, [defined])
+
+
+def _confirm_drop(context: TableContext, name: str) -> None:
+    """Raises Abort where the answer is no, UsageError where nobody can answer."""
+    try:
+        click.confirm(f"Drop index {name} of {context.name}? {_after_drop(context, name)}", abort=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(f"index {name} is not dropped: without a terminal, confirm with --yes") from None
+
+
+def _after_drop(context: TableContext, name: str) -> str:
+    """What is searched when the index is dropped, in words."""
+    from icepuffin.ops.index.definition import DefinitionError
+
+    try:
+        dropped = context.index(name)
+        others = [one for one in context.indexes if one.name != name]
+    except DefinitionError:
+        return "Its properties are wrong, and go, too"
+    same = [one.name for one in others if (one.column, one.metric) == (dropped.column, dropped.metric)]
+    if same:
+        return f"Searches of {dropped.column} by {dropped.metric} will be answered by {', '.join(same)}"
+    return f"Searches of {dropped.column} by {dropped.metric} will be exact scans"

@@ -1,6 +1,7 @@
 """The command line: fast help, one-line errors, JSON that scripts read, everything inside a folder."""
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -282,6 +283,29 @@ def test_an_index_keeps_the_columns_for_conditions(run: Run) -> None:
     assert (definition["filters"], len(definition["filter_ids"])) == (["name", "id"], 2)
     assert (definition["include"], len(definition["include_ids"])) == (["name"], 1)
     run("index", "drop", "demo.packages", "kept", "--yes")
+
+
+def test_a_drop_is_confirmed_by_who_knows_what_it_means(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drop = ("index", "drop", "demo.packages", "embedding")
+    create = ("index", "create", "demo.packages", "--name", "other", "--column", "embedding", "--metric")
+    for answer, made, expected in (
+        ("", (), "Searches of embedding by cosine will be exact scans"),
+        ("n\n", (*create, "l2"), "Searches of embedding by cosine will be exact scans"),
+        ("n\n", (*create, "cosine"), "Searches of embedding by cosine will be answered by other"),
+    ):
+        if made:
+            run(*made)
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        with pytest.raises(SystemExit):
+            run(*drop)
+        printed = capsys.readouterr()
+        assert expected in printed.out
+        assert "index embedding is not dropped: without a terminal, confirm with --yes" in printed.err
+        if made:
+            run("index", "drop", "demo.packages", "other", "--yes")
+    assert "embedding" in run("index", "list", "demo.packages")
 
 
 def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake) -> None:
