@@ -39,6 +39,7 @@ def _option(name: str, node: Node, values: Values) -> Any:
         value = evaluate(computed(arguments[0], values), ONE_ROW)[0].as_py()
     except NotIndexableError as error:
         raise SqlError(f"{shown(node)}: {error}") from None
+    kinds: tuple[type, ...]
     if name in _FLAGS:
         kinds, takes = (bool,), "true or false"
     elif name in _SHARES:
