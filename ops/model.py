@@ -189,12 +189,33 @@ class StoredAddresses:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Where the vectors of nodes that follow each other lie, in one piece."""
+
+    place: ObjectRange
+    count: int
+    """Number of vectors"""
+    sha256: bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one vector."""
+        return self.place.length // self.count
+
+    def part(self, start: int, count: int) -> ObjectRange:
+        """Where the vectors `start` to `start + count` lie."""
+        return ObjectRange(self.place.path, self.place.offset + start * self.row_bytes, count * self.row_bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredShard:
     """Where a shard lies."""
 
     blob: ObjectRange
     addresses: StoredAddresses | None = None
     """Addresses in place of those in the shard's blob; None where those hold"""
+    runs: tuple[StoredRun, ...] = ()
+    """Vectors of the nodes, in order, where they lie apart from the blob; else empty"""
 
     @property
     def path(self) -> str:
@@ -203,8 +224,14 @@ class StoredShard:
 
     @property
     def length(self) -> int:
-        """Bytes of all its blobs."""
-        return self.blob.length + (self.addresses.blob.length if self.addresses else 0)
+        """Bytes of all that belongs to it."""
+        addresses = self.addresses.blob.length if self.addresses else 0
+        return self.blob.length + addresses + self.vector_bytes
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the vectors that lie apart from the blob."""
+        return sum(run.place.length for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,24 @@
-"""Reading a shard of a version: its blob, and the addresses that hold for its nodes. All of it is read through here."""
+"""Reading a shard of a version: its blob, the addresses that hold for its nodes, vectors that lie apart from it. All
+of it is read through here.
+"""
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from icepuffin.ops.model import StorageConfig, StoredAddresses, StoredShard
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredAddresses, StoredRun, StoredShard
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs.shard import ShardReader
-from icepuffin.puffin.errors import ChecksumError
+from icepuffin.puffin.blobs.shard_header import Section, ShardHeader
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.sources import RangeSource
+
+PIECE = 8 << 20
+"""Bytes of a shard that are read by one request"""
 
 
 def open_shard(shard: StoredShard, storage: StorageConfig, *, blob: RangeSource | None = None) -> ShardReader:
@@ -17,7 +28,22 @@ def open_shard(shard: StoredShard, storage: StorageConfig, *, blob: RangeSource 
     """
     source = PartSource(open_storage(shard.blob.path, storage), shard.blob) if blob is None else blob
     moved = shard.addresses
-    return ShardReader(source, read_addresses=None if moved is None else partial(read_addresses, moved, storage))
+    return ShardReader(
+        source,
+        read_addresses=None if moved is None else partial(read_addresses, moved, storage),
+        vectors=RunsReader(shard.runs, storage),
+    )
+
+
+def check_shard(shard: StoredShard, storage: StorageConfig) -> None:
+    """Compare all sections of a shard, and its vectors, with their checksums; nothing is decoded.
+
+    Raises StorageError, PuffinError.
+    """
+    open_shard(shard, storage).check()
+    for run in shard.runs:
+        for _ in read_run(run, storage):
+            pass
 
 
 def read_addresses(addresses: StoredAddresses, storage: StorageConfig) -> bytes:
@@ -27,3 +53,68 @@ def read_addresses(addresses: StoredAddresses, storage: StorageConfig) -> bytes:
     if hashlib.sha256(data).digest() != addresses.sha256:
         raise ChecksumError(f"{where.path}: the addresses at {where.offset} do not have the sha256 of the routing blob")
     return data
+
+
+def read_run(run: StoredRun, storage: StorageConfig) -> Iterator[bytes]:
+    """The vectors of a run, in parts of 8 MiB. Raises StorageError, BadBlobError, and ChecksumError at the end."""
+    where, digest = run.place, hashlib.sha256()
+    store = open_storage(where.path, storage)
+    for start in range(0, where.length, PIECE):
+        length = min(PIECE, where.length - start)
+        part = store.read_range(where.path, where.offset + start, length)
+        digest.update(part)
+        if len(part) != length:
+            raise BadBlobError(f"{where.path}: the vectors at {where.offset} are cut off")
+        yield part
+    if digest.digest() != run.sha256:
+        raise differing_run(run)
+
+
+def differing_run(run: StoredRun) -> ChecksumError:
+    """The error for vectors that are not those of the routing blob."""
+    where = run.place
+    return ChecksumError(f"{where.path}: the vectors at {where.offset} do not have the sha256 of the routing blob")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsReader:
+    """Reader of the vectors that lie apart from a shard's blob."""
+
+    runs: tuple[StoredRun, ...]
+    storage: StorageConfig
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors."""
+        return sum(run.place.length for run in self.runs)
+
+    def read(self) -> npt.NDArray[np.uint8]:
+        """All vectors, compared with their sha256. Raises StorageError, PuffinError."""
+        vectors, end = np.empty(self.nbytes, np.uint8), 0
+        for run in self.runs:
+            for part in read_run(run, self.storage):
+                vectors[end : end + len(part)] = np.frombuffer(part, np.uint8)
+                end += len(part)
+        return vectors
+
+
+def vector_places(shard: StoredShard, header: ShardHeader) -> tuple[ObjectRange, ...]:
+    """Where the vectors of all nodes lie, in order; empty where a shard has none.
+
+    `header`: of the shard's blob, which older releases wrote the vectors into.
+    """
+    inside = header.find(Section.VECTORS)
+    if inside is None:
+        return tuple(run.place for run in shard.runs)
+    return (ObjectRange(shard.blob.path, shard.blob.offset + inside.offset, inside.stored_length),)
+
+
+def vector_place(shard: StoredShard, header: ShardHeader, node: int) -> ObjectRange:
+    """Where the vector of one node lies. Raises IndexError where there is none."""
+    row_bytes = header.vector_bytes // max(1, header.count)
+    offset = node * row_bytes
+    for place in vector_places(shard, header):
+        if offset < place.length:
+            return ObjectRange(place.path, place.offset + offset, row_bytes)
+        offset -= place.length
+    raise IndexError(f"{shard.blob.path}: the shard at {shard.blob.offset} has no vector of node {node}")

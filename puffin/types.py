@@ -25,6 +25,7 @@ class BlobType(enum.StrEnum):
     ROUTING = "flockdb-ann-routing-v1"
     SHARD = "flockdb-ann-index-v1"
     ADDRESSES = "icepuffin-ann-addresses-v1"
+    VECTORS = "icepuffin-ann-vectors-v1"
     ATTRIBUTES = "icepuffin-ann-attributes-v1"
     TOKENS = "icepuffin-ann-tokens-v1"
     INCLUDED = "icepuffin-ann-included-v1"

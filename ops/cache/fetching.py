@@ -6,10 +6,10 @@ Vectors and neighbours take none beside the arrays.
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,16 +23,16 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, to_arrays
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
+from icepuffin.ops.shard_reader import PIECE, RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard import ShardReader, require_finite
-from icepuffin.puffin.blobs.shard_header import VECTOR_FORMATS, Section, ShardHeader, most_decoded
+from icepuffin.puffin.blobs.shard_header import Section, ShardHeader, most_decoded
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.varint import load_decoders
 
-_PIECE = 8 << 20
 _PIECES_AT_ONCE = 2
 """Pieces of one request, which an object store answers in parallel"""
 
@@ -60,7 +60,7 @@ Scratch = Callable[[int], AbstractContextManager[None]]
 
 
 def fetch(
-    where: ObjectRange,
+    stored: StoredShard,
     sha256: bytes | None,
     storage: StorageConfig,
     *,
@@ -71,22 +71,26 @@ def fetch(
 ) -> tuple[Arrays, dict[str, Any]]:
     """(arrays by name, plain values) of a shard, as `ready_shard.from_arrays` takes them, in the compact layout or not.
 
-    `sha256`: None where it is not known; then sections are compared with their checksums. `claim` is called once, when
-    the header is known. Raises StorageError, BadBlobError, ChecksumError.
+    `sha256`: of the blob; None where it is not known; then sections are compared with their checksums. Addresses that
+    lie apart are not read. `claim` is called once, when the header is known.
+    Raises StorageError, BadBlobError, ChecksumError.
     """
+    where, runs = stored.blob, stored.runs
     with ThreadPoolExecutor(1) as executor:
-        pieces = _pieces(where, storage, executor)
-        first = next(pieces)
+        pieces = _pieces([where, *(run.place for run in runs)], storage, executor)
+        first = next(pieces, b"")
         blob = _PassingBlob(first, where.length)
-        reader = ShardReader(blob, checksums=sha256 is None)
+        reader = ShardReader(blob, vectors=RunsReader(runs, storage), checksums=sha256 is None)
         header = reader.header
-        _require_vectors(header)
         with scratch(scratch_bytes(header)):
             room = claim(most_bytes(header, where.length, compact=compact))
             shape = header.count, header.dims
             vectors = room.add("vectors", np.float32, shape) if _holds_vectors(header) else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
-            _take(chain([first], pieces), blob, header, vectors, where, sha256)
+            pieces = chain([first], pieces)
+            _take(_first(where, pieces), blob, header, vectors, where, sha256)
+            if vectors is not None and runs:
+                _take_runs(runs, pieces, header, vectors.reshape(-1))
             return _decoded(reader, vectors, room, compact=compact, threads=threads)
 
 
@@ -94,7 +98,7 @@ def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
     """Bytes of the arrays of a shard blob of `size` bytes, at most, as a file."""
     count, dims = header.count, header.dims
     stored = header.find(Section.ADJACENCY)
-    lists = min(4 * count * header.max_degree, most_decoded(size))
+    lists = min(4 * count * header.max_degree, most_decoded(size + header.bytes_apart))
     if compact and stored is not None:
         lists = stored.raw_length
     lengths = [lists, 4 * count, 4 * count + 4, 8 * count]
@@ -120,31 +124,56 @@ def scratch_bytes(header: ShardHeader) -> int:
     codes = _code_bytes(header.dims) + row_bytes(header.dims) if _holds_vectors(header) else header.pq_bytes
     if header.code_bits:
         codes = rotated_bytes(header.dims, header.code_bits)
-    return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 41)
+    return 2 * _PIECES_AT_ONCE * PIECE + lists + header.count * (codes + 41)
 
 
 def _holds_vectors(header: ShardHeader) -> bool:
-    return VECTOR_FORMATS.get(header.vector_format) is not None
+    return header.vector_type is not None
 
 
-def _pieces(where: ObjectRange, storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
-    """The blob in order, read one request ahead. Raises BadBlobError where the object ends before it."""
-    store = open_storage(where.path, storage)
-    step = _PIECE * _PIECES_AT_ONCE
+def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
+    """The bytes of all places, in order, each in pieces of its own, read one request ahead.
 
-    def read(start: int) -> list[bytes]:
-        ends = min(start + step, where.length)
-        ranges = [(where.offset + at, min(_PIECE, ends - at)) for at in range(start, ends, _PIECE)]
-        return store.read_ranges(where.path, ranges)
+    Raises BadBlobError where an object ends before its last byte.
+    """
 
-    pending = executor.submit(read, 0)
-    for start in range(step, where.length + step, step):
-        parts = pending.result()
-        if start < where.length:
-            pending = executor.submit(read, start)
-        if sum(map(len, parts)) < min(step, where.length - start + step):
-            raise BadBlobError(f"{where.path}: the shard at {where.offset} is cut off")
-        yield from parts
+    def read(request: list[ObjectRange]) -> list[bytes]:
+        path = request[0].path
+        parts = open_storage(path, storage).read_ranges(path, [(part.offset, part.length) for part in request])
+        for part, data in zip(request, parts, strict=True):
+            if len(data) < part.length:
+                raise BadBlobError(f"{path}: the shard is cut off at {part.offset + len(data)}")
+        return parts
+
+    pending: Future[list[bytes]] | None = None
+    for request in _requests(places):
+        following = executor.submit(read, request)
+        if pending is not None:
+            yield from pending.result()
+        pending = following
+    if pending is not None:
+        yield from pending.result()
+
+
+def _requests(places: Sequence[ObjectRange]) -> Iterator[list[ObjectRange]]:
+    """The pieces of all places, those of one request together: they lie in one object."""
+    request: list[ObjectRange] = []
+    size = 0
+    for place in places:
+        for start in range(0, place.length, PIECE):
+            piece = ObjectRange(place.path, place.offset + start, min(PIECE, place.length - start))
+            if request and (size + piece.length > _PIECES_AT_ONCE * PIECE or request[0].path != piece.path):
+                yield request
+                request, size = [], 0
+            request.append(piece)
+            size += piece.length
+    if request:
+        yield request
+
+
+def _first(where: ObjectRange, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces of one place, which are the next ones."""
+    return islice(pieces, -(-where.length // PIECE))
 
 
 class _PassingBlob:
@@ -167,17 +196,6 @@ class _PassingBlob:
         if offset == 0:
             return self._head[:length]
         return b"".join(self._kept.pop(offset, ()))
-
-
-def _require_vectors(header: ShardHeader) -> None:
-    """Raises BadBlobError where the section of the vectors is not as long as the header has it."""
-    entry, dtype = header.find(Section.VECTORS), VECTOR_FORMATS.get(header.vector_format)
-    stored = entry.stored_length if entry else 0
-    length = header.count * header.dims * dtype.itemsize if dtype else 0
-    if dtype and (entry is None or stored != length):
-        raise BadBlobError(
-            f"shard blob: section VECTORS has {stored} bytes, {header.count} x {header.dims} need {length}"
-        )
 
 
 def _take(
@@ -211,12 +229,26 @@ def _take(
         raise ChecksumError(f"shard blob: section VECTORS does not have its checksum {stored.checksum:08x}")
 
 
+def _take_runs(
+    runs: Sequence[StoredRun], pieces: Iterator[bytes], header: ShardHeader, flat: npt.NDArray[np.float32]
+) -> None:
+    """Fill the vectors that lie apart from the blob, and check what has passed."""
+    filled = 0
+    for run in runs:
+        digest = hashlib.sha256()
+        for piece in _first(run.place, pieces):
+            digest.update(piece)
+            filled = _fill(flat, filled, memoryview(piece), header)
+        if digest.digest() != run.sha256:
+            raise differing_run(run)
+
+
 def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: ShardHeader) -> int:
     """Put the next numbers of the vectors in their place; returns the place of the number after them.
 
-    No number is cut in two: sections and pieces begin at multiples of 64 bytes.
+    No number is cut in two: sections and pieces begin at multiples of 64 bytes, runs at whole vectors.
     """
-    numbers = np.frombuffer(part, VECTOR_FORMATS[header.vector_format])
+    numbers = np.frombuffer(part, header.vector_type)
     if numbers.dtype.itemsize == 2:
         require_finite(numbers)
     flat[start : start + len(numbers)] = numbers

@@ -35,7 +35,8 @@ names of files, so those of other versions are never read"""
 class ShardKey:
     """Identity of one shard: of its blob, and of the addresses that replace those in the blob, if any do.
 
-    Where the routing blob has the sha256 of a blob, that is its identity, and is checked when it enters the cache:
+    Where the routing blob has the sha256 of a blob, that is its identity, with those of the vectors that lie apart from
+    it, and is checked when it enters the cache:
     shards that a refresh only copied stay in the cache. So do those that it gave new addresses, which are an entry of
     their own. Files of older releases have no sha256. Then the identity is the place of the blob and its index
     snapshot: the name of a deleted file may be used again, the id of a snapshot is not.
@@ -68,6 +69,7 @@ class ShardKey:
             if self.has_checksum
             else f"{where.path}\0{where.offset}\0{where.length}\0{self.index_snapshot_id}"
         )
+        what += "".join(f"\0{run.sha256.hex()}" for run in self.stored.runs)
         layout = f"{_LAYOUT}-compact" if self.compact else str(_LAYOUT)
         return hashlib.sha256(f"{layout}\0{self.has_checksum}\0{what}".encode()).hexdigest()
 
@@ -223,7 +225,7 @@ def _fetch(
     key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, scratch: Scratch
 ) -> tuple[Arrays, dict[str, Any]]:
     sha256 = key.sha256 if key.has_checksum else None
-    return fetch(key.where, sha256, storage, compact=key.compact, threads=threads, claim=claim, scratch=scratch)
+    return fetch(key.stored, sha256, storage, compact=key.compact, threads=threads, claim=claim, scratch=scratch)
 
 
 class _ScratchMemory:

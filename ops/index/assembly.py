@@ -407,7 +407,7 @@ def _read_back(
     )
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise _unlike(path)
-    return routing, stored_shards(path, blobs, routing, packs)
+    return routing, stored_shards(path, blobs, routing, packs, size)
 
 
 def _unlike(path: str) -> CoverageError:

@@ -21,7 +21,7 @@ from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.version_reader import OpenVersion, balls_of, included_of, read_routing, stored_shards
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
@@ -109,7 +109,7 @@ def check_integrity(
             for blob in blobs
             if blob.type == BlobType.INCLUDED
         ]
-        stored = stored_shards(version.puffin_path, blobs, expected, version.packs)
+        stored = stored_shards(version.puffin_path, blobs, expected, version.packs, source.size())
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
         shards, read = len(stored), sum(place.length for place in stored)
@@ -319,6 +319,6 @@ def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None
         return
     stored = base.shards[number]
     try:
-        open_shard(stored, storage).check()
+        check_shard(stored, storage)
     except PuffinError as error:
         raise ChecksumError(f"{stored.path}, shard {number}: {error}; `icepuffin refresh --verify` mends it") from error

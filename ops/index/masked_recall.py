@@ -1,13 +1,14 @@
 """Recall of shards that a refresh keeps, measured again where they have lost rows since it was measured."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.index.stages import BuildContext
-from icepuffin.ops.model import MIB, ShardId, StoredShard
+from icepuffin.ops.model import MIB, ShardId
 from icepuffin.ops.recall_curve import GATE_QUERIES
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.shard_recall import ShardRecall
@@ -46,7 +47,7 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
     threads = driver_runner(context.runner).task_threads
     recalls = {}
     for result in chosen:
-        key = ShardKey(StoredShard(result.stored.blob), result.sha256, plan.base.bound.index_snapshot_id)
+        key = ShardKey(replace(result.stored, addresses=None), result.sha256, plan.base.bound.index_snapshot_id)
         shard = _read(context, key)
         recall = measure_recall(
             shard,

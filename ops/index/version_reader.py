@@ -22,6 +22,7 @@ from icepuffin.ops.model import (
     SnapshotId,
     StorageConfig,
     StoredAddresses,
+    StoredRun,
     StoredShard,
 )
 from icepuffin.ops.shard_recall import ShardRecall
@@ -35,7 +36,7 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import IncludedBlob, IncludedEntry
-from icepuffin.puffin.blobs.routing import Routing, ShardEntry
+from icepuffin.puffin.blobs.routing import Routing, ShardEntry, VectorRun
 from icepuffin.puffin.errors import BadBlobError, PuffinError
 from icepuffin.puffin.types import BlobType, canonical_type
 
@@ -96,18 +97,25 @@ class OpenVersion:
     @property
     def bytes_searched(self) -> int:
         """Bytes that searches may read, but for the values of included columns, which are read for answers alone."""
-        return self.file_size - self.included_bytes + sum(entry.length for entry in self.routing.shards if entry.pack)
+        return self.file_size - self.included_bytes + self._shard_bytes_by_pack.total()
 
     @property
     def bytes_by_pack(self) -> dict[int, int]:
         """Bytes in use of each pack, by its number."""
-        size = Counter[int]()
-        for entry in self.routing.shards:
-            size[entry.pack] += entry.length
+        size = self._shard_bytes_by_pack
         for blob in self.included.values():
             size.update(_bytes_by_pack(blob.properties.get(BYTES_BY_PACK, "")))
         del size[0]
         return dict(size)
+
+    @property
+    def _shard_bytes_by_pack(self) -> Counter[int]:
+        """Bytes of shards and of their vectors in each pack, by its number."""
+        size = Counter[int]()
+        for entry in self.routing.shards:
+            size.update(entry.bytes_by_pack)
+        del size[0]
+        return size
 
     @property
     def sequence_number(self) -> int:
@@ -139,7 +147,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
             raise NotAnIndexError(f"{path} is not a readable index version: it has no blob {missing[0]}")
         routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version.packs)
         blobs = by_type.get(BlobType.SHARD, [])
-        shards = stored_shards(path, reader.footer.blobs, routing, version.packs)
+        shards = stored_shards(path, reader.footer.blobs, routing, version.packs, source.size())
         routing_properties = by_type[BlobType.ROUTING][0].properties
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
@@ -217,11 +225,11 @@ def read_routing(
 
 
 def stored_shards(
-    path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[BoundPack | NewPack]
+    path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[BoundPack | NewPack], file_size: int
 ) -> tuple[StoredShard, ...]:
     """Where the shards lie, by id.
 
-    blobs: the blobs of the version's own file. packs: its packs, in the order of their numbers.
+    blobs: the blobs of the version's own file, of `file_size` bytes. packs: its packs, in the order of their numbers.
     Raises NotAnIndexError where they do not fit the routing blob.
     """
     own = _own_blobs(path, blobs, BlobType.SHARD, [entry.length for entry in routing.shards if not entry.pack])
@@ -229,11 +237,23 @@ def stored_shards(
     moved = _own_blobs(path, blobs, BlobType.ADDRESSES, [entry.length for entry in entries])
     if routing.packs > len(packs):
         raise NotAnIndexError(f"{path} needs {routing.packs} packs, the index snapshot names {len(packs)}")
+    sizes = {0: file_size} | {number: pack.size for number, pack in enumerate(packs, 1)}
+    paths = {0: path} | {number: pack.path for number, pack in enumerate(packs, 1)}
+
+    def place(number: int, part: ShardEntry | VectorRun) -> ObjectRange:
+        """Where a shard, or some of its vectors, lie in a file of known name and size. Raises NotAnIndexError."""
+        if not paths[part.pack]:
+            raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
+        if part.offset + part.length > sizes[part.pack]:
+            raise NotAnIndexError(f"{path}: shard {number} does not lie within {paths[part.pack]}")
+        return ObjectRange(paths[part.pack], part.offset, part.length)
+
     shards = []
     for number, entry in enumerate(routing.shards):
-        blob = _in_pack(path, number, entry, packs[entry.pack - 1]) if entry.pack else next(own)
+        blob = place(number, entry) if entry.pack else next(own)
         addresses = None if entry.addresses is None else StoredAddresses(next(moved), entry.addresses.sha256)
-        shards.append(StoredShard(blob, addresses))
+        runs = tuple(StoredRun(place(number, run), run.count, run.sha256) for run in entry.runs)
+        shards.append(StoredShard(blob, addresses, runs))
     return tuple(shards)
 
 
@@ -247,15 +267,6 @@ def _own_blobs(
             f"{path}: its {len(own)} blobs {blob_type} are not the {len(lengths)} of its routing blob"
         )
     return iter(own)
-
-
-def _in_pack(path: str, number: int, entry: ShardEntry, pack: BoundPack | NewPack) -> ObjectRange:
-    """Where a shard lies in its pack. Raises NotAnIndexError."""
-    if not pack.path:
-        raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
-    if entry.offset + entry.length > pack.size:
-        raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack.path}")
-    return ObjectRange(pack.path, entry.offset, entry.length)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

@@ -8,12 +8,16 @@ frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 byte
 
 Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset. Version 3
 is for versions with rows that have moved: after these it has u64 length and 32 bytes sha256 of an addresses blob.
-Version 4 is like 3, for versions whose shards hold rotated codes.
+Version 4 is like 3, for versions whose shards hold rotated codes. Version 5 is for versions whose vectors lie apart
+from their shards: after the addresses it has u32 number of runs, and of each u32 pack, u64 offset, u64 length,
+u32 vectors, 32 bytes sha256.
 """
 
 import struct
 import zlib
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +27,11 @@ from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNR"
-VERSION = 4
+VERSION = 5
+_OF_ROTATED_CODES = 4
+"""Version of blobs whose shards hold rotated codes, or may do so; older releases read it"""
 _WITHOUT_CODES = 3
-"""Version of blobs whose shards have vectors or PQ codes, no rotated ones; older releases read it"""
+"""Version of blobs whose shards have vectors or PQ codes, no rotated ones; still older releases read it"""
 _WITHOUT_ADDRESSES = 2
 """Version of blobs whose shards also all have their own addresses; still older releases read it"""
 _WITHOUT_PACKS = 1
@@ -33,6 +39,7 @@ _WITHOUT_PACKS = 1
 UNKNOWN_SHA256 = bytes(32)
 """sha256 of a shard that an older release copied without reading it; its sections still have a CRC-32"""
 _HEADER = struct.Struct("<4s5IqII")
+_RUN = struct.Struct("<IQQI32s")
 _ALWAYS_ALLOWED = 16 << 20
 """Bytes of tombstones"""
 
@@ -44,6 +51,22 @@ class AddressesEntry:
     length: int
     """Bytes of the addresses blob"""
     sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRun:
+    """Vectors of nodes that follow each other, in one piece of a file."""
+
+    pack: int
+    """Number of the pack that they lie in, from 1; 0: the version's own file"""
+    offset: int
+    """Bytes of that file before them"""
+    length: int
+    """Bytes of the vectors"""
+    count: int
+    """Number of vectors"""
+    sha256: bytes
+    """sha256 of their bytes"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +91,21 @@ class ShardEntry:
     """Bytes before the shard in its pack; 0 in the version's own file, whose footer tells."""
     addresses: AddressesEntry | None = None
     """Addresses blob in the version's own file, in place of the shard's own locations; None where those hold"""
+    runs: tuple[VectorRun, ...] = ()
+    """Vectors of the nodes, in order, where they lie apart from the shard blob; else empty"""
+
+    @property
+    def bytes_by_pack(self) -> dict[int, int]:
+        """Bytes of the shard and of its vectors in each pack, and in the version's own file under 0."""
+        size = Counter({self.pack: self.length})
+        for run in self.runs:
+            size[run.pack] += run.length
+        return dict(size)
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes of the shard and of its vectors, wherever they lie."""
+        return self.length + sum(run.length for run in self.runs)
 
     @property
     def tombstone_ratio(self) -> float:
@@ -114,8 +152,8 @@ class Routing:
 
     @property
     def packs(self) -> int:
-        """Highest number of a pack; 0 where all shards lie in the version's own file."""
-        return max((shard.pack for shard in self.shards), default=0)
+        """Highest number of a pack; 0 where all shards and vectors lie in the version's own file."""
+        return max((number for shard in self.shards for number in shard.bytes_by_pack), default=0)
 
     @property
     def routed_shards(self) -> int:
@@ -134,7 +172,8 @@ def encode(routing: Routing) -> bytes:
     parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
     version = _WITHOUT_ADDRESSES if routing.packs else _WITHOUT_PACKS
     version = _WITHOUT_CODES if any(shard.addresses for shard in routing.shards) else version
-    version = VERSION if routing.has_codes else version
+    version = _OF_ROTATED_CODES if routing.has_codes else version
+    version = VERSION if any(shard.runs for shard in routing.shards) else version
     for shard in routing.shards:
         bitmap = deletion_vector.encode(shard.tombstones)
         parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
@@ -144,6 +183,9 @@ def encode(routing: Routing) -> bytes:
         if version > _WITHOUT_ADDRESSES:
             addresses = shard.addresses or _NO_ADDRESSES
             parts.append(struct.pack("<Q32s", addresses.length, addresses.sha256))
+        if version > _OF_ROTATED_CODES:
+            parts.append(struct.pack("<I", len(shard.runs)))
+            parts += [_RUN.pack(run.pack, run.offset, run.length, run.count, run.sha256) for run in shard.runs]
     for file in routing.files:
         parts.append(struct.pack("<BQQ32s", file.present, file.rows, file.live_rows, file.delete_fingerprint))
         parts.append(packed_text(file.path))
@@ -189,7 +231,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         partition_to_shard=to_shard,
         shards=_decode_shards(cursor, shards, allowed_bytes // 8, version),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
-        has_codes=version > _WITHOUT_CODES,
+        has_codes=version == _OF_ROTATED_CODES,
     )
     cursor.finish()
     if partitions and int(to_shard.max()) >= shards:
@@ -223,7 +265,21 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int
     if not moved.length and moved != _NO_ADDRESSES:
         raise BadBlobError(f"routing blob: {part} has a sha256 of no addresses")
     addresses = moved if moved.length else None
-    return ShardEntry(count, live_rows, medoid, recall, length, sha256, tombstones, pack, offset, addresses)
+    runs = _decode_runs(cursor, part, count) if version > _OF_ROTATED_CODES else ()
+    return ShardEntry(count, live_rows, medoid, recall, length, sha256, tombstones, pack, offset, addresses, runs)
+
+
+def _decode_runs(cursor: Cursor, part: str, count: int) -> tuple[VectorRun, ...]:
+    number = cursor.unpack("I", part)[0]
+    runs = tuple(VectorRun(*_RUN.unpack(bytes(cursor.take(_RUN.size, part)))) for _ in range(number))
+    if runs and (sum(run.count for run in runs) != count or not all(run.count for run in runs)):
+        raise BadBlobError(f"routing blob: {part} has {count} nodes, and runs of {[run.count for run in runs]} vectors")
+    if any(run.length * runs[0].count != run.count * runs[0].length for run in runs):
+        raise BadBlobError(f"routing blob: {part} has runs whose vectors are not equally long")
+    places = sorted((run.pack, run.offset, run.length) for run in runs)
+    if any(pack == other and offset + length > start for (pack, offset, length), (other, start, _) in pairwise(places)):
+        raise BadBlobError(f"routing blob: {part} has runs that overlap")
+    return runs
 
 
 def _decode_file(cursor: Cursor, number: int) -> CoveredFile:

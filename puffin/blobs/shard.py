@@ -1,13 +1,14 @@
 """Blob `flockdb-ann-index-v1` (`DANN`): one Vamana graph, with what is needed to search it and to find its rows.
 
 Puffin codec none, so that a section can be read alone. Header (128 bytes), section table (48 bytes a section),
-sections at 64-byte alignment in the order of `Section`. `docs/formats.md` is the normative text.
+sections at 64-byte alignment in the order of `Section`. Vectors of f32 or f16 may lie apart, in blobs
+`icepuffin-ann-vectors-v1`, which are these numbers and nothing else. `docs/formats.md` is the normative text.
 """
 
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,6 @@ from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decom
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
     CODE_BITS,
-    VECTOR_FORMATS,
     Section,
     ShardHeader,
     most_decoded,
@@ -102,11 +102,11 @@ class Shard:
         return self.vectors is None or self.vectors.dtype != np.float32
 
 
-def encode(shard: Shard) -> Iterator[bytes | memoryview]:
-    """Chunks of the blob, in order; large sections are not copied. Raises BlobTooLargeError where lists are too uneven
-    to be read again.
+def encode(shard: Shard, *, apart: bool = False) -> Iterator[bytes | memoryview]:
+    """Chunks of the blob, in order; large sections are not copied. `apart`: whether its vectors are stored elsewhere,
+    as `stored_vectors` gives them. Raises BlobTooLargeError where lists are too uneven to be read again.
     """
-    payloads = list(_payloads(shard))
+    payloads = [payload for payload in _payloads(shard) if not (apart and payload[0] == Section.VECTORS)]
     _require_readable(shard, payloads)
     position = start = start_of_sections(len(payloads))
     entries = []
@@ -122,7 +122,8 @@ def encode(shard: Shard) -> Iterator[bytes | memoryview]:
 
 
 def _require_readable(shard: Shard, payloads: list[tuple[Section, memoryview, int, bool]]) -> None:
-    size = sum(len(stored) for _, stored, _, _ in payloads)
+    size = sum(len(stored) for kind, stored, _, _ in payloads if kind != Section.VECTORS)
+    size += 0 if shard.vectors is None else shard.vectors.nbytes
     width = padded_width(shard.degrees, shard.max_degree)
     lists = next(raw_length for kind, _, raw_length, _ in payloads if kind == Section.ADJACENCY)
     room = most_decoded(size)
@@ -169,7 +170,7 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
     yield _framed(Section.ADJACENCY_OFFSETS, encode_signed(offsets.view(np.int64)))
     yield _framed(Section.ADJACENCY, lists)
     if shard.vectors is not None:
-        yield _plain(Section.VECTORS, shard.vectors, "<f2" if shard.vectors.dtype == np.float16 else "<f4")
+        yield Section.VECTORS, stored_vectors(shard.vectors), shard.vectors.nbytes, False
     yield _framed(Section.LOCATIONS, encode_locations(shard.file_slots, shard.row_positions))
     yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
     if (codes := shard.codes) is not None:
@@ -181,6 +182,12 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
             yield _plain(Section.LOW_CODES, codes.low, "u1")
 
 
+def stored_vectors(vectors: npt.NDArray[Any]) -> memoryview:
+    """The bytes of f32 or f16 [n, D] as they are stored."""
+    dtype = "<f2" if vectors.dtype == np.float16 else "<f4"
+    return np.ascontiguousarray(vectors, dtype).reshape(-1).view(np.uint8).data
+
+
 def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section, memoryview, int, bool]:
     stored = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
     return kind, stored, len(stored), False
@@ -190,22 +197,53 @@ def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryv
     return kind, memoryview(compress_frames(raw)), len(raw), True
 
 
+class VectorsApart(Protocol):
+    """The vectors of a shard that lie apart from its blob."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors."""
+        ...
+
+    def read(self) -> npt.NDArray[np.uint8]:
+        """All vectors, as they are stored. It may raise what is its own."""
+        ...
+
+
+class NoVectors:
+    """Stands for vectors that lie nowhere but in the blob, if there are any."""
+
+    nbytes = 0
+
+    def read(self) -> npt.NDArray[np.uint8]:
+        """No bytes."""
+        return np.empty(0, np.uint8)
+
+
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
     `read_addresses`: gives the addresses blob that takes the place of the shard's own locations; None where these hold.
-    It is called when locations are read, and may raise what is its own. `checksums`: whether sections are compared with
-    their checksums; not needed for bytes whose sha256 was right.
-    No more memory is taken than 64 MiB and 8 times the bytes of the blob.
+    It is called when locations are read, and may raise what is its own. `vectors`: those of a shard whose blob has
+    none. `checksums`: whether sections are compared with their checksums; not needed for bytes whose sha256 was right.
+    No more memory is taken than 64 MiB and 8 times the bytes of the blob and of `vectors`. Raises BadBlobError where
+    these are not as many as the shard has nodes.
     """
 
     def __init__(
-        self, source: RangeSource, *, read_addresses: Callable[[], bytes] | None = None, checksums: bool = True
+        self,
+        source: RangeSource,
+        *,
+        read_addresses: Callable[[], bytes] | None = None,
+        vectors: VectorsApart | None = None,
+        checksums: bool = True,
     ) -> None:
         self.source = source
         self._read_addresses = read_addresses
+        self._vectors = vectors or NoVectors()
         self._checksums = checksums
         self.header = read_header(source)
+        require_vectors(self.header, self._vectors.nbytes)
 
     def read_section(self, kind: Section) -> npt.NDArray[np.uint8]:
         """Raw bytes u8 of one section, checksum checked. Raises BadBlobError where the shard has none."""
@@ -292,7 +330,8 @@ class ShardReader:
         warrant it.
         """
         lists, offsets = self._stored_lists()
-        room = lists_room(most_decoded(self.source.size()), self.header.count, len(lists))
+        room = most_decoded(self.source.size() + self.header.bytes_apart)
+        room = lists_room(room, self.header.count, len(lists))
         return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room, allocate=allocate)
 
     def read_lists(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], int]:
@@ -308,7 +347,11 @@ class ShardReader:
         return self.read_section(Section.ADJACENCY), offsets
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        raw = self.read_section(kind)
+        return self._shaped(self.read_section(kind), kind, dtype, shape)
+
+    def _shaped(
+        self, raw: npt.NDArray[np.uint8], kind: Section, dtype: str, shape: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if len(raw) != size:
             raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {size}")
@@ -340,10 +383,11 @@ class ShardReader:
 
     def read_vectors(self) -> npt.NDArray[Any] | None:
         """f32 or f16 [N, D]; None in a lean shard. Raises BadBlobError where rounding to f16 has made one infinite."""
-        dtype = VECTOR_FORMATS.get(self.header.vector_format)
+        dtype, kind = self.header.vector_type, Section.VECTORS
         if dtype is None:
             return None
-        vectors = self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
+        raw = self.read_section(kind) if self.header.find(kind) else self._vectors.read()
+        vectors = self._shaped(raw, kind, dtype.str, (self.header.count, self.header.dims))
         if dtype.itemsize == 2:
             for start in range(0, len(vectors), _CHECKED_ROWS):
                 require_finite(vectors[start : start + _CHECKED_ROWS])
@@ -369,6 +413,17 @@ class ShardReader:
         return ShardCodes(head.code_bits, int(rotation[:8].view("<u8")[0]), center, terms, high, low)
 
 
+def require_vectors(header: ShardHeader, size: int) -> None:
+    """Raises BadBlobError where a shard does not have all of its vectors. `size`: of those that lie apart, in bytes."""
+    entry = header.find(Section.VECTORS)
+    if size != header.bytes_apart or (entry and entry.stored_length != header.vector_bytes):
+        inside = entry.stored_length if entry else 0
+        raise BadBlobError(
+            f"shard blob: section VECTORS has {inside:,} bytes, and {size:,} lie apart, "
+            f"{header.count:,} x {header.dims} need {header.vector_bytes:,}"
+        )
+
+
 def require_finite(vectors: npt.NDArray[np.float16]) -> None:
     """Raises BadBlobError where rounding to f16 has made a value infinite."""
     exponents = vectors.view(np.uint16) & np.uint16(_HALF_EXPONENT)
@@ -379,9 +434,8 @@ def require_finite(vectors: npt.NDArray[np.float16]) -> None:
         )
 
 
-def decode(data: bytes | memoryview, *, checksums: bool = True) -> Shard:
-    """Parse and check a whole blob; vectors and codes stay where they are in it. `checksums` as for `ShardReader`.
-
-    Raises BadBlobError, ChecksumError.
+def decode(data: bytes | memoryview, *, vectors: VectorsApart | None = None, checksums: bool = True) -> Shard:
+    """Parse and check a whole blob; vectors and codes stay where they are in it. `vectors`, `checksums` as for
+    `ShardReader`. Raises BadBlobError, ChecksumError.
     """
-    return ShardReader(BytesSource(data), checksums=checksums).read()
+    return ShardReader(BytesSource(data), vectors=vectors, checksums=checksums).read()

@@ -14,9 +14,11 @@ from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"DANN"
-VERSION = 2
-_WITHOUT_CODES = 1
-"""Version of shards that hold no rotated codes"""
+VERSION = 3
+_OF_ROTATED_CODES = 2
+"""Version of shards that hold rotated codes"""
+_WHOLE = 1
+"""Version of shards that hold all that belongs to them, and no rotated codes"""
 ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
@@ -47,6 +49,8 @@ CODE_BITS = 4, 5, 8
 _OF_CODES = frozenset({Section.ROTATION, Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES})
 VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
 """Formats of vectors that are stored as numbers"""
+_FORMATS = {_WHOLE: (0, 1, 2), _OF_ROTATED_CODES: CODE_BITS, VERSION: (1, 2)}
+"""Vector formats of each version of the blob"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,26 @@ class ShardHeader:
         return self.dims + -self.dims % 128
 
     @property
+    def vector_type(self) -> np.dtype[Any] | None:
+        """Type of the numbers of its vectors, wherever they lie; None where it has none."""
+        return VECTOR_FORMATS.get(self.vector_format)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of its vectors, wherever they lie; 0 where it has none."""
+        return 0 if self.vector_type is None else self.count * self.dims * self.vector_type.itemsize
+
+    @property
+    def bytes_apart(self) -> int:
+        """Bytes of its vectors where they lie apart from the blob; else 0."""
+        return 0 if self.find(Section.VECTORS) else self.vector_bytes
+
+    @property
     def version(self) -> int:
         """Version of the blob: the one of the first release that reads it."""
-        return VERSION if self.code_bits else _WITHOUT_CODES
+        if self.code_bits:
+            return _OF_ROTATED_CODES
+        return VERSION if self.vector_type is not None and not self.find(Section.VECTORS) else _WHOLE
 
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
@@ -116,7 +137,7 @@ def read_header(source: RangeSource) -> ShardHeader:
     )
     if magic == MAGIC and version > VERSION:
         raise LaterFormatError(f"shard blob of version {version}: a later release wrote it, this one reads {VERSION}")
-    if magic != MAGIC or version < _WITHOUT_CODES:
+    if magic != MAGIC or version < _WHOLE:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):
         raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
@@ -126,7 +147,7 @@ def read_header(source: RangeSource) -> ShardHeader:
     unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
     if zlib.crc32(unsealed + table) != crc or any(raw[_CHECKSUM_AT + 4 :]):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
-    formats = CODE_BITS if version > _WITHOUT_CODES else VECTOR_FORMATS
+    formats = _FORMATS[version]
     if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in formats:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
@@ -138,13 +159,18 @@ def read_header(source: RangeSource) -> ShardHeader:
     entries = tuple(SectionEntry.from_bytes(table, number) for number in range(sections))
     _check_sections(entries, source.size())
     header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, entries)
-    _check_lengths(header, source.size())
+    if header.version != version:
+        raise BadBlobError(f"shard blob of version {version}: its vectors lie where version {header.version} has them")
+    _check_lengths(header, source.size() + header.bytes_apart)
     _check_codes(header)
     return header
 
 
 def most_decoded(size: int) -> int:
-    """Bytes that the graph of a shard blob of `size` bytes may take in memory, padded lists and all."""
+    """Bytes that the graph of a shard of `size` bytes may take in memory, padded lists and all.
+
+    `size`: of its blob, and of its vectors where they lie apart.
+    """
     return _ALWAYS_ALLOWED + _DECODED_PER_BYTE * size
 
 

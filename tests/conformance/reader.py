@@ -99,17 +99,22 @@ def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
     read = Bytes(data)
     magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
-    need(magic == b"ANNR" and version in (1, 2, 3, 4) and zero == 0, "header")
+    need(magic == b"ANNR" and version in (1, 2, 3, 4, 5) and zero == 0, "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
     out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
     out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
-    out["shards"], out["packs"], out["addresses"] = [], [], []
+    out["shards"], out["packs"], out["addresses"], out["runs"] = [], [], [], []
     for _ in range(shards):
         *numbers, length = read("IIIfQ32sI")
         dead = deletion_vector(read.take(length))
         out["shards"].append((*numbers, dead))
         out["packs"].append(tuple(read("IQ")) if version > 1 else (0, 0))
         out["addresses"].append(tuple(read("Q32s")) if version > 2 else (0, bytes(32)))
+        runs = [read("IQQI32s") for _ in range(read("I"))] if version > 4 else []
+        need(not runs or sum(run[3] for run in runs) == numbers[0], "number of vectors")
+        places = sorted(run[:3] for run in runs)
+        need(all(a[0] < b[0] or a[1] + a[2] <= b[1] for a, b in itertools.pairwise(places)), "runs that overlap")
+        out["runs"].append(runs)
     out["files"] = [(*read("BQQ32s"), read.text()) for _ in range(files)]
     read.end()
     return out
@@ -230,12 +235,13 @@ def value_of(piece: bytes, kind: str) -> Any:
     )
 
 
-def shard(data: bytes) -> dict[str, Any]:
-    """Section 5."""
+def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
+    """Section 5. `apart`: its runs, one after the other."""
     read = Bytes(data)
     magic, version, dims, count, degree, search_list, metric, medoid = read("4s7I")
     alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
-    need((magic, version, flags, read.take(68)) == (b"DANN", 2 if vectors > 2 else 1, 0, bytes(68)), "header")
+    need((magic, flags, read.take(68)) == (b"DANN", 0, bytes(68)), "header")
+    need(vectors in {1: (0, 1, 2), 2: (4, 5, 8), 3: (1, 2)}[version], "version")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
     need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2, 4, 5, 8), "formats")
     need(m == 0 or vectors <= 2, "PQ beside rotated codes")
@@ -248,6 +254,9 @@ def shard(data: bytes) -> dict[str, Any]:
         raw[kind] = frames(data[offset:last]) if codec else data[offset:last]
         need(len(raw[kind]) == length, "section length")
     need(last == len(data), "end")
+    need((5 in raw) == (version == 1 and vectors > 0) and (version == 3 or not apart), "vectors")
+    raw[5] = raw.get(5, apart)
+    need(version == 2 or len(raw[5]) == count * dims * (0, 4, 2)[vectors], "number of vectors")
     out: dict[str, Any] = {"dims": dims, "degree": degree, "search_list": search_list, "metric": metric}
     out |= {"medoid": medoid, "alpha": alpha}
     out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)

@@ -68,11 +68,12 @@ class Version:
         named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]
         curves = [blob["properties"].get("ann.recall_curve", "") for blob, _ in shards]
         self.advice = [json.loads(curve or "[]") for curve in json.loads(named.get("ann.recall_curves", "0")) or curves]
-        shared = [packs[pack - 1].read_bytes() if pack else b"" for pack, _ in self.routing["packs"]]
         inline = iter([data for _, data in shards])
         self.shards = [
-            reader.shard(file[offset : offset + entry[4]] if pack else next(inline))
-            for (pack, offset), entry, file in zip(self.routing["packs"], self.routing["shards"], shared, strict=True)
+            reader.shard(files[pack][offset : offset + entry[4]] if pack else next(inline), vectors_of(files, runs))
+            for (pack, offset), entry, runs in zip(
+                self.routing["packs"], self.routing["shards"], self.routing["runs"], strict=True
+            )
         ]
         reader.need(len(self.shards) == len(self.routing["shards"]), "shards")
         moved = iter([data for blob, data in blobs if blob["type"] == "icepuffin-ann-addresses-v1"])
@@ -145,6 +146,15 @@ class Version:
             if gap - radius * (1 + len(query) * 2.0**-22) <= limit:
                 files.add(self.centroid["files"][file])
         return files
+
+
+def vectors_of(files: list[bytes], runs: list[tuple[int, int, int, int, bytes]]) -> bytes:
+    """Section 4: the runs of a shard, one after the other."""
+    parts = []
+    for pack, offset, length, _, sha256 in runs:
+        parts.append(files[pack][offset : offset + length])
+        reader.need(hashlib.sha256(parts[-1]).digest() == sha256, "vectors")
+    return b"".join(parts)
 
 
 def prepared(query: np.ndarray, metric: int) -> np.ndarray:

@@ -80,6 +80,19 @@ def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str
     check_shard(reader.shard(b"".join(shard.encode(value))), value)
 
 
+@pytest.mark.parametrize("vectors", ["f4", "f2"])
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_shards_without_their_vectors_are_read_through_the_text(count: int, vectors: str) -> None:
+    value = samples.shard(count, vectors=vectors, pq_bits=0)
+    data = b"".join(shard.encode(value, apart=True))
+    stored = shard.stored_vectors(np.asarray(value.vectors))
+    assert data[4] == 3
+    check_shard(reader.shard(data, bytes(stored)), value)
+    if count:
+        with pytest.raises(reader.RefusedError, match="number of vectors"):
+            reader.shard(data, bytes(stored[:-8]))
+
+
 @pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize(("count", "dims"), [(0, 8), (3, 130)])
 def test_shards_of_rotated_codes_are_read_through_the_text(bits: int, count: int, dims: int) -> None:
@@ -129,6 +142,11 @@ def check_routing(read: dict) -> None:  # type: ignore[type-arg]
     assert read["files"][1] == (0, 3, 0, bytes(32), "data/gone-é.parquet")
     later = reader.routing(routing.encode(samples.moved_routing()))
     assert (read["packs"], read["addresses"]) == ([(0, 0)] * 2, [(0, bytes(32))] * 2)
+    of_runs = reader.routing(routing.encode(samples.routing_of_runs()))
+    assert (of_runs["packs"], of_runs["addresses"]) == (later["packs"], later["addresses"])
+    assert (read["runs"], later["runs"], of_runs["runs"][0]) == ([[], []], [[], []], [])
+    assert [run[:4] for run in of_runs["runs"][1]] == [(2, 2**33 + 128, 80, 4), (0, 64, 20, 1), (0, 84, 100, 5)]
+    assert [run[4][0] for run in of_runs["runs"][1]] == [1, 2, 3]
     assert (later["packs"], later["addresses"]) == ([(0, 0), (2, 2**33 + 64)], [(0, bytes(32)), (77, bytes([9]) * 32)])
 
 

@@ -16,8 +16,8 @@ from icepuffin.puffin.blobs.attributes import (
 )
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedBlob, IncludedEntry, ValueBlock, raw_block
-from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry
-from icepuffin.puffin.blobs.shard import Shard, ShardCodes
+from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
+from icepuffin.puffin.blobs.shard import Shard, ShardCodes, stored_vectors
 
 
 def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq_bits: int = 8) -> Shard:
@@ -132,6 +132,28 @@ def moved_routing() -> Routing:
     """The same, with new addresses for the rows of that shard."""
     first, second = packed_routing().shards
     return replace(routing(), shards=(first, replace(second, addresses=AddressesEntry(77, bytes([9]) * 32))))
+
+
+def routing_of_runs() -> Routing:
+    """The same, with the vectors of that shard in three runs."""
+    first, second = moved_routing().shards
+    runs = (
+        VectorRun(2, 2**33 + 128, 80, 4, bytes([1]) * 32),
+        VectorRun(0, 64, 20, 1, bytes([2]) * 32),
+        VectorRun(0, 84, 100, 5, bytes([3]) * 32),
+    )
+    return replace(routing(), shards=(first, replace(second, runs=runs)))
+
+
+class ApartVectors:
+    """Vectors of a sample shard, apart from its blob."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._stored = b"" if shard.vectors is None else bytes(stored_vectors(shard.vectors))
+        self.nbytes = len(self._stored)
+
+    def read(self) -> np.ndarray:
+        return np.frombuffer(self._stored, np.uint8)
 
 
 def included_values(texts: Sequence[str | None], block_rows: int) -> tuple[IncludedEntry, bytes]:

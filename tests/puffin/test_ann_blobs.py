@@ -45,6 +45,7 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
     ("routing of codes", routing.encode(replace(samples.moved_routing(), has_codes=True)), routing.decode),
+    ("routing of runs", routing.encode(samples.routing_of_runs()), routing.decode),
     ("shard of codes", shard_bytes(samples.coded_shard(5, 3)), shard.decode),
     (
         "addresses",
@@ -179,6 +180,47 @@ def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(routing.decode(routing.encode(samples.moved_routing())), samples.moved_routing())
 
 
+def test_vectors_apart_are_read_as_written() -> None:
+    value = samples.routing_of_runs()
+    assert routing.encode(value)[4] == 5
+    assert same(routing.decode(routing.encode(value)), value)
+    assert [entry.bytes_by_pack for entry in value.shards] == [{0: 12_345}, {2: 99 + 80, 0: 120}]
+    assert (value.packs, value.shards[1].all_bytes) == (2, 299)
+    sample = samples.shard(vectors="f2")
+    data = b"".join(shard.encode(sample, apart=True))
+    assert data[4] == 3
+    assert len(data) < sum(map(len, shard.encode(sample))) - sample.vectors.nbytes + 64
+    assert same(shard.decode(data, vectors=samples.ApartVectors(sample)), sample)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_shard_has_its_vectors_in_one_place(apart: bool) -> None:
+    sample, other = samples.shard(50), samples.shard(49)
+    data = b"".join(shard.encode(sample, apart=apart))
+    for vectors in (None, samples.ApartVectors(other)) if apart else (samples.ApartVectors(sample),):
+        with pytest.raises(BadBlobError, match="section VECTORS has"):
+            shard.decode(data, vectors=vectors)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"count": 3},
+        {"count": 0, "length": 0},
+        {"length": 99},
+        {"offset": 83},
+    ],
+    ids=str,
+)
+def test_runs_that_cannot_be_are_refused(change: dict[str, int]) -> None:
+    first, second = samples.routing_of_runs().shards
+    *runs, last = second.runs
+    broken = replace(second, runs=(*runs, replace(last, **change)))
+    value = replace(samples.routing_of_runs(), shards=(first, broken))
+    with pytest.raises(BadBlobError, match="runs"):
+        routing.decode(routing.encode(value))
+
+
 def test_older_releases_read_a_routing_blob_without_packs_moved_rows_or_codes() -> None:
     values = samples.routing(), samples.packed_routing(), samples.moved_routing()
     assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
@@ -189,7 +231,7 @@ def test_older_releases_read_a_routing_blob_without_packs_moved_rows_or_codes() 
 
 def test_a_routing_blob_of_a_later_release_is_reported_as_later() -> None:
     data = bytearray(routing.encode(samples.moved_routing()))
-    data[4] = 5
+    data[4] = 6
     with pytest.raises(LaterFormatError):
         routing.decode(bytes(data))
 

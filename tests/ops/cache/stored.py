@@ -1,8 +1,10 @@
 """Shards in a store, for tests: what a cache reads."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
 from icepuffin.ops.cache.ready_shard import NodeAddresses
-from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
@@ -68,13 +70,32 @@ def coded(shard: Shard, bits: int) -> Shard:
     return replace(shard, vectors=None, codes=as_stored(encode(vectors, bits, center_of(vectors), seed=5)))
 
 
-def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool = True, version: int = 1) -> ShardKey:
-    """Write a shard. Returns its key, by its sha256 where that is to be known."""
-    blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
+def stored(
+    folder: Path,
+    shard: Shard,
+    name: str = "shard",
+    *,
+    with_hash: bool = True,
+    version: int = 1,
+    runs: Sequence[int] = (),
+) -> ShardKey:
+    """Write a shard. Returns its key, by its sha256 where that is to be known. `runs`: numbers of vectors that lie in a
+    file of their own each, where they are not in the blob.
+    """
+    blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard, apart=bool(runs)))
     path = folder / name
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))
-    return ShardKey(StoredShard(where), hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256, version)
+    pieces = np.split(np.asarray(shard.vectors), np.cumsum(runs)[:-1]) if runs else []
+    places = tuple(_run(folder / f"{name}-{number}", piece) for number, piece in enumerate(pieces))
+    sha256 = hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256
+    return ShardKey(StoredShard(where, runs=places), sha256, version)
+
+
+def _run(path: Path, vectors: npt.NDArray[Any]) -> StoredRun:
+    data = bytes(shard_blob.stored_vectors(vectors))
+    path.write_bytes(b"before" + data + b"after")
+    return StoredRun(ObjectRange(f"file://{path}", 6, len(data)), len(vectors), hashlib.sha256(data).digest())
 
 
 def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:

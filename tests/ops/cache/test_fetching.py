@@ -18,7 +18,7 @@ from icepuffin.ops.cache.ready_shard import from_arrays, to_arrays
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import start_of_sections
-from icepuffin.puffin.errors import BadBlobError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
 
 LARGE = random_shard(seed=3, rows=1_300)
@@ -42,7 +42,7 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
     with_hash: bool,
     compact: bool,
 ) -> None:
-    monkeypatch.setattr(fetching, "_PIECE", piece)
+    monkeypatch.setattr(fetching, "PIECE", piece)
     monkeypatch.setattr(fetching, "_PIECES_AT_ONCE", at_once)
     key = replace(stored(tmp_path, shard, with_hash=with_hash), compact=compact)
     whole = shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)))
@@ -96,6 +96,49 @@ def header_of(data: bytearray) -> Any:
     return shard_blob.ShardReader(shard_blob.BytesSource(bytes(data))).header
 
 
+@pytest.mark.parametrize("with_hash", [True, False])
+@pytest.mark.parametrize("half", [False, True])
+def test_vectors_that_lie_apart_come_in_their_order(
+    tmp_path: Path, half: bool, with_hash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "PIECE", 1024)
+    shard = random_shard()
+    if half:
+        shard = replace(shard, vectors=np.asarray(shard.vectors).astype(np.float16))
+    key = stored(tmp_path, shard, runs=(1, 30, 27, 2), with_hash=with_hash)
+    ready_shard = ShardCache(CacheSettings.off()).shard(key, STORAGE)
+    assert np.array_equal(ready_shard.vectors, np.asarray(shard.vectors).astype(np.float32))
+    assert np.array_equal(ready_shard.row_positions, shard.row_positions)
+    assert ready_shard.rounded is half
+
+
+@pytest.mark.parametrize("run", [0, 1])
+@pytest.mark.parametrize("fault", ["flipped", "cut off", "fewer"])
+def test_vectors_that_lie_apart_and_are_not_whole_do_not_enter(tmp_path: Path, run: int, fault: str) -> None:
+    key = stored(tmp_path, random_shard(), runs=(20, 40))
+    path, runs = tmp_path / f"shard-{run}", list(key.stored.runs)
+    data = bytearray(path.read_bytes())
+    data[50] ^= fault == "flipped"
+    path.write_bytes(data[: 50 if fault == "cut off" else len(data)])
+    if fault == "fewer":
+        place = runs[run].place
+        runs[run] = replace(runs[run], place=replace(place, length=place.length - 64))
+    key = replace(key, stored=replace(key.stored, runs=tuple(runs)))
+    expected = {"flipped": ChecksumError, "cut off": BadBlobError, "fewer": BadBlobError}[fault]
+    with pytest.raises(expected):
+        ShardCache(CacheSettings.off()).shard(key, STORAGE)
+
+
+def test_shards_with_one_blob_and_other_vectors_are_told_apart(tmp_path: Path) -> None:
+    shard = random_shard()
+    other = replace(shard, vectors=np.asarray(shard.vectors) + 1)
+    first, second = (stored(tmp_path, own, name, runs=(60,)) for own, name in ((shard, "a"), (other, "b")))
+    assert first.sha256 == second.sha256
+    cache = ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 1 << 30))
+    for key, own in ((first, shard), (second, other), (first, shard)):
+        assert np.array_equal(kept_by(cache, key).vectors, own.vectors)
+
+
 def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
     vectors = random_shard().vectors.astype(np.float16)
     vectors[7, 3] = np.inf
@@ -118,7 +161,7 @@ def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) ->
         assert draft is not None
         key = stored(tmp_path, shard)
         arrays, values = fetching.fetch(
-            key.where,
+            key.stored,
             key.sha256,
             STORAGE,
             compact=compact,
