@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from types import TracebackType
@@ -31,9 +31,9 @@ from icepuffin.ops.index.planned_blobs import (
     planned_blob,
     planned_included,
     planned_included_values,
-    planned_shard,
     tombstone_ratio,
 )
+from icepuffin.ops.index.shard_parts import ShardPart, part_places, shard_ranges, written_parts
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
@@ -56,7 +56,7 @@ from icepuffin.puffin.blobs import included_columns as included_codec
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry
+from icepuffin.puffin.blobs.routing import AddressesEntry, Routing, ShardEntry, VectorRun
 from icepuffin.puffin.codec import encode
 from icepuffin.puffin.types import BlobType, canonical_type
 
@@ -112,8 +112,9 @@ class Assembly:
         self._kept_values = [part.place for own in (kept_values or {}).values() for part in own]
         self._shared: tuple[BoundPack, ...] = ()
         self._shared_bytes = 0
-        self._packed: tuple[ShardResult, ...] = ()
-        self._inline: tuple[ShardResult, ...] = ()
+        self._packed: list[ShardPart] = []
+        self._inline: list[ShardPart] = []
+        self._begun: frozenset[ShardId] = frozenset()
         self._values: tuple[ValuesBlob, ...] = ()
         self._is_begun = False
         self._has_pack = False
@@ -127,23 +128,28 @@ class Assembly:
         for file in (self._file, self._pack):
             file.leave(failed=error is not None)
 
-    def begin(self, kept: Mapping[ShardId, ShardResult]) -> None:
-        """Start copying shards that keep the base version's bytes: those that lie in no pack that can be shared."""
+    def begin(self, kept: Mapping[ShardId, ShardResult], lasting: Sequence[ObjectRange] = ()) -> None:
+        """Start copying shards that keep the base version's bytes, but for bytes in packs that can be shared.
+
+        `lasting`: places of the vectors that other shards keep.
+        """
         self._is_begun = True
-        kept_places = [*(shard.stored.blob for shard in kept.values()), *self._kept_values]
+        kept_places = [*(place for shard in kept.values() for place in shard_ranges(shard)), *self._kept_values]
+        kept_places += lasting
         if self._plan.base is not None:
             self._shared = packs_to_share(self._plan.base.bound, kept_places)
-        copied_bytes = sum(place.length for place in kept_places if not pack_number(place, self._shared))
+        copied_bytes = sum(place.length for place in kept_places if not self._is_shared(place))
         self._shared_bytes = sum(place.length for place in kept_places) - copied_bytes
         self._has_pack = is_pack(copied_bytes, self._shared_bytes)
         if self._has_pack:
-            self._packed = tuple(shard for shard in kept.values() if not self._is_shared(shard))
+            self._begun = frozenset(kept)
+            self._packed = written_parts(kept.values(), self._is_shared)
             self._pack.begin(_bodies(self._pack_layout(self._packed, ()), self._packed))
         else:
             first = [kept[shard_id] for shard_id in takewhile(kept.__contains__, map(ShardId, count()))]
-            self._inline = tuple(shard for shard in first if not self._is_shared(shard))
-            layout = plan_puffin([planned_shard(self._plan, shard) for shard in self._inline])
-            self._file.begin(_bodies(layout, self._inline))
+            self._begun = frozenset(shard.shard_id for shard in first)
+            self._inline = written_parts(first, self._is_shared)
+            self._file.begin(_bodies(self._own_layout(self._inline), self._inline))
 
     def finish(
         self,
@@ -157,19 +163,17 @@ class Assembly:
         """
         if not self._is_begun:
             self.begin({})
-        begun = {shard.shard_id for shard in (*self._packed, *self._inline)}
-        written = [shard for shard in shard_set.shards if not self._is_shared(shard)]
-        rest = [shard for shard in written if shard.shard_id not in begun]
+        rest = written_parts(
+            [shard for shard in shard_set.shards if shard.shard_id not in self._begun], self._is_shared
+        )
         self._values = tuple(values_blobs(included, self._is_written))
-        size = sum(shard.length for shard in rest) + sum(blob.length for blob in self._values)
+        size = sum(part.length for part in rest) + sum(blob.length for blob in self._values)
         self._has_pack = self._has_pack or is_pack(size, self._shared_bytes)
-        if self._has_pack:
-            self._packed = (*self._packed, *rest)
-        else:
-            self._inline = (*self._inline, *rest)
+        (self._packed if self._has_pack else self._inline).extend(rest)
         start = time.perf_counter()
-        new_pack, shard_places, value_places = self._write_pack()
-        entries = tuple(self._entry(shard, shard_places) for shard in shard_set.shards)
+        new_pack, places, value_places = self._write_pack()
+        places |= part_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)
+        entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
         for column in included:
             for part in column.parts:
                 if number := pack_number(part.place, self._shared):
@@ -177,14 +181,18 @@ class Assembly:
         layout = self._write_file(shard_set, entries, columns, included, value_places)
         copy_seconds = time.perf_counter() - start
         routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, self._shared, new_pack)
-        old = self._base_files()
-        staged = [*_staged_ranges(shard_set.shards, written), *(own for blob in self._values for own in blob.sources)]
+        old, parts = self._base_files(), [*self._packed, *self._inline]
+        staged = [source for part in parts for source in part.sources]
+        staged += [source for blob in self._values for source in blob.sources]
+        staged += [shard.stored.addresses.blob for shard in shard_set.shards if shard.stored.addresses]
+        shared = [place for shard in shard_set.shards for place in shard_ranges(shard)]
+        shared += [part.place for column in included for part in column.parts]
         return VersionFile(
             path=self._file.path,
             file_size=layout.file_size,
             footer_size=layout.footer_size,
             bytes_copied=sum(part.length for part in staged if part.path in old),
-            bytes_shared=self._shared_bytes,
+            bytes_shared=sum(place.length for place in shared if self._is_shared(place)),
             copy_seconds=copy_seconds,
             routing=routing,
             shards=shards,
@@ -192,23 +200,27 @@ class Assembly:
             new_pack=new_pack,
         )
 
-    def _is_shared(self, shard: ShardResult) -> bool:
-        return bool(pack_number(shard.stored.blob, self._shared))
+    def _is_shared(self, place: ObjectRange) -> bool:
+        return bool(pack_number(place, self._shared))
 
     def _is_written(self, part: IncludedPart) -> bool:
-        return part.place.length > 0 and not pack_number(part.place, self._shared)
+        return part.place.length > 0 and not self._is_shared(part.place)
 
     def _base_files(self) -> frozenset[str]:
         version = self._plan.base.bound if self._plan.base else None
         return frozenset({version.puffin_path, *(pack.path for pack in version.packs)}) if version else frozenset()
 
-    def _pack_layout(self, shards: Sequence[ShardResult], values: Sequence[ValuesBlob]) -> PuffinLayout:
-        planned = [planned_shard(self._plan, shard) for shard in shards]
+    def _own_layout(self, parts: Sequence[ShardPart]) -> PuffinLayout:
+        """The version's own file, as far as its first blobs."""
+        return plan_puffin([part.planned(self._plan) for part in parts])
+
+    def _pack_layout(self, parts: Sequence[ShardPart], values: Sequence[ValuesBlob]) -> PuffinLayout:
+        planned = [part.planned(self._plan) for part in parts]
         planned += [planned_included_values(self._plan, blob) for blob in values]
         return plan_puffin(planned, {"created-by": CREATED_BY})
 
-    def _write_pack(self) -> tuple[NewPack | None, dict[ShardId, int], dict[Values, Place]]:
-        """(the new pack, offsets of its shards, places of its values); (None, ...) where there is none.
+    def _write_pack(self) -> tuple[NewPack | None, dict[ObjectRange, Place], dict[Values, Place]]:
+        """(the new pack, places in it of parts of shards, places of its values); (None, ...) where there is none.
 
         Raises CoverageError.
         """
@@ -221,28 +233,33 @@ class Assembly:
         if PuffinReader(self._store.source(self._pack.path)).footer != layout.footer:
             raise _unlike(self._pack.path)
         reached(RunStep.PACKED)
-        blobs = layout.footer.blobs
-        offsets = {shard.shard_id: blob.offset for shard, blob in zip(self._packed, blobs, strict=False)}
-        places = _places(self._values, blobs[len(self._packed) :], len(self._shared) + 1)
-        return NewPack(self._pack.path, layout.file_size, layout.footer_size), offsets, places
+        blobs, number = layout.footer.blobs, len(self._shared) + 1
+        places = _places(self._values, blobs[len(self._packed) :], number)
+        pack = NewPack(self._pack.path, layout.file_size, layout.footer_size)
+        return pack, part_places(self._packed, blobs, number), places
 
-    def _entry(self, shard: ShardResult, places: Mapping[ShardId, int]) -> ShardEntry:
+    def _place(self, source: ObjectRange, places: Mapping[ObjectRange, Place]) -> Place:
+        number = pack_number(source, self._shared)
+        return (number, source.offset) if number else places[source]
+
+    def _entry(self, shard: ShardResult, places: Mapping[ObjectRange, Place]) -> ShardEntry:
         moved = shard.stored.addresses
-        number = pack_number(shard.stored.blob, self._shared)
-        offset = shard.stored.blob.offset if number else 0
-        if shard.shard_id in places:
-            number, offset = len(self._shared) + 1, places[shard.shard_id]
+        number, offset = self._place(shard.stored.blob, places)
         return ShardEntry(
             count=shard.count,
             live_rows=shard.live_rows,
             medoid=shard.medoid,
             recall=shard.written_recall,
-            length=shard.length,
+            length=shard.stored.blob.length,
             sha256=shard.sha256,
             tombstones=shard.tombstones,
             pack=number,
-            offset=offset,
+            offset=offset if number else 0,
             addresses=AddressesEntry(moved.blob.length, moved.sha256) if moved else None,
+            runs=tuple(
+                VectorRun(*self._place(run.place, places), run.place.length, run.count, run.sha256)
+                for run in shard.stored.runs
+            ),
         )
 
     def _write_file(
@@ -260,7 +277,7 @@ class Assembly:
         curve, names = shard_set.layout.routing_curve, plan.column_names
         of_routing = {ROUTING_CURVE: curve} if curve else {}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
-        if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
+        if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         for shard in shard_set.shards:
             of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = tombstone_ratio(shard)
@@ -272,7 +289,7 @@ class Assembly:
         }
         properties = {BlobType.ROUTING: of_routing, BlobType.CENTROID: of_balls}
         moved = [(shard, shard.stored.addresses.blob) for shard in shard_set.shards if shard.stored.addresses]
-        blobs = [planned_shard(plan, shard) for shard in self._inline]
+        blobs = [part.planned(plan) for part in self._inline]
         blobs += [planned_addresses(plan, shard, blob.length) for shard, blob in moved]
         blobs += [
             planned_blob(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
@@ -286,7 +303,7 @@ class Assembly:
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
         places = {**value_places, **_places(inline, layout.footer.blobs[before:], 0)}
         tables = [included_codec.encode(included_blob(column, places)) for column in included]
-        bodies: list[Segments] = [(shard.stored.blob,) for shard in self._inline]
+        bodies: list[Segments] = [part.sources for part in self._inline]
         bodies += [(blob,) for _, blob in moved]
         bodies += [(data,) for data in (*(data for _, data, _ in heads), *values)]
         bodies += [*(blob.sources for blob in inline), *((table,) for table in tables)]
@@ -319,9 +336,9 @@ def _readable(definition: IndexDefinition) -> IndexDefinition:
     return replace(definition, filters=(), filter_ids=None, include=(), include_ids=None, blob_names=OWN_NAMES)
 
 
-def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segments]:
-    """The first blobs of a layout, which are shards."""
-    return [(gap, shard.stored.blob) for gap, shard in zip(layout.gaps, shards, strict=False)]
+def _bodies(layout: PuffinLayout, parts: Sequence[ShardPart]) -> list[Segments]:
+    """The first blobs of a layout, which are of shards."""
+    return [(gap, *part.sources) for gap, part in zip(layout.gaps, parts, strict=False)]
 
 
 def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: int) -> dict[Values, Place]:
@@ -330,12 +347,6 @@ def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: i
     for own, blob in zip(values, blobs, strict=False):
         places |= own.places(pack, blob.offset)
     return places
-
-
-def _staged_ranges(shards: Iterable[ShardResult], written: Iterable[ShardResult]) -> Iterator[ObjectRange]:
-    """All bytes that were made before the file: blobs of the shards that no pack has, and addresses."""
-    yield from (shard.stored.blob for shard in written)
-    yield from (shard.stored.addresses.blob for shard in shards if shard.stored.addresses)
 
 
 def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:

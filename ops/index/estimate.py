@@ -168,20 +168,23 @@ def _shard(
     """`tombstones`: those of the new version; `newly_dead`: nodes without a row at their address, remapped ones too."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
     location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
-    copied = 0
-    grown = round(entry.length * nodes / max(1, entry.count)) if entry.count else round(nodes * _node_bytes(plan, dims))
+    own_bytes, copied = entry.bytes_by_pack.get(0, 0), 0
+    grown = round(entry.all_bytes * nodes / max(1, entry.count))
+    grown = grown if entry.count else round(nodes * _node_bytes(plan, dims))
     if tombstones > ratio * nodes:
         how, why = How.REBUILT, f"{tombstones / max(1, nodes):.0%} of its nodes are tombstones, over {ratio:.0%}"
-        read, written = entry.length, round(grown * (nodes - tombstones) / max(1, nodes))
+        read, written = entry.all_bytes, round(grown * (nodes - tombstones) / max(1, nodes))
     elif insert:
-        how, why, read, written = How.INSERTED, "it takes rows that are new", entry.length, grown
+        how, why, read, written = How.INSERTED, "it takes rows that are new", entry.all_bytes, grown
+        copied = own_bytes - (0 if entry.pack else entry.length)
+        written -= entry.all_bytes - entry.length
     elif remap:
         how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
-        copied = 0 if entry.pack else entry.length
+        copied = own_bytes
     else:
         how = How.MASKED if newly_dead else How.COPIED
         why = "only its tombstones are new" if newly_dead else "no row is new, moved or gone"
-        read, written, copied = location_bytes, 0, 0 if entry.pack else entry.length
+        read, written, copied = location_bytes, 0, own_bytes
         copied += entry.addresses.length if entry.addresses else 0
     return ShardEstimate(shard_id, how, why, entry.count, insert, remap, newly_dead - remap, read, written, copied)
 

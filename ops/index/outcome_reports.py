@@ -65,7 +65,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
                 recall=recall.recall,
                 queries=recall.queries,
                 measured=recall.basis,
-                bytes=entry.length,
+                bytes=entry.all_bytes,
             )
             for shard_id, (entry, recall) in enumerate(zip(routing.shards, plan.base.recalls, strict=True))
         ),

@@ -13,7 +13,7 @@ from icepuffin.ops.model import ObjectRange
 
 PACK_BYTES = 64 * 1024**2
 """Bytes that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
-WORTH_SHARE = 1 / 32
+WORTH_SHARE = 1 / 128
 """Fraction of the bytes that a version shares from which others are worth a new pack"""
 MAX_PACKS = 32
 """Packs of one version. The ones with the fewest bytes in use are written into a new one."""

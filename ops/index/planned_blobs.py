@@ -82,7 +82,12 @@ def planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     }
     if shard.curve:
         properties[RECALL_CURVE] = shard.curve
-    return planned_blob(plan, BlobType.SHARD, shard.length, codec=None, **properties)
+    return planned_blob(plan, BlobType.SHARD, shard.stored.blob.length, codec=None, **properties)
+
+
+def planned_vectors(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+    """Vectors of a shard that lie apart from it. Later versions may have them in other shards."""
+    return planned_blob(plan, BlobType.VECTORS, length, codec=None, **{"ann.shard_id": str(shard.shard_id)})
 
 
 def tombstone_ratio(shard: ShardResult) -> str:

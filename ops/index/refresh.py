@@ -25,18 +25,21 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import FileSlot, How, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
+from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
 from icepuffin.ops.tasks.runner import SMALL_WORK, StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
-from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_destination
+from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
+
+OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
+"""Function of the shards that keep their blobs, and of the places of vectors that others keep"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,13 +85,14 @@ def refresh_shards(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
-    on_kept: Callable[[Mapping[ShardId, ShardResult]], None],
+    on_kept: OnKept,
     progress: StageProgress | None = None,
 ) -> ShardSet:
     """Match rows that moved, place new rows, and write the shards that change.
 
     on_kept: called once, before any shard is written, with the shards of the new version that keep the base version's
-    blobs, by id; of those whose rows have moved the new addresses are not known yet.
+    blobs, by id, and with places of the vectors that others keep; of those whose rows have moved the new addresses are
+    not known yet.
     Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
     """
     routing = base.routing
@@ -116,8 +120,11 @@ def refresh_shards(
     kept = [shard for shard in shards if shard.shard_id not in dropped]
     dissolved = [shards[shard_id] for shard_id in placement.dissolved]
     scattered = scatter_rows(context, matches.unmatched, _routes(layout, placement, kept))
-    staged = [*(result.blocks for result in scattered), *_scatter_deltas(context, dissolved)]
-    results = _make(context, kept, blocks_by_destination(staged), placement, on_kept)
+    deltas = _scatter_deltas(context, dissolved)
+    staged = blocks_by_destination([*(result.blocks for result in scattered), *(delta.blocks for delta in deltas)])
+    results = _make(
+        context, kept, Arrivals(staged, tuple(chain(*(delta.passed for delta in deltas)))), placement, on_kept
+    )
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
     )
@@ -171,7 +178,26 @@ def _referenced(results: Sequence[ShardResult]) -> frozenset[FileSlot] | None:
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> list[tuple[StagedBlock, ...]]:
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Rows that come to the shards of the new version."""
+
+    blocks: Mapping[int, tuple[Block, ...]]
+    """Staged rows, by shard"""
+    passed: tuple[PassedRows, ...]
+    """Rows of dissolved deltas whose vectors stay where they lie"""
+
+    def passed_to(self, shard_id: ShardId) -> tuple[PassedRows, ...]:
+        """The rows of dissolved deltas that come to a shard."""
+        return tuple(rows for rows in self.passed if rows.destination == shard_id)
+
+    def count(self, shard_id: ShardId) -> int:
+        """Number of all rows that come to a shard."""
+        staged = sum(count for _, count in self.blocks.get(shard_id, ()))
+        return staged + sum(rows.count for rows in self.passed_to(shard_id))
+
+
+def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> list[DissolvedDelta]:
     """Stage the rows of delta shards that are dissolved, by the shards that their partitions belong to."""
     runner = context.runner_for(sum(shard.entry.count for shard in deltas))
     tasks = [
@@ -192,20 +218,20 @@ def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> l
 def _make(
     context: BuildContext,
     kept: Sequence[_EarlierShard],
-    blocks: Mapping[int, tuple[Block, ...]],
+    arrivals: Arrivals,
     placement: Placement,
-    on_kept: Callable[[Mapping[ShardId, ShardResult]], None],
+    on_kept: OnKept,
 ) -> tuple[ShardResult, ...]:
     """All shards of the new version, by id. Tasks write those that change."""
     results: dict[ShardId, ShardResult] = {}
     tasks: list[ShardTask] = []
+    lasting: list[ObjectRange] = []
     moved: list[tuple[ShardId, BaseShard]] = []
     rows = 0
     definition = context.plan.definition
     max_rows = sizes.max_shard_rows(definition, context.layout.dims)
     for shard_id, shard in zip(map(ShardId, range(len(kept))), kept, strict=True):
-        staged = blocks.get(shard_id, ())
-        arriving = sum(count for _, count in staged)
+        arriving = arrivals.count(shard_id)
         how = shard.outcome(arriving, definition.rebuild_ratio, max_rows)
         if how.keeps_bytes:
             results[shard_id] = _kept_result(shard_id, how, shard)
@@ -213,15 +239,19 @@ def _make(
                 moved.append((shard_id, _base_shard(context, shard)))
         else:
             require_capacity(context, shard_id, shard.live_rows + arriving)
-            tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard)))
+            staged, passed = arrivals.blocks.get(shard_id, ()), arrivals.passed_to(shard_id)
+            tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard), passed))
+            if how is How.INSERTED and definition.holds_vectors:
+                lasting += [run.place for run in shard.stored.runs] or [shard.stored.blob]  # older releases' vectors
+                lasting += [run.place for part in passed for run in part.runs]
             rows += shard.entry.count + arriving
     delta_id = ShardId(len(kept))
-    if placement.target == NEW_DELTA and delta_id in blocks:
-        tasks.append(shard_task(context, delta_id, How.BUILT, blocks[delta_id]))
-        arriving = sum(count for _, count in blocks[delta_id])
+    if placement.target == NEW_DELTA and delta_id in arrivals.blocks:
+        tasks.append(shard_task(context, delta_id, How.BUILT, arrivals.blocks[delta_id]))
+        arriving = arrivals.count(delta_id)
         require_capacity(context, delta_id, arriving)
         rows += arriving
-    on_kept(dict(results))
+    on_kept(dict(results), lasting)
     for shard_id, recall in measure_masked(context, results.values()).items():
         results[shard_id] = replace(results[shard_id], recall=recall)
     results |= {shard.shard_id: shard for shard in make_shards(context, tasks, rows)}

@@ -13,10 +13,11 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
-from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
 from icepuffin.puffin.blobs.routing import CoveredFile
 
@@ -134,24 +135,33 @@ def scatter_rows(
 
 
 def shard_task(
-    context: BuildContext, shard_id: ShardId, how: How, blocks: tuple[Block, ...], base: BaseShard | None = None
+    context: BuildContext,
+    shard_id: ShardId,
+    how: How,
+    blocks: tuple[Block, ...],
+    base: BaseShard | None = None,
+    passed: tuple[PassedRows, ...] = (),
 ) -> ShardTask:
     """The task that builds a shard, or changes that of the base version.
 
-    `blocks`: the staged rows that come to it. Its runner and whether it is recorded are decided by `make_shards`.
+    `blocks`: the staged rows that come to it; `passed`: those whose vectors stay where they lie. Its runner and whether
+    it is recorded are decided by `make_shards`.
     """
-    definition = context.plan.definition
+    definition, layout = context.plan.definition, context.layout
+    is_delta = shard_id >= layout.shards
     return ShardTask(
         shard_id=shard_id,
         how=how,
-        dims=context.layout.dims,
+        dims=layout.dims,
         metric=definition.metric,
         params=definition.params,
         vectors=definition.vectors,
-        pq_codebook=context.layout.pq_codebook,
+        pq_codebook=layout.pq_codebook,
         blocks=blocks,
+        passed=passed,
         base=base,
-        is_delta=shard_id >= context.layout.shards,
+        partitions=Partitions(layout.codebook, layout.partition_to_shard) if is_delta and layout.shards > 1 else None,
+        is_delta=is_delta,
         target_recall=definition.target_recall,
         staging=context.staging,
         storage=context.storage,

@@ -149,7 +149,7 @@ def overview(
                 entry.live_rows,
                 len(entry.tombstones),
                 recall.recall,
-                entry.length,
+                entry.all_bytes,
                 number in routed,
                 entry.pack,
                 entry.addresses.length if entry.addresses else 0,

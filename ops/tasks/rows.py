@@ -1,6 +1,6 @@
 """Rows with a vector: where each lies, its content hash and its vector; joined and sorted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,13 +31,19 @@ class VectorRows:
 
     def join(self, other: "VectorRows") -> "VectorRows":
         """These rows, followed by the other's."""
-        if not other.count:
-            return self
-        return VectorRows(
-            np.concatenate([self.slots, other.slots]),
-            np.concatenate([self.positions, other.positions]),
-            np.concatenate([self.hashes, other.hashes]),
-            np.concatenate([self.vectors, other.vectors]),
+        return VectorRows.joined([self, other])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[VectorRows]") -> "VectorRows":
+        """The rows of all parts, one after the other."""
+        filled = [part for part in parts if part.count] or parts[:1]
+        if len(filled) == 1:
+            return filled[0]
+        return cls(
+            np.concatenate([part.slots for part in filled]),
+            np.concatenate([part.positions for part in filled]),
+            np.concatenate([part.hashes for part in filled]),
+            np.concatenate([part.vectors for part in filled]),
         )
 
     def reordered(self, order: npt.NDArray[np.intp]) -> "VectorRows":

@@ -10,28 +10,48 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels import grouped_centroids, vamana
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
-from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
+from icepuffin.ops.vector_runs import lasting_runs
 from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.shard import Shard, ShardCodes, ShardReader
+from icepuffin.puffin.blobs.shard import Shard, ShardCodes, ShardReader, stored_vectors
 
 RECALL_LOSS = 0.01
 """Recall that inserts may cost a shard before it is rebuilt"""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partitions:
+    """The partitions of a version, and the shards that they belong to."""
+
+    codebook: npt.NDArray[np.float32]
+    """f32[k, D]"""
+    to_shard: npt.NDArray[np.uint32]
+    """u32[k]"""
+
+    def order(self, vectors: npt.NDArray[np.float32], *, threads: int) -> npt.NDArray[np.intp]:
+        """int[N], places of f32[N, D] vectors by shard, those of one shard as they were.
+
+        A delta that is dissolved gives each shard a range of its nodes: their vectors need not be written again.
+        """
+        labels, _ = grouped_centroids.assign(vectors, self.codebook, threads=threads)
+        return np.argsort(self.to_shard[labels], kind="stable")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +68,11 @@ class ShardTask:
     pq_codebook: npt.NDArray[np.float32] | None
     blocks: tuple[Block, ...]
     """Staged rows that come to the shard"""
+    passed: tuple[PassedRows, ...]
+    """Rows of dissolved deltas that come to the shard, and whose vectors stay where they lie"""
     base: BaseShard | None
+    partitions: Partitions | None
+    """Partitions that a delta shard orders its rows by; None for other shards"""
     is_delta: bool
     """Whether it is a delta shard; its recall curve is not measured, since the other shards' curves suffice"""
     target_recall: float
@@ -85,8 +109,8 @@ class ShardResult:
 
     @property
     def length(self) -> int:
-        """Bytes of the blob."""
-        return self.stored.blob.length
+        """Bytes of the blob, and of vectors that lie apart from it."""
+        return self.stored.blob.length + self.stored.vector_bytes
 
     @property
     def live_rows(self) -> int:
@@ -100,6 +124,8 @@ def make_shard(task: ShardTask) -> ShardResult:
     """
     storage = open_storage(task.staging, task.storage)
     incoming = read_blocks(storage, task.blocks, task.dims)
+    if task.partitions is not None and task.how is How.INSERTED:
+        incoming = incoming.reordered(task.partitions.order(incoming.vectors, threads=task.threads))
     if not task.recorded:
         return _make(task, storage, incoming)
     marker = markers.name_of(f"{task.staging}/shard-{task.shard_id}", _inputs(task, incoming))
@@ -117,12 +143,15 @@ def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArr
     """Everything that the result depends on, whichever task staged it."""
     yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
+    yield repr([(rows.count, rows.runs) for rows in task.passed])
     if task.base is not None:
         yield from task.base.inputs()
 
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
-    stored = StoredShard(ObjectRange(**recorded["stored"]["blob"]))  # what a task writes has its own addresses
+    stored = recorded["stored"]
+    runs = tuple(StoredRun(**{**run, "place": ObjectRange(**run["place"])}) for run in stored["runs"])
+    stored = StoredShard(ObjectRange(**stored["blob"]), runs=runs)  # what a task writes has its own addresses
     recall = ShardRecall(**recorded["recall"])
     return ShardResult(**{**recorded, "how": How(recorded["how"]), "stored": stored, "recall": recall})
 
@@ -135,9 +164,13 @@ class _MeasuredShard:
     vectors: npt.NDArray[np.float32]
     is_live: npt.NDArray[np.bool_]
     recall: ShardRecall
+    runs: tuple[StoredRun, ...] = ()
+    """Vectors of the first nodes, stored already"""
 
 
 def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
+    passed = [rows.read(task.storage, task.dims) for rows in task.passed]
+    incoming = VectorRows.joined([*passed, incoming])
     if task.base is not None and task.how is How.INSERTED:
         shard = _insert(task, task.base, incoming)
         if shard.recall.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
@@ -155,7 +188,10 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
-    rows = rows.reordered(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
+    order = locality_order(rows.vectors, seed=task.params.seed, threads=task.threads)
+    rows = rows.reordered(order)
+    if task.partitions is not None:
+        rows = rows.reordered(task.partitions.order(rows.vectors, threads=task.threads))
     shard = _build_over(task, rows, coded=True)
     if shard.recall.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
         by_codes = shard.recall.recall
@@ -175,11 +211,14 @@ def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredS
 
 def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _MeasuredShard:
     reader = base.reader()
-    rows = base.rows(reader).join(incoming)
+    base_rows = base.rows(reader)
+    runs = (*base.runs(reader, base_rows.vectors), *(run for rows in task.passed for run in rows.runs))
+    rows = base_rows.join(incoming)
+    del base_rows  # the graph needs the room
     is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads)
-    return _measured(task, _assemble(task, graph, rows, reader), rows.vectors, is_live)
+    return replace(_measured(task, _assemble(task, graph, rows, reader), rows.vectors, is_live), runs=runs)
 
 
 def _measured(
@@ -241,14 +280,16 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
-        for chunk in shard_blob.encode(measured.shard):
+        for chunk in shard_blob.encode(measured.shard, apart=True):
             digest.update(chunk)
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
+        runs, vectors = _stored_runs(measured, ObjectRange(path, length, 0))
+        sink.write(vectors)  # type: ignore[arg-type]
     return ShardResult(
         shard_id=task.shard_id,
         how=task.how,
-        stored=StoredShard(ObjectRange(path, 0, length)),
+        stored=StoredShard(ObjectRange(path, 0, length), runs=runs),
         sha256=digest.digest(),
         count=measured.shard.count,
         medoid=measured.shard.medoid,
@@ -260,3 +301,17 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         remapped=task.base.moved if task.base is not None else 0,
         slots=np.unique(measured.shard.file_slots),
     )
+
+
+def _stored_runs(measured: _MeasuredShard, end: ObjectRange) -> tuple[tuple[StoredRun, ...], memoryview]:
+    """(runs of all vectors, bytes of those that are to be written at `end`)."""
+    vectors = measured.shard.vectors
+    if vectors is None:
+        return (), memoryview(b"")
+    kept = lasting_runs(measured.runs, vectors.nbytes - sum(run.place.length for run in measured.runs))
+    rest = vectors[sum(run.count for run in kept) :]
+    stored = stored_vectors(rest)
+    if not len(rest):
+        return kept, stored
+    place = replace(end, length=len(stored))
+    return (*kept, StoredRun(place, len(rest), hashlib.sha256(stored).digest())), stored

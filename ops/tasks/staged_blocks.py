@@ -95,6 +95,11 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorR
 
     dims: as the blocks were written. Raises StorageError where rows are missing.
     """
+    return read_in_order(storage, blocks, dims).sorted()  # several tasks may have staged for this destination
+
+
+def read_in_order(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorRows:
+    """Read the rows of blocks as they were written. See `read_blocks`."""
     total = sum(rows for _, rows in blocks)
     slots, positions = np.empty(total, np.uint32), np.empty(total, np.int64)
     hashes, vectors = np.empty(total, np.uint64), np.empty((total, dims), np.float32)
@@ -111,4 +116,4 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorR
             start = end
     if start != total:
         raise StorageError(f"{[path for path, _ in blocks]} hold {start:,} of the {total:,} rows staged; run it again")
-    return VectorRows(slots, positions, hashes, vectors).sorted()  # several tasks may have staged for this destination
+    return VectorRows(slots, positions, hashes, vectors)

@@ -61,7 +61,7 @@ def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table:
     table.append(make_rows(1200, 1240))
     expected, report = estimate_and_report(table)
     assert (expected.inserted, expected.remapped, expected.tombstoned) == (40, 0, 0) == (report.inserted, 0, 0)
-    assert expected.bytes_written == pytest.approx(report.bytes_written, abs=8192), "a delta, and what every file has"
+    assert expected.bytes_written == pytest.approx(report.bytes_written, abs=10_000), "a delta, and what every file has"
     assert expected.rates == "measured on the last version, made another way"
     table.append(make_rows(1240, 1280))
     assert estimate_and_report(table)[0].rates == "measured on the last version, refreshed like this one"

@@ -37,6 +37,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
+from icepuffin.ops import vector_runs
 from icepuffin.ops.cache.settings import LAYOUT
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
@@ -118,9 +119,10 @@ class TableHistory(RuleBasedStateMachine):
         filters=FILTERS,
         include=INCLUDED,
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
+        run_bytes=st.sampled_from([1, 1, 200, vector_runs.LEAST_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
-        vectors=st.sampled_from(["f32", "f32", "rq4", "rq8"]),
+        vectors=st.sampled_from(["f32", "f32", "f16", "rq4", "rq8"]),
     )
     def create(
         self,
@@ -132,6 +134,7 @@ class TableHistory(RuleBasedStateMachine):
         filters: tuple[str, ...],
         include: tuple[str, ...],
         pack_bytes: int,
+        run_bytes: int,
         method: str,
         layout: str,
         vectors: str,
@@ -140,6 +143,8 @@ class TableHistory(RuleBasedStateMachine):
         self.followed = followed
         self._patch.setenv(LAYOUT, layout)
         self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
+        self._patch.setattr(vector_runs, "LEAST_BYTES", run_bytes)
+        self._patch.setattr(vector_runs, "MAX_RUNS", 6)
         self._patch.setattr(packs, "MAX_PACKS", 4)
         if recorded:
             self._patch.setattr(refresh, "SMALL_WORK", 0)
@@ -404,8 +409,8 @@ class TableHistory(RuleBasedStateMachine):
 
     @property
     def _rerank(self) -> bool | None:
-        """What codes rank is ranked by the table's vectors, whose distances can be compared."""
-        return bool(self.definition.code_bits) or None
+        """What codes or rounded vectors rank is ranked by the table's vectors, whose distances can be compared."""
+        return self.definition.vectors != "f32" or None
 
     def _vector_column(self) -> str:
         return "vector" if "vector" in self.table.schema().column_names else "embedding"

@@ -136,12 +136,13 @@ def too_few_live(patch: pytest.MonkeyPatch) -> None:
 
 def other_vectors(patch: pytest.MonkeyPatch) -> None:
     """Each node is written with the vector of the next one; its hash and address stay."""
-    written_otherwise(patch, lambda shard: replace(shard, vectors=np.roll(shard.vectors, 1, axis=0)))
+    real = shard.stored_vectors
+    patch.setattr(shard, "stored_vectors", lambda vectors: real(np.roll(vectors, 1, axis=0)))
 
 
 def written_otherwise(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     real = shard.shard_blob.encode
-    patch.setattr(shard.shard_blob, "encode", lambda made: real(change(made)))
+    patch.setattr(shard.shard_blob, "encode", lambda made, **options: real(change(made), **options))
 
 
 @pytest.mark.parametrize(

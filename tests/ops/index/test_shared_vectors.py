@@ -1,0 +1,217 @@
+"""Versions share vectors: they are written once, and stay where they lie while graphs over them change."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ops import vector_runs
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, packs
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.shard_reader import open_shard, vector_place
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks import shard as shard_task
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs import shard as shard_blob
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+
+TableFactory = Callable[..., Table]
+ROW_BYTES = 4 * 16
+
+
+@pytest.fixture(autouse=True)
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is worth a pack, and two vectors are worth a run. Graphs are the larger part of packs here."""
+    monkeypatch.setattr(packs, "_LEAST_USE", 0.1)
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(vector_runs, "LEAST_BYTES", ROW_BYTES)
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """600 rows, indexed: three shards in a pack."""
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    index_head(table)
+    return table
+
+
+def head_version(table: Table) -> OpenVersion:
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    return open_version(version, STORAGE)
+
+
+def require_right(table: Table, definition: IndexDefinition = DEFINITION) -> None:
+    """Each live node has the vector of its row: in all of the shard, and where a single one is read."""
+    version = head_version(table)
+    by_place = vectors_by_place(table)
+    nodes = 0
+    for stored, entry in zip(version.shards, version.routing.shards, strict=True):
+        reader = open_shard(stored, STORAGE)
+        slots, positions = reader.read_locations()
+        vectors = reader.read_vectors()
+        assert vectors is not None
+        for node in np.setdiff1d(np.arange(entry.count), entry.tombstones).tolist():
+            expected = by_place[version.routing.files[slots[node]].path, int(positions[node])]
+            expected = prepare(expected[None], definition.metric)[0].astype(vectors.dtype)
+            assert np.array_equal(vectors[node], expected)
+            place = vector_place(stored, reader.header, node)
+            assert read(place) == expected.tobytes()
+            nodes += 1
+    assert nodes == len(table.scan().to_arrow())
+    assert check_integrity(table, version.bound, STORAGE).faults == ()
+    assert answer_with_recall(table, definition=definition)[1] >= 0.95
+
+
+def vectors_by_place(table: Table) -> dict[tuple[str, int], npt.NDArray[np.float32]]:
+    """The vector of each row, by file and row position, past all of our own readers."""
+    out = {}
+    for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
+        vectors = pq.read_table(to_path(file.path), columns=["embedding"])["embedding"].to_pylist()
+        relative = file.path.removeprefix(f"{table.location()}/")
+        out |= {(relative, row): np.array(vector, np.float32) for row, vector in enumerate(vectors)}
+    return out
+
+
+def read(place: ObjectRange) -> bytes:
+    return open_storage(place.path, STORAGE).read_range(place.path, place.offset, place.length)
+
+
+def runs_of(version: OpenVersion) -> list[list[ObjectRange]]:
+    return [[run.place for run in stored.runs] for stored in version.shards]
+
+
+def stored_vectors(table: Table) -> int:
+    """Bytes of the vectors of all versions, each place once."""
+    places = {
+        (run.place.path, run.place.offset + row): run.row_bytes
+        for bound in index_versions(table.refresh(), "e")
+        for stored in open_version(bound, STORAGE).shards
+        for run in stored.runs
+        for row in range(0, run.place.length, run.row_bytes)
+    }
+    return sum(places.values())
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+@pytest.mark.parametrize("vectors", ["f32", "f16"])
+def test_each_vector_is_written_once_through_inserts_and_dissolved_deltas(
+    table_factory: TableFactory, vectors: str, metric: str
+) -> None:
+    definition = replace(DEFINITION, vectors=vectors, metric=metric, max_deltas=2)
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    index_head(table, definition)
+    merged = 0
+    for first in range(600, 900, 50):
+        before = runs_of(head_version(table))
+        table.append(make_rows(first, first + 50))
+        report = index_head(table, definition)
+        merged += report.merged
+        after = runs_of(head_version(table))
+        if not report.merged:
+            assert after[:3] == before[:3]
+        for old, new in zip(before[:3], after[:3], strict=True):
+            assert new[: len(old)] == old, "node ids and vectors stay as they are"
+    assert merged == 150
+    assert max(len(runs) for runs in runs_of(head_version(table))) > 2
+    row_bytes = ROW_BYTES if vectors == "f32" else ROW_BYTES // 2
+    assert stored_vectors(table) == 900 * row_bytes
+    require_right(table, definition)
+
+
+def test_a_dissolved_delta_leaves_out_dead_rows(table: Table) -> None:
+    definition = replace(DEFINITION, rebuild_ratio=0.9)
+    table.append(make_rows(600, 700))
+    index_head(table, definition)
+    delta_file = next(
+        file for file in live_files(table, table.metadata.current_snapshot_id or 0).files if file.record_count == 100
+    )
+    append_position_deletes(table, {delta_file.path: np.arange(0, 100, 50)})
+    table.refresh().append(make_rows(700, 800))
+    report = index_head(table, definition)
+    assert (report.merged, report.rows) == (98, 798)
+    delta = [run.place for run in open_version(index_versions(table, "e")[1], STORAGE).shards[3].runs]
+    taken = [place for runs in runs_of(head_version(table)) for place in runs if place.path == delta[0].path]
+    assert sum(place.length for place in taken) == 98 * ROW_BYTES
+    rows = table.scan().to_arrow()
+    assert len(rows) == 798
+    assert check_integrity(table, head_version(table).bound, STORAGE).faults == ()
+    assert answer_with_recall(table, definition=definition)[1] >= 0.95
+
+
+def test_vectors_that_lie_in_no_pack_are_copied(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1 << 30)
+    table = table_factory()
+    for first in range(0, 600, 50):
+        table.append(make_rows(first, first + 50))
+        index_head(table, replace(DEFINITION, max_deltas=2))
+    version = head_version(table)
+    assert {place.path for runs in runs_of(version) for place in runs} == {version.bound.puffin_path}
+    require_right(table, replace(DEFINITION, max_deltas=2))
+
+
+def test_too_many_runs_become_one(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_runs, "MAX_RUNS", 3)
+    for first in range(600, 1000, 50):
+        table.append(make_rows(first, first + 50))
+        index_head(table, replace(DEFINITION, max_deltas=1))
+        assert max(len(runs) for runs in runs_of(head_version(table))) <= 3
+    require_right(table, replace(DEFINITION, max_deltas=1))
+
+
+def test_a_rebuilt_shard_has_its_vectors_in_one_run(table: Table) -> None:
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(300)})
+    table.refresh().append(make_rows(600, 620))
+    index_head(table)
+    assert [len(runs) for runs in runs_of(head_version(table))] == [1, 1, 1, 1]
+    assert head_version(table).routing.shards[0].count < 200
+
+
+@pytest.mark.parametrize("in_pack", [True, False])
+def test_a_refresh_takes_vectors_out_of_blobs_of_older_releases(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, in_pack: bool
+) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1 if in_pack else 1 << 30)
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    with monkeypatch.context() as older:
+        encode = shard_blob.encode
+        older.setattr(shard_task.shard_blob, "encode", lambda shard, **_: encode(shard))
+        older.setattr(shard_task, "_stored_runs", lambda *_: ((), memoryview(b"")))
+        index_head(table)
+    version = head_version(table)
+    assert runs_of(version) == [[], [], []]
+    require_right(table)
+    table.append(make_rows(600, 1200))
+    report = index_head(table)
+    assert {shard.how for shard in report.shard_reports} == {"inserted"}
+    after = head_version(table)
+    old_paths = {stored.path for stored in version.shards}
+    assert all((runs[0].path in old_paths) is in_pack and len(runs) == 2 for runs in runs_of(after))
+    require_right(table)
+
+
+def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:
+    version = head_version(table)
+    place = runs_of(version)[1][0]
+    path = to_path(place.path)
+    data = bytearray(path.read_bytes())
+    data[place.offset + 9] ^= 1
+    path.write_bytes(data)
+    faults = check_integrity(table, version.bound, STORAGE).faults
+    assert [fault.partition(" at ")[0] for fault in faults] == ["shard 1"]
+    assert "do not have the sha256 of the routing blob" in faults[0]
