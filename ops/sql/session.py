@@ -24,6 +24,7 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
+from icepuffin.ops.index.definition import resolve_column
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
@@ -216,6 +217,12 @@ class SqlSession:
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
         first = _first_step(schema, statement, self._columns_of(table, schema))
         index, why = _find_index(table, schema, statement)
+        if statement.snapshot is None and table.metadata.current_snapshot_id is None:
+            resolve_column(statement.vector_column, schema, statement.table, _element_type(table, statement))
+            rows = self._columns_of(table, schema).empty_table()
+            for step in (first, *statement.steps[1:]):
+                rows = step.apply(rows)
+            return SqlResult(rows, f"{statement.table} has no rows: nothing was ever written to it")
         needed = first.columns()
         columns = [field.name for field in schema.fields if field.name in needed]
         reader = self._reader(statement, table, index, storage)
@@ -301,7 +308,7 @@ class SqlSession:
             return self._explain(replace(explained, statement=_otherwise(statement, error)))
         index, why = _find_index(table, schema, statement)
         lines = [why]
-        if index is not None:
+        if index is not None and (table.metadata.current_snapshot_id is not None or statement.snapshot is not None):
             reader = self._reader(statement, table, index, storage)
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])

@@ -139,6 +139,25 @@ def test_explain_says_what_would_answer(session: SqlSession) -> None:
     assert "it has GROUP BY; it cannot run here. An index answers SELECT columns FROM ns.t" in grouped
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_table_that_was_never_written_has_no_nearest_rows(sql_catalog: Catalog, *, indexed: bool) -> None:
+    sql_catalog.create_table("db.new", make_rows(0, 1).schema)
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    if indexed:
+        session.sql("CREATE INDEX e ON db.new USING diskann (embedding) WITH (metric = 'l2')")
+    text = f"SELECT section, l2_distance(embedding, ARRAY({VECTOR})) + 1 AS d FROM db.new"
+    for query in (f"{text} ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5", f"{text} WHERE id > 3 AND d < 2"):
+        text_within = query.replace("d < 2", f"l2_distance(embedding, ARRAY({VECTOR})) < 2")
+        result = session.sql(text_within)
+        assert result.rows.schema == pa.schema([("section", pa.string()), ("d", pa.float64())])
+        assert (result.rows.num_rows, result.search) == (0, None)
+        assert result.how == "db.new has no rows: nothing was ever written to it"
+        assert session.sql(f"EXPLAIN {text_within}").rows.num_rows >= 2
+    for wrong in ("name", "nope"):
+        with pytest.raises((DefinitionError, SqlError), match=wrong):
+            session.sql(f"SELECT id FROM db.new ORDER BY l2_distance({wrong}, ARRAY({VECTOR})) LIMIT 5")
+
+
 def test_what_no_index_answers_needs_spark(session: SqlSession) -> None:
     with pytest.raises(SqlError, match="not ordered by one distance"):
         session.sql("SELECT count(*) FROM db.t")
