@@ -42,6 +42,10 @@ def warm() -> None:
         searcher.compare(ready[:2], 3)
         merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
         exact_top_k(ready[:QUERIES_AT_ONCE], ready, 3, metric)
+    doubles = even.astype(np.float64)  # of a column of doubles, which scans compare as they are
+    for metric in (Metric.L2, Metric.INNER_PRODUCT):
+        for count in (2, QUERIES_AT_ONCE):
+            exact_top_k(doubles[:count], doubles, 3, metric)
     prepare(even, Metric.COSINE)
     lengths(even)
     few = even[:64]  # a searcher codes no graph as small as this

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
 import icepuffin
@@ -27,11 +28,17 @@ def main() -> None:
     for metric in METRICS:
         definition = IndexDefinition(name=metric, column="embedding", metric=metric, filters=("name",))
         icepuffin.create_index(table, definition)
+    rows = table.scan().to_arrow()
+    column = rows["embedding"].cast(pa.list_(pa.float64()))
+    doubles = lake.catalog.create_table("demo.doubles", pa.schema([("embedding", column.type)]))
+    doubles.append(pa.table({"embedding": column}))
     kernel_cache.main()
     before = signatures()
     icepuffin.refresh(table)
     lake.append()
     icepuffin.refresh(table)
+    lake.table.refresh().delete("id < 9")
+    icepuffin.refresh(table.refresh())  # recall without the nodes of the rows that are gone
     table.refresh()
     for metric in METRICS:
         reader = icepuffin.open_index(table, metric)
@@ -39,6 +46,10 @@ def main() -> None:
         reader.search(QUERIES[0], k=3)
         reader.search(QUERIES, k=3, where="name = 'package 1'")
         reader.search(QUERIES, k=3, where=["name = 'package 1'"] * len(QUERIES))
+        reader.within(QUERIES[0], 0.3)
+        reader = icepuffin.open_exact(doubles, "embedding", metric)
+        reader.search(QUERIES, k=3)
+        reader.search(QUERIES[0], k=3)
         reader.within(QUERIES[0], 0.3)
     after = signatures()
     missing = {name: sorted(after[name] - before.get(name, set())) for name in after}
