@@ -17,6 +17,8 @@ from icepuffin.puffin.errors import BadBlobError
 
 BLOCK_BYTES = 4096
 """Bytes of an average block, about: few enough to be decoded for one row, enough to be compressed"""
+MOST_BLOCK_BYTES = 1 << 24
+"""Bytes of the texts of one block, at most: a row of an answer costs the decoding of its block"""
 MOST_ROWS = 256
 """Rows of a block, at most"""
 
@@ -38,20 +40,48 @@ def _text_bytes(values: pa.Array) -> int:
     return int(pc.sum(pc.binary_length(values)).as_py() or 0)
 
 
+class LargeBlockError(Exception):
+    """Raised where the values of a block take more than `MOST_BLOCK_BYTES`: they began short, and became long."""
+
+
+def small_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
+    """As `value_blocks`. Raises LargeBlockError for a block of several rows that no answer should have to decode."""
+    return _blocks(batches, rows, MOST_BLOCK_BYTES)
+
+
 def value_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
     """The values of a column in blocks of `rows`, the last one with the rest. `batches`: in the column's `stored_type`.
 
     Memory: a batch, and a block.
     """
+    return _blocks(batches, rows, None)
+
+
+def _blocks(batches: Iterable[pa.Array], rows: int, most_bytes: int | None) -> Iterator[ValueBlock]:
     rest: pa.Array | None = None
     for batch in batches:
-        values = batch if rest is None or not len(rest) else pa.concat_arrays([rest, batch])
-        whole = len(values) - len(values) % rows
-        for start in range(0, whole, rows):
-            yield block_of(values.slice(start, rows))
-        rest = values.slice(whole)
-    if rest is not None and len(rest):
+        first = 0 if rest is None else min(-len(rest) % rows, len(batch))
+        if rest is not None and first:
+            head = _checked(batch.slice(0, first), most_bytes)
+            rest = _checked(pa.concat_arrays([rest, head]), most_bytes)
+        if rest is not None and len(rest) == rows:
+            yield block_of(rest)
+            rest = None
+        whole = first + (len(batch) - first) // rows * rows
+        for start in range(first, whole, rows):
+            yield block_of(_checked(batch.slice(start, rows), most_bytes))
+        if whole < len(batch):
+            rest = _checked(batch.slice(whole), most_bytes)
+    if rest is not None:
         yield block_of(rest)
+
+
+def _checked(values: pa.Array, most_bytes: int | None) -> pa.Array:
+    """The same. Raises LargeBlockError where several texts take more bytes."""
+    texts = most_bytes is not None and len(values) > 1 and value_width(values.type) == 0
+    if texts and _text_bytes(values) > (most_bytes or 0):
+        raise LargeBlockError
+    return values
 
 
 def with_block_rows(batches: Iterable[pa.Array]) -> tuple[int, Iterator[pa.Array]]:

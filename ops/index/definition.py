@@ -541,8 +541,8 @@ def has_kept_values(field: "NestedField") -> bool:
 
 
 def has_plain_values(field: "NestedField") -> bool:
-    """Whether the values of a column can be stored with versions."""
-    return _is_plain(field.field_type)
+    """Whether the values of a column can be stored with versions. A value of no bytes is none."""
+    return _is_plain(field.field_type) and str(field.field_type) != "fixed[0]"
 
 
 def _is_plain(kind: "IcebergType") -> bool:

@@ -11,7 +11,14 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ops.attributes import plain_values, reading_of, stored_type
 from icepuffin.ops.datafile import BATCH_ROWS, DataFile
-from icepuffin.ops.included_columns import value_blocks, value_width, with_block_rows
+from icepuffin.ops.included_columns import (
+    MOST_BLOCK_BYTES,
+    LargeBlockError,
+    small_blocks,
+    value_blocks,
+    value_width,
+    with_block_rows,
+)
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.attributes import ColumnsOfFile
@@ -19,6 +26,7 @@ from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedEntry,
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.writer import ByteSink
 
+_UNEVEN = f"its values begin short, and some rows together take more than {MOST_BLOCK_BYTES >> 20} MiB"
 _BLOCKS_READ = 64
 """Stored blocks that are read at once"""
 
@@ -77,25 +85,31 @@ def stage_included(task: IncludedTask) -> list[IncludedPart]:
     with open_storage(task.staging, task.storage).open_output(path, durable=False) as sink:
         for columns in task.files:
             for field_id in columns.field_ids:
-                entry = _write(task, sink, columns.slot, columns.file, field_id)
+                entry, written = _write(task, sink, columns.slot, columns.file, field_id)
                 parts.append(IncludedPart(field_id, entry, ObjectRange(path, offset, entry.length)))
-                offset += entry.length
+                offset += written
     return parts
 
 
-def _write(task: IncludedTask, sink: ByteSink, slot: FileSlot, file: LiveFile, field_id: int) -> IncludedEntry:
+def _write(
+    task: IncludedTask, sink: ByteSink, slot: FileSlot, file: LiveFile, field_id: int
+) -> tuple[IncludedEntry, int]:
+    """(entry, bytes that were written): an entry without values where a block of them would be too large."""
     field = task.schema.find_field(field_id)
     opened = DataFile(open_storage(file.path, task.storage), file, task.schema, [field_id])
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
     block_rows, batches = with_block_rows(_columns(opened))
     encoder, length = BlockEncoder(), 0
-    for block in value_blocks(batches, block_rows):
-        stored = encoder.add(raw_block(block))
-        sink.write(stored)
-        length += len(stored)
+    try:
+        for block in small_blocks(batches, block_rows):
+            stored = encoder.add(raw_block(block))
+            sink.write(stored)
+            length += len(stored)
+    except LargeBlockError:
+        return IncludedEntry(slot, file.record_count, str(field.field_type), reading, _UNEVEN), length
     index = encoder.index()
     sink.write(index)
-    return IncludedEntry(
+    entry = IncludedEntry(
         slot,
         file.record_count,
         str(field.field_type),
@@ -105,6 +119,7 @@ def _write(task: IncludedTask, sink: ByteSink, slot: FileSlot, file: LiveFile, f
         length=length + len(index),
         checksum=zlib.crc32(index),
     )
+    return entry, entry.length
 
 
 def check_included(task: IncludedCheck) -> list[str]:

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
-from pyiceberg.types import IntegerType, LongType
+from pyiceberg.types import FixedType, FloatType, IntegerType, ListType, LongType, NestedField
 from rich.console import Console
 
 from icepuffin.ops import included_columns as layout
@@ -419,3 +420,41 @@ def test_blocks_are_of_few_bytes_and_read_in_any_order() -> None:
     some = layout.values_at([(read[-1], [59, 0, 3, 3]), (read[1], [2])], pa.string())
     assert some.equals(texts.take(pa.array([699, 640, 643, 643, 66])))
     assert pc.sum(pc.cast(texts.is_null(), pa.int64())).as_py() == sum(int((~block.present).sum()) for block in read)
+
+
+def test_texts_that_begin_short_and_become_huge_stay_in_their_files(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "MOST_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 100)
+    for name, long_from, stored in (("even", 0, True), ("uneven", 150, False)):
+        rows = make_rows(0, 300)
+        texts = [f"text {number}" + "x" * (9_000 if number >= long_from else 0) for number in range(300)]
+        rows = rows.set_column(1, "name", pa.array(texts))
+        table = catalog.create_table(f"db.{name}", rows.schema)
+        table.append(rows)
+        table.append(make_rows(300, 350))
+        index(table, NAMES)
+        assert [entry.block_rows > 0 for entry in parts_of(table, 2)] == [stored, True]
+        assert bool(parts_of(table, 2)[0].left_out) != stored
+        own, other = (way(table, NAMES, "id", "name", k=400) for way in (search, scanned))
+        assert own.rows.equals(other.rows)
+        assert faults(table) == ()
+
+
+def test_one_huge_text_has_a_block_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_BLOCK_BYTES", 1_000)
+    texts = pa.array(["x" * 5_000, "y" * 5_000, "z"])
+    assert [len(block.values) for block in layout.small_blocks([texts], 1)] == [5_000, 5_000, 1]
+    for batches in ([texts], [texts[:1], texts[1:]], [texts[2:], texts[:1]]):
+        with pytest.raises(layout.LargeBlockError):
+            list(layout.small_blocks(batches, 2))
+    assert sum(len(block.present) for block in layout.value_blocks([texts], 2)) == 3
+
+
+def test_values_of_no_bytes_are_not_included(catalog: Catalog) -> None:
+    fields = NestedField(1, "id", LongType()), NestedField(2, "none", FixedType(0))
+    vectors = NestedField(3, "embedding", ListType(4, FloatType()))
+    table = catalog.create_table("db.zero", Schema(*fields, vectors))
+    with pytest.raises(DefinitionError, match=r"include names 'none', which is fixed\[0\]; only columns of plain"):
+        create_index(table, replace(NAMES, include=("none",)))
