@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ops import vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
@@ -126,10 +127,28 @@ def test_each_vector_is_written_once_through_inserts_and_dissolved_deltas(
         for old, new in zip(before[:3], after[:3], strict=True):
             assert new[: len(old)] == old, "node ids and vectors stay as they are"
     assert merged == 150
-    assert max(len(runs) for runs in runs_of(head_version(table))) > 2
+    assert 2 < max(len(runs) for runs in runs_of(head_version(table))) <= 8, "each delta gives a shard a few ranges"
     row_bytes = ROW_BYTES if vectors == "f32" else ROW_BYTES // 2
     assert stored_vectors(table) == 900 * row_bytes
     require_right(table, definition)
+
+
+def test_a_delta_has_its_nodes_by_the_shards_that_they_will_go_to(table: Table) -> None:
+    for first in (600, 650):
+        table.append(make_rows(first, first + 50))
+        index_head(table, replace(DEFINITION, max_deltas=1))
+    version = head_version(table)
+    delta, start = version.shards[3], 0
+    vectors = open_shard(delta, STORAGE).read_vectors()
+    assert vectors is not None
+    labels, _ = kmeans.assign(vectors.astype(np.float32), version.routing.codebook)
+    shards = version.routing.partition_to_shard[labels].astype(int)
+    assert [run.count for run in delta.runs] == [50, 50], "built, and inserted"
+    for run in delta.runs:
+        of_run = shards[start : start + run.count]
+        assert (np.diff(of_run) >= 0).all()
+        assert len(set(of_run.tolist())) > 1
+        start += run.count
 
 
 def test_a_dissolved_delta_leaves_out_dead_rows(table: Table) -> None:
