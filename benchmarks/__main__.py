@@ -26,6 +26,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed
   python -m benchmarks.scale          one table of any size, end to end, each step in a process of its own
   python -m benchmarks.layout         shards, codebook and bytes of a table's size: arithmetic alone
+  python -m benchmarks.large_layout   the layout of a billion rows, by its sample: loads, probes, routing blob
   python -m benchmarks.sensor_load    a sensor's evaluations under load
   python -m benchmarks.history        a table with a long history: opening a reader, and the sensor
   python -m benchmarks.definitions    loading the Dagster definitions of many tables
