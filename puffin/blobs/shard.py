@@ -41,6 +41,8 @@ from icepuffin.puffin.varint import (
 _READ_AT_ONCE = 8 << 20
 _HASHED_AT_ONCE = 256 << 10
 _CHECKED_ROWS = 1_024
+_LONGEST_CENTER = 9.1e18
+"""Length of a center, at most: writers take vectors up to 9e18, and squares of distances stay in float's range"""
 _HALF_EXPONENT = 0x7C00
 """Bits that are all set in an f16 that is infinite or NaN"""
 
@@ -394,8 +396,8 @@ class ShardReader:
         return vectors
 
     def read_codes(self) -> ShardCodes | None:
-        """The rotated codes; None in a shard that has none. Raises BadBlobError where a number is not finite, or a
-        length or deviation negative.
+        """The rotated codes; None in a shard that has none. Raises BadBlobError where a number is not finite, a
+        length or deviation negative, or the center too long.
         """
         head = self.header
         if not head.code_bits:
@@ -405,6 +407,8 @@ class ShardReader:
         terms = self._array(Section.CODE_TERMS, "<f4", (head.count, 4))
         if not (np.isfinite(center).all() and np.isfinite(terms).all() and (terms[:, [0, 3]] >= 0).all()):
             raise BadBlobError("shard blob: the numbers of rotated codes are not finite, or negative")
+        if np.linalg.norm(center.astype(np.float64)) > _LONGEST_CENTER:
+            raise BadBlobError(f"shard blob: the center of rotated codes is longer than {_LONGEST_CENTER:g}")
         size = head.count * head.code_dims
         low = np.empty(0, np.uint8)
         if head.code_bits > min(CODE_BITS):

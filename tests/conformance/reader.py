@@ -275,7 +275,7 @@ def rotated_codes(raw: dict[int, bytes], bits: int, count: int, dims: int) -> di
     rotation = Bytes(raw[8])
     out: dict[str, Any] = {"seed": rotation("Q"), "center": rotation.array("<f4", dims), "bits": bits}
     rotation.end()
-    need(bool(np.isfinite(out["center"]).all()), "center")
+    need(bool(np.linalg.norm(out["center"].astype(np.float64)) <= 9.1e18), "center")
     out["terms"] = Bytes(raw[9]).array("<f4", count, 4)
     need(bool(np.isfinite(out["terms"]).all() and (out["terms"][:, [0, 3]] >= 0).all()), "terms")
     codes = halves(Bytes(raw[10]).array("u1", count, blocks, 64))

@@ -92,6 +92,11 @@ def _first_term(data: bytearray, value: float) -> None:
     struct.pack_into("<f", data, offset, value)
 
 
+def _center(data: bytearray, value: float) -> None:
+    (offset,) = struct.unpack_from("<Q", data, 128 + 48 * 4 + 8)
+    struct.pack_into("<8f", data, offset + 8, *[value] * 8)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -103,11 +108,26 @@ def _first_term(data: bytearray, value: float) -> None:
         _without_its_last_section,
         lambda data: _first_term(data, -1.0),
         lambda data: _first_term(data, float("nan")),
+        lambda data: _center(data, 3.3e18),
+        lambda data: _center(data, float("inf")),
     ],
-    ids=["version", "fewer bits", "other bits", "numbers", "dimensions", "no low bits", "negative", "NaN"],
+    ids=[
+        "version",
+        "fewer bits",
+        "other bits",
+        "numbers",
+        "dimensions",
+        "no low bits",
+        "negative",
+        "NaN",
+        "far",
+        "inf",
+    ],
 )
 def test_codes_that_do_not_fit_their_header_are_refused(change: Callable[[bytearray], None]) -> None:
     data = bytearray(shard_bytes(samples.coded_shard(5)))
+    assert shard.decode(resealed(data)).codes is not None
+    _center(data, 3.1e18)  # 8.8e18 long
     assert shard.decode(resealed(data)).codes is not None
     change(data)
     with pytest.raises(BadBlobError):
