@@ -37,6 +37,10 @@ _STEPS = {4: 0.3352, 5: 0.1881, 8: 0.0308}
 for Minimum Distortion, 1960, table II; of 8 bits, extrapolated)"""
 _WIDTHS = tuple(0.70 + 0.05 * step for step in range(14))
 """Widths of the grid that are tried for each vector, relative to that"""
+_MEDIAN_ROWS = 1024
+"""Vectors of which the median is taken, about"""
+_FAR = 4.0
+"""Distance from the median, in median distances, from which on a vector does not count in the center"""
 _ONES = 16
 """Bytes that hold a bit of each of 128 dimensions: byte i has those of i, i + 16, i + 32, .., the lowest first"""
 _LEAST_SQUARE = 2.0**-120
@@ -131,10 +135,22 @@ class RotatedCodes:
 
 
 def center_of(vectors: F32) -> F32:
-    """The center f32[D] of prepared vectors f32[N, D]: their mean."""
-    if not len(vectors):
-        return np.zeros(vectors.shape[1], np.float32)
-    return np.asarray(vectors.mean(axis=0, dtype=np.float64), np.float32)
+    """The center f32[D] of prepared vectors f32[N, D]: the mean of those that are not far from their median.
+
+    One long vector would draw the mean of all away from them, and codes are as coarse as vectors are far from the
+    center. Where no vector is far, it is the mean of all.
+    """
+    count, dims = vectors.shape
+    if not count:
+        return np.zeros(dims, np.float32)
+    middle = np.median(vectors[:: max(1, count // _MEDIAN_ROWS)], axis=0).astype(np.float64)
+    starts = range(0, count, ROWS_PER_TASK)
+    gaps = [np.linalg.norm(vectors[start : start + ROWS_PER_TASK] - middle, axis=1) for start in starts]
+    distances = np.concatenate(gaps)
+    near = distances <= _FAR * np.median(distances)
+    if near.all():
+        return np.asarray(vectors.mean(axis=0, dtype=np.float64), np.float32)
+    return np.asarray(vectors.mean(axis=0, dtype=np.float64, where=near[:, None]), np.float32)
 
 
 def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1) -> RotatedCodes:

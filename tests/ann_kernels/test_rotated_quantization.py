@@ -75,6 +75,24 @@ def test_a_vector_of_one_dimension_is_spread_over_all() -> None:
     assert abs((turned**4).mean() * 384**2 - 3) < 0.2, "as of a normal distribution"
 
 
+@pytest.mark.parametrize("far", ["one", "some", "none"])
+def test_vectors_far_away_do_not_draw_the_center_to_them(far: str) -> None:
+    """Of 800 rows one a million times as long; or a hundredth of them."""
+    vectors = clustered(800, 32)
+    near = center_of(vectors)
+    assert np.array_equal(near, vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
+    vectors[{"one": slice(5, 6), "some": slice(3, None, 100), "none": slice(0, 0)}[far]] *= np.float32(1e6)
+    assert np.linalg.norm(center_of(vectors) - near) < 0.05 * np.linalg.norm(vectors - near, axis=1).min()
+    queries = clustered(20, 32)
+    estimated, exact = (
+        all_distances(coded(vectors, 4), queries, Metric.L2),
+        exact_distances(vectors, queries, Metric.L2),
+    )
+    nearest = np.argsort(exact, axis=1)[:, :10]
+    found = np.argsort(estimated, axis=1)[:, :10]
+    assert np.mean([len({*own} & {*true}) for own, true in zip(found, nearest, strict=True)]) > 8
+
+
 @pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("dims", [8, 200])
 def test_codes_and_their_terms_are_those_of_the_best_direction(bits: int, dims: int) -> None:
