@@ -38,9 +38,8 @@ def adjacency_of(fields: tuple[Any, ...]) -> Any:
 
 def _take_padded(adjacency: Adjacency, node: Any, marks: U8, stamp: Any, fresh: I32) -> Any:
     neighbors, count = adjacency.neighbors, 0
-    for slot in range(
-        adjacency.degrees[node]
-    ):  # branch-free, written first and counted after: a branch is unpredictable
+    # branch-free, written first and counted after: a branch is unpredictable
+    for slot in range(adjacency.degrees[node]):
         other = np.uint32(neighbors[node, slot])  # unsigned: numba looks for negative indices otherwise
         fresh[np.uint32(count)] = other
         count += int(marks[other] != stamp)
