@@ -3,7 +3,6 @@ those of other files are read. See docs/formats.md.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,11 +12,12 @@ from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
+from icepuffin.ops.index.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.attributes import AttributesTask, read_attributes
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
 from icepuffin.puffin.blobs.routing import CoveredFile
@@ -39,16 +39,9 @@ def attribute_blobs(
 
     Raises DataFileError, StorageError.
     """
-    by_path = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
-    files_by_slot = {FileSlot(slot): by_path[file.path] for slot, file in enumerate(files) if file.present}
+    files_by_slot = live_files_by_slot(plan, files)
     entries = {field_id: _kept(plan, field_id, files_by_slot, storage) for field_id in plan.filter_ids}
-    missing = defaultdict[FileSlot, list[int]](list)
-    for field_id, kept in entries.items():
-        for slot in files_by_slot.keys() - kept.keys():
-            missing[slot].append(field_id)
-    selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
-    chosen = small_work_runner(runner, sum(columns.size(plan.column_schema) for columns in selected))
-    groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
+    groups, chosen = unread_columns(plan, files_by_slot, entries, runner)
     tasks = [AttributesTask(group, plan.column_schema, storage) for group in groups]
     watched = None if progress is None else lambda done, total: progress("attributes", done, total)
     for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):

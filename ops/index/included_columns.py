@@ -3,7 +3,6 @@ those of other files are read and staged. See docs/formats.md.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +10,12 @@ from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
+from icepuffin.ops.index.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.version_reader import place_of, read_included_blob
 from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.attributes import ColumnsOfFile
 from icepuffin.ops.tasks.included_columns import IncludedPart, IncludedTask, stage_included, without_values
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs.included_columns import IncludedBlob
 from icepuffin.puffin.blobs.routing import CoveredFile
 from icepuffin.puffin.errors import PuffinError
@@ -80,16 +79,8 @@ def included_columns(
 
     `kept`: of `kept_parts`. Raises DataFileError, StorageError.
     """
-    by_path = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
-    files_by_slot = {FileSlot(slot): by_path[file.path] for slot, file in enumerate(files) if file.present}
     parts = {field_id: _in_their_slots(plan, kept.get(field_id, ()), files) for field_id in plan.include_ids}
-    missing = defaultdict[FileSlot, list[int]](list)
-    for field_id, own in parts.items():
-        for slot in files_by_slot.keys() - own.keys():
-            missing[slot].append(field_id)
-    selected = [ColumnsOfFile(slot, files_by_slot[slot], tuple(missing[slot])) for slot in sorted(missing)]
-    chosen = small_work_runner(runner, sum(columns.size(plan.column_schema) for columns in selected))
-    groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
+    groups, chosen = unread_columns(plan, live_files_by_slot(plan, files), parts, runner)
     tasks = [IncludedTask(group, plan.column_schema, plan.staging_prefix, storage) for group in groups]
     watched = None if progress is None else lambda done, total: progress("included", done, total)
     for staged in chosen.run(stage_included, tasks, label="read included columns", progress=watched):

@@ -3,11 +3,22 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.cache.settings import CacheSettings
+from icepuffin.ops.catalog.connection import open_catalog
 from tests.conftest import make_rows
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """For tables that the tests of a module share."""
+    folder = tmp_path_factory.mktemp("catalog")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    return made
 
 
 @pytest.fixture

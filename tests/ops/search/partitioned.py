@@ -41,8 +41,12 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.model import Action
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE
 
 _ROWS = 60
 _HALVES: list[Any] = [number / 2 for number in range(-4, 5)]
@@ -185,3 +189,9 @@ def _part(fields: Sequence[PartitionField], schema: Schema, value: Any) -> Parti
     return PartitionFieldValue(
         fields[0], fields[0].transform.transform(kind)(_to_partition_representation(kind, value))
     )
+
+
+def build_version(table: Table, definition: IndexDefinition) -> Action:
+    """Make the version of the head, in this process."""
+    head = table.refresh().metadata.current_snapshot_id or 0
+    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE).action

@@ -36,7 +36,6 @@ from pyiceberg.types import (
 
 from icepuffin.ops import attributes as kept_values
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     DefinitionError,
@@ -78,26 +77,13 @@ from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.ops.search.partitioned import TYPES, random_table
+from tests.ops.search.partitioned import TYPES, build_version, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
 
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
 SECTIONS = IndexDefinition(
     name="s", column="embedding", metric="l2", shards=2, target_recall=0.0, filters=("section", "id")
 )
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    folder: Path = tmp_path_factory.mktemp("attributes")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    return made
-
-
-def index(table: Table, definition: IndexDefinition) -> Action:
-    head = table.refresh().metadata.current_snapshot_id or 0
-    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE).action
 
 
 def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExpression) -> tuple[Any, Any, str]:
@@ -123,7 +109,7 @@ def test_random_conditions_mean_what_they_mean_to_the_data_files(
     """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes."""
     number = PARTITIONS.index((column, transform))
     table, _ = random_table(catalog, f"db.t{number}", column, transform)
-    index(table, RANDOM)
+    build_version(table, RANDOM)
     drawn = Conditions(number)
     for _ in range(40):
         where, text, _ = drawn.draw()
@@ -137,7 +123,7 @@ def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept
     name = f"db.{'_'.join(kept)}"
     table, _ = random_table(catalog, name, "text", IdentityTransform())
     definition = replace(RANDOM, filters=kept)
-    index(table, definition)
+    build_version(table, definition)
     drawn, ways = Conditions(len(kept)), set()
     for _ in range(40):
         where, text, _ = drawn.draw()
@@ -206,7 +192,7 @@ def hide_data_files(table: Table) -> None:
 
 @pytest.mark.parametrize("where", ["section = 'section 3'", "id >= 880 and section != 'section 1'", "id < 3 or id > 7"])
 def test_no_data_file_is_read(table: Table, where: str) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     opened = reader(table)
     expected = table.scan(row_filter=where).to_arrow()
     hide_data_files(table)
@@ -221,7 +207,7 @@ def test_no_data_file_is_read(table: Table, where: str) -> None:
 
 @pytest.mark.usefixtures("uncached")
 def test_no_data_file_is_read_where_tasks_search(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     opened = open_index(table.refresh(), SECTIONS, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert opened.tier == "distributed"
     where = "section = 'section 3' and id >= 100"
@@ -235,7 +221,7 @@ def test_no_data_file_is_read_where_tasks_search(table: Table) -> None:
 @pytest.mark.parametrize("ids", [range(100, 109), [*range(100, 140), 300, 899], range(1, 900, 2)], ids=len)
 def test_a_list_of_neighbouring_values_has_these_alone(table: Table, ids: Sequence[int]) -> None:
     """More values than are looked up one by one, some with no other value of the column between them."""
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     where = f"id in ({', '.join(map(str, ids))})"
     own, scanned, how = both_ways(table, SECTIONS, where)
     assert own == scanned
@@ -250,7 +236,7 @@ def test_a_list_of_neighbouring_values_has_these_alone(table: Table, ids: Sequen
 )
 def test_values_that_a_condition_names_are_looked_up(table: Table, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PyIceberg, whose expressions take longer than most searches."""
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     slowly = reader(table).search(queries(1), 5, where=f"({where})", columns=["id"])
     monkeypatch.setattr(by_attributes, "RowPredicate", lambda *_: pytest.fail("PyIceberg evaluates it"))
     result = reader(table).search(queries(1), 5, where=where, columns=["id"])
@@ -265,13 +251,13 @@ def test_rows_without_a_vector_are_counted_among_those_that_match(table: Table) 
     column = rows["embedding"].combine_chunks()
     vectors = pa.concat_arrays([pa.nulls(40, column.type), column[40:]])
     table.append(rows.set_column(rows.schema.get_field_index("embedding"), ROWS.field("embedding"), vectors))
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     for where, expected in (("section = 'section 3'", 200), ("section = 'section 3' and id in (3, 903, 998)", 3)):
         assert reader(table).search(queries(1), 5, where=where).profile.matching_rows == expected
 
 
 def test_within_takes_them_too(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     result = reader(table).within(queries(2), 3.0, where="section = 'section 3'", columns=["id"])
     assert "by the index's values of section" in result.profile.condition
     ids = table.scan("section = 'section 3'", selected_fields=("id",)).to_arrow()["id"].to_pylist()
@@ -280,7 +266,7 @@ def test_within_takes_them_too(table: Table) -> None:
 
 
 def test_rows_that_are_not_indexed_yet_are_read(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     table.refresh().append(make_rows(900, 950))
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 500")
     assert own == scanned
@@ -291,11 +277,11 @@ def test_rows_that_are_not_indexed_yet_are_read(table: Table) -> None:
 
 
 def test_deleted_rows_do_not_match(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     files = live_files(table, table.metadata.current_snapshot_id or 0).files
     append_position_deletes(table, {files[0].path: np.arange(0, 100)})
     for action in (None, Action.REFRESHED):
-        assert action is None or index(table, SECTIONS) is action
+        assert action is None or build_version(table, SECTIONS) is action
         own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2'")
         assert own == scanned
         assert "read" not in how
@@ -304,7 +290,7 @@ def test_deleted_rows_do_not_match(table: Table) -> None:
 @pytest.mark.parametrize("number", [0, 2])
 def test_deletes_past_the_end_of_a_file_delete_nothing(table: Table, number: int) -> None:
     """Neither rows of the next file, nor is there an error at the last one."""
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     files = live_files(table, table.metadata.current_snapshot_id or 0).files
     append_position_deletes(table, {files[number].path: np.arange(290, 310)})
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2'")
@@ -313,12 +299,12 @@ def test_deletes_past_the_end_of_a_file_delete_nothing(table: Table, number: int
 
 
 def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     table.refresh().append(make_rows(900, 950))
     read = []
     original = reading.read_attributes
     monkeypatch.setattr(attributes, "read_attributes", lambda task: read.extend(task.files) or original(task))
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     assert [(columns.file.record_count, columns.field_ids) for columns in read] == [(50, (3, 1))]
     first, second = (open_version(version, STORAGE) for version in index_versions(table.refresh(), "s"))
     for field_id in (1, 3):
@@ -331,7 +317,7 @@ def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytes
 
 def test_files_that_a_reader_leaves_out_do_not_hide_the_others(table: Table) -> None:
     """As those whose name mapping has changed since the version was made."""
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     live = live_files(table, table.metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, "s")[-1], STORAGE)
     left_out = without_files(version, [version.routing.files[0].path])
@@ -341,14 +327,14 @@ def test_files_that_a_reader_leaves_out_do_not_hide_the_others(table: Table) -> 
 
 def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
     plain = replace(SECTIONS, filters=())
-    assert index(table, plain) is Action.BUILT
+    assert build_version(table, plain) is Action.BUILT
     create_index(table, plain)
     assert reader(table, plain).search(queries(1), where="id < 5").profile.condition == "by the data files"
     create_index(table, SECTIONS)
     definition = load_definition(table, "s")
     assert (definition.filters, definition.filter_ids) == (("section", "id"), (3, 1))
-    assert index(table, definition) is Action.REFRESHED
-    assert index(table, definition) is Action.REUSED
+    assert build_version(table, definition) is Action.REFRESHED
+    assert build_version(table, definition) is Action.REUSED
     assert reader(table).search(queries(1), where="id < 5").profile.condition == "by the index's values of id"
     create_index(table, plain)
     assert load_definition(table, "s").filters == ()
@@ -356,14 +342,14 @@ def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
 
 def test_a_renamed_column_is_the_same_column(table: Table) -> None:
     create_index(table, SECTIONS)
-    index(table, load_definition(table, "s"))
+    build_version(table, load_definition(table, "s"))
     with table.update_schema() as update:
         update.rename_column("section", "part")
     own, scanned, how = both_ways(table, SECTIONS, "part = 'section 2'")
     assert own == scanned
     assert how == "by the index's values of part"
     table.append(make_rows(900, 950).rename_columns(["id", "name", "part", "embedding"]))
-    assert index(table, load_definition(table, "s")) is Action.REFRESHED
+    assert build_version(table, load_definition(table, "s")) is Action.REFRESHED
     assert both_ways(table, SECTIONS, "part = 'section 2'")[2] == "by the index's values of part"
 
 
@@ -380,7 +366,7 @@ def test_columns_of_the_settings_are_those_of_the_first_run(table: Table) -> Non
     with table.update_schema() as update:
         update.delete_column("part")
     assert ensure_defined(table, SECTIONS).filter_ids == (3, 1)
-    assert index(table, ensure_defined(table, SECTIONS)) is Action.BUILT
+    assert build_version(table, ensure_defined(table, SECTIONS)) is Action.BUILT
     with table.update_schema() as update:
         update.add_column("section", StringType())
     assert ensure_defined(table, SECTIONS).filter_ids == (6, 1)
@@ -393,7 +379,7 @@ def test_files_whose_columns_have_other_names_by_now_are_read_anew(table_factory
     table = table_factory()
     pq.write_table(make_rows(0, 100), tmp_path / "imported.parquet")
     table.add_files([str(tmp_path / "imported.parquet")])
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     where, key = "section != 'section 2'", TableProperties.DEFAULT_NAME_MAPPING
     own, scanned, how = both_ways(table, SECTIONS, where)
     assert (own, len(own[0]), how) == (scanned, 80, "by the index's values of section")
@@ -405,7 +391,7 @@ def test_files_whose_columns_have_other_names_by_now_are_read_anew(table_factory
     assert len(own[0]) == 100
     assert "the schema has changed since they were read" in how
     table.append(make_rows(100, 110))
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     own, scanned, how = both_ways(table, SECTIONS, where)
     assert own == scanned
     assert sum(map(len, own.values())) == 108
@@ -418,7 +404,7 @@ def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
     rows = make_rows(900, 950).append_column("size", pa.array(range(50), pa.int32()))
     table.append(rows)
     definition = replace(SECTIONS, filters=("size",))
-    index(table, definition)
+    build_version(table, definition)
     assert both_ways(table, definition, "size > 40")[2] == "by the index's values of size"
     with table.update_schema() as update:
         update.update_column("size", LongType())
@@ -426,14 +412,14 @@ def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
     assert own == scanned
     assert how.endswith("without values of size: the schema has changed since they were read")
     table.append(rows.set_column(4, "size", pa.array([2**40] * 50)))
-    index(table, definition)
+    build_version(table, definition)
     own, scanned, how = both_ways(table, definition, "size > 40")
     assert own == scanned
     assert how == "by the index's values of size"
 
 
 def test_a_column_that_comes_again_is_another_column(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     with table.update_schema() as update:
         update.delete_column("section")
     with table.update_schema() as update:
@@ -453,7 +439,7 @@ def test_a_column_of_unique_texts_is_left_out_with_a_reason(
     rows = make_rows(500, 900)
     table.append(rows.set_column(1, "name", pa.array(["same"] * 400)))
     definition = replace(SECTIONS, filters=("name", "id"))
-    index(table, definition)
+    build_version(table, definition)
     own, scanned, how = both_ways(table, definition, "name = 'same' and id >= 600")
     assert own == scanned
     assert how.endswith("1 without values of name: its distinct values take more than 16 bytes per row")
@@ -468,14 +454,14 @@ def test_a_blob_over_the_limit_loses_the_values_of_its_last_files(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attributes, "MAX_BLOB_BYTES", 1_500)
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
     assert own == scanned
     assert "2 GiB" in how
 
 
 def test_damaged_values_are_not_used(table: Table) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
     blob = version.attributes[1]
     path = to_path(version.bound.puffin_path)
@@ -487,7 +473,7 @@ def test_damaged_values_are_not_used(table: Table) -> None:
     assert "they cannot be read" in how
     assert "CRC-32" in check_integrity(table, version.bound, STORAGE).faults[0]
     table.append(make_rows(900, 950))
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
 
 
@@ -504,7 +490,7 @@ def test_values_of_other_rows_are_a_fault_that_a_verified_refresh_mends(
         ]
 
     monkeypatch.setattr(attributes, "read_attributes", turned)
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     monkeypatch.undo()
     with pytest.raises(AssertionError, match="of a search through the graph"):
         both_ways(table, SECTIONS, "section = 'section 3'")
@@ -538,7 +524,7 @@ def test_values_in_another_order_of_the_distinct_ones_are_no_fault(
 
     encoded = kept_values.encoded_values
     monkeypatch.setattr(kept_values, "encoded_values", backwards)
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     monkeypatch.undo()
     version = index_versions(table.refresh(), "s")[-1]
     assert check_integrity(table, version, STORAGE).faults == ()
@@ -651,20 +637,20 @@ def test_values_that_another_writer_read_in_its_own_way_are_not_used(
     table: Table, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(reading, "reading_of", lambda *_, **__: text)
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
     assert own == scanned
     assert "the schema has changed since they were read" in how
     monkeypatch.undo()
     table.append(make_rows(900, 950))
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
 
 
 def test_texts_of_more_than_arrow_takes_are_read_from_the_data_files(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index(table, SECTIONS)
+    build_version(table, SECTIONS)
     count = 2**30 + 1
     many = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, count], np.int32)), pa.py_buffer(np.zeros(count, np.uint8))]
@@ -760,7 +746,7 @@ def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept
     rng = random.Random(len(kept))
     table, rows = lists_table(catalog, f"db.lists{len(kept)}", rng)
     definition = replace(LISTS, filters=kept)
-    index(table, definition)
+    build_version(table, definition)
     for _ in range(60):
         where, truth = drawn_condition(rng)
         expected = [row["id"] for row in rows if truth(row)]
@@ -798,7 +784,7 @@ def test_conditions_on_lists_are_written_as_sql_writes_them(
     table = sql_catalog.create_table("db.tags", rows.schema)
     table.append(rows)
     definition = replace(SECTIONS, filters=kept)
-    index(table, definition)
+    build_version(table, definition)
     result = reader(table, definition).search(queries(1), 6, where=where, columns=["id"])
     assert sorted(result.rows["id"].to_pylist()) == expected
     session = SqlSession(lambda _: (table.refresh(), STORAGE))
@@ -867,7 +853,7 @@ def test_long_lists_are_left_out_with_a_reason(sql_catalog: Catalog, monkeypatch
     table.append(long)
     table.append(rows.append_column("tags", pa.array([["x"]] * 100)))
     definition = replace(SECTIONS, filters=("tags",))
-    index(table, definition)
+    build_version(table, definition)
     own, scanned, how = both_ways(table, definition, "array_contains(tags, 'x')")
     assert own == scanned
     assert sum(map(len, own.values())) == 200

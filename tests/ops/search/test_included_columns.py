@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from rich.console import Console
 
 from icepuffin.ops import included_columns as layout
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     DefinitionError,
@@ -29,6 +27,7 @@ from icepuffin.ops.index import (
     load_definition,
     materialize_index,
     packs,
+    unread_columns,
 )
 from icepuffin.ops.index import included_columns as columns_of_versions
 from icepuffin.ops.index.integrity import check_integrity
@@ -44,24 +43,11 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.cli.index_view import draw
 from icepuffin.puffin.blobs import included_columns as blobs
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.search.partitioned import TYPES, random_table
+from tests.ops.search.partitioned import TYPES, build_version, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS
 
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, include=tuple(TYPES))
 NAMES = IndexDefinition(name="s", column="embedding", metric="l2", shards=2, target_recall=0.0, include=("name", "id"))
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    folder: Path = tmp_path_factory.mktemp("included")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    return made
-
-
-def index(table: Table, definition: IndexDefinition) -> Action:
-    head = table.refresh().metadata.current_snapshot_id or 0
-    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE).action
 
 
 def search(table: Table, definition: IndexDefinition, *columns: str, k: int = 20) -> SearchResult:
@@ -87,7 +73,7 @@ def test_rows_of_every_type_are_those_of_the_data_files(
     """Nulls, NaN, defaults, partitions that are no column of their files, deletes."""
     monkeypatch.setattr(layout, "BLOCK_BYTES", 64)
     table, _ = random_table(catalog, f"db.t{PARTITIONS.index((column, transform))}", column, transform)
-    index(table, RANDOM)
+    build_version(table, RANDOM)
     own, other = (way(table, RANDOM, *TYPES, k=400) for way in (search, scanned))
     assert own.rows.schema == other.rows.schema
     assert own.rows.to_pylist().__repr__() == other.rows.to_pylist().__repr__(), "NaN is no equal of itself"
@@ -98,7 +84,7 @@ def test_rows_of_every_type_are_those_of_the_data_files(
 
 
 def test_no_data_file_is_read(table: Table) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     reader = open_index(table, NAMES, storage=STORAGE)
     for file in table.scan().plan_files():
         to_path(file.file.file_path).unlink()
@@ -118,7 +104,7 @@ def test_no_data_file_is_read(table: Table) -> None:
 
 
 def test_data_files_are_read_for_the_other_columns_alone(table: Table) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     own, other = (way(table, NAMES, "section", "name", "id", "embedding") for way in (search, scanned))
     assert own.rows.equals(other.rows)
     assert re.search(r"name of .*, and [\d,]+ of data files for the others$", own.explain(), re.MULTILINE)
@@ -128,7 +114,7 @@ def test_data_files_are_read_for_the_other_columns_alone(table: Table) -> None:
 
 
 def test_rows_that_the_version_lacks_come_from_their_files(table: Table) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     table.append(make_rows(2_000, 2_100))
     result = search(table, NAMES, "id", "name", k=400)
     assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
@@ -139,7 +125,7 @@ def test_rows_that_the_version_lacks_come_from_their_files(table: Table) -> None
 
 
 def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     before = {column: [values_of(table, column, part) for part in parts_of(table, column)] for column in (1, 2)}
     tasks: list[reading.IncludedTask] = []
     stage = reading.stage_included
@@ -151,7 +137,7 @@ def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytes
     monkeypatch.setattr(columns_of_versions, "stage_included", watched)
     table.delete(In("id", {3, 5}))
     table.append(make_rows(2_000, 2_050))
-    assert index(table, NAMES) is Action.REFRESHED
+    assert build_version(table, NAMES) is Action.REFRESHED
     read = {columns.file.record_count for task in tasks for columns in task.files}
     assert 50 in read
     assert read < {file.file.record_count for file in table.scan().plan_files()}, "others are copied"
@@ -177,11 +163,11 @@ def values_of(table: Table, field_id: int, entry: blobs.IncludedEntry) -> bytes:
 def test_values_in_packs_are_shared(table: Table, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "PACK_BYTES", 1)
     definition = replace(NAMES, method=method)
-    index(table, definition)
+    build_version(table, definition)
     (first,) = {entry.pack for entry in (*parts_of(table, 1), *parts_of(table, 2))}
     pack = index_versions(table, "s")[-1].packs[first - 1].path
     table.append(make_rows(2_000, 2_020))
-    index(table, definition)
+    build_version(table, definition)
     version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
     assert pack in {bound.path for bound in version.bound.packs}, "it is named, not copied"
     used = [entry.pack for field_id in (1, 2) for entry in parts_of(table, field_id)]
@@ -194,7 +180,7 @@ def test_values_in_packs_are_shared(table: Table, method: str, monkeypatch: pyte
 
 
 def test_an_overview_shows_what_is_stored(table: Table) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     view = overview(table, NAMES, STORAGE)
     assert view is not None
     sizes = {field_id: sum(entry.length for entry in parts_of(table, field_id)) for field_id in (2, 1)}
@@ -211,7 +197,7 @@ def test_equal_work_makes_equal_bytes_however_it_is_split(table: Table, monkeypa
     table.append(make_rows(2_000, 2_300))
     contents = []
     for runner in (LocalRunner(1), Split(1)):
-        monkeypatch.setattr(columns_of_versions, "small_work_runner", lambda own, _: own)
+        monkeypatch.setattr(unread_columns, "small_work_runner", lambda own, _: own)
         head = table.refresh().metadata.current_snapshot_id or 0
         materialize_index(table, NAMES, head, runner=runner, storage=STORAGE)
         contents.append(to_path(index_versions(table.refresh(), "s")[-1].puffin_path).read_bytes())
@@ -221,22 +207,22 @@ def test_equal_work_makes_equal_bytes_however_it_is_split(table: Table, monkeypa
 
 
 def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
-    index(table, replace(NAMES, include=()))
+    build_version(table, replace(NAMES, include=()))
     head = table.refresh().metadata.current_snapshot_id or 0
     report = materialize_index(table, NAMES, head, runner=LocalRunner(1), storage=STORAGE)
     assert (report.action, report.inserted) == (Action.REFRESHED, 0)
     assert search(table, NAMES, "id", "name").profile.bytes_read["rows"] == 0
-    assert index(table, NAMES) is Action.REUSED
+    assert build_version(table, NAMES) is Action.REUSED
 
 
 def test_a_renamed_column_is_the_same_column(table: Table) -> None:
     definition = create_index(table, NAMES)
-    index(table, definition)
+    build_version(table, definition)
     with table.update_schema() as update:
         update.rename_column("name", "title")
     assert search(table.refresh(), definition, "title").profile.bytes_read["rows"] == 0
     table.append(make_rows(2_000, 2_010).rename_columns(["id", "title", "section", "embedding"]))
-    index(table, load_definition(table.refresh(), "s"))
+    build_version(table, load_definition(table.refresh(), "s"))
     result = search(table, definition, "id", "title", k=400)
     assert result.rows.equals(scanned(table, definition, "id", "title", k=400).rows)
     assert result.profile.bytes_read["rows"] == 0
@@ -249,7 +235,7 @@ def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
     years = pa.array(range(100), pa.int32())
     table.append(make_rows(2_000, 2_100).append_column("year", years))
     definition = replace(NAMES, include=("year", "id"))
-    index(table, definition)
+    build_version(table, definition)
     assert search(table, definition, "year", "id").profile.bytes_read["rows"] == 0
     with table.update_schema() as update:
         update.update_column("year", LongType())
@@ -259,27 +245,27 @@ def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
     assert result.profile.bytes_read["rows"] > 0
     assert set(result.profile.included_rows) == {"id"}
     table.append(make_rows(3_000, 3_010).append_column("year", pa.array(range(10), pa.int64())))
-    index(table, definition)
+    build_version(table, definition)
     assert search(table, definition, "year", "id", k=400).profile.bytes_read["rows"] == 0
     assert faults(table) == ()
 
 
 def test_values_that_would_be_read_otherwise_today_are_not_used(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "reading_of", lambda *_, **__: "another writer's")
-    index(table, NAMES)
+    build_version(table, NAMES)
     monkeypatch.undo()
     result = search(table, NAMES, "id", "name")
     assert (result.profile.included_rows, result.warnings) == ({}, ())
     assert result.profile.bytes_read["rows"] > 0
     assert faults(table) == ()
     table.append(make_rows(2_000, 2_010))
-    index(table, NAMES)
+    build_version(table, NAMES)
     assert search(table, NAMES, "id", "name", k=400).profile.bytes_read["rows"] == 0, "they were read again"
 
 
 def test_an_answer_takes_two_rounds_of_requests(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of block indexes, and of blocks: whatever the number of files, columns and rows."""
-    index(table, NAMES)
+    build_version(table, NAMES)
     reader = open_index(table, NAMES, storage=STORAGE)
     rounds: list[int] = []
 
@@ -303,7 +289,7 @@ def test_an_answer_takes_two_rounds_of_requests(table: Table, monkeypatch: pytes
 def test_an_older_snapshot_is_answered_by_a_newer_version(table: Table) -> None:
     before = table.metadata.current_snapshot_id
     table.delete(In("id", set(range(40))))
-    index(table, NAMES)
+    build_version(table, NAMES)
     reader = open_index(table, NAMES, snapshot=before, storage=STORAGE)
     result = reader.search(queries(2), 300, columns=["id", "name"])
     assert [row["name"] for row in result] == [f"name {row['id']}" for row in result]
@@ -319,7 +305,7 @@ def damaged(table: Table, change: Callable[[bytearray], None]) -> None:
 
 @pytest.mark.parametrize("part", ["block", "index", "places"])
 def test_damaged_values_are_not_used(table: Table, part: str) -> None:
-    index(table, NAMES)
+    build_version(table, NAMES)
     entry = max(parts_of(table, 2), key=lambda one: one.rows)
     version = open_version(index_versions(table, "s")[-1], STORAGE)
     place = {
@@ -350,7 +336,7 @@ def test_values_of_other_rows_are_a_fault(table: Table, monkeypatch: pytest.Monk
         return block_of(pa.concat_arrays([values.slice(1), values.slice(0, 1)]))
 
     monkeypatch.setattr(layout, "block_of", turned)
-    index(table, NAMES)
+    build_version(table, NAMES)
     monkeypatch.undo()
     assert any("included values of column 2 are others" in fault for fault in faults(table))
 
@@ -379,10 +365,10 @@ def test_columns_of_the_settings_are_those_of_the_first_run(table: Table) -> Non
 
 
 def test_values_over_the_limit_of_a_blob_are_left_out(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    index(table, replace(NAMES, name="other"))
+    build_version(table, replace(NAMES, name="other"))
     longest = max(entry.length for field_id in (1, 2) for entry in parts_of(table, field_id, "other"))
     monkeypatch.setattr(columns_of_versions, "MAX_BLOB_BYTES", longest - 1)
-    index(table, NAMES)
+    build_version(table, NAMES)
     kept = {bool(entry.left_out) for entry in (*parts_of(table, 1), *parts_of(table, 2))}
     assert kept == {False, True}
     own, other = (way(table, NAMES, "id", "name", k=400) for way in (search, scanned))
@@ -392,7 +378,7 @@ def test_values_over_the_limit_of_a_blob_are_left_out(table: Table, monkeypatch:
 
 def test_a_reader_keeps_no_more_blocks_than_its_budget(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "BLOCK_BYTES", 256)
-    index(table, NAMES)
+    build_version(table, NAMES)
     live = live_files(table, table.refresh().metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, "s")[-1], STORAGE)
     columns = by_index.IncludedColumns(version, live, table.schema(), STORAGE, budget_bytes=6_000)
@@ -434,7 +420,7 @@ def test_texts_that_begin_short_and_become_huge_stay_in_their_files(
         table = catalog.create_table(f"db.{name}", rows.schema)
         table.append(rows)
         table.append(make_rows(300, 350))
-        index(table, NAMES)
+        build_version(table, NAMES)
         entries = {entry.rows: entry for entry in parts_of(table, 2)}
         assert entries[50].block_rows > 0
         assert (entries[300].block_rows > 0, bool(entries[300].left_out)) == (stored, not stored)

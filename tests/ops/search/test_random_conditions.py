@@ -5,7 +5,6 @@ import itertools
 import random
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -31,7 +30,6 @@ from pyiceberg.transforms import (
 from pyiceberg.types import DecimalType, NestedField
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.file_scans import FileScans, TaskChoice
@@ -142,14 +140,6 @@ def duck(name: str, value: Any) -> str:
         else {dt.datetime: "TIMESTAMP", dt.date: "DATE", dt.time: "TIME"}.get(type(value))
     )
     return plain(name, value) + (f"::{kind}" if kind else "")
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    folder: Path = tmp_path_factory.mktemp("random")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    return made
 
 
 @pytest.fixture

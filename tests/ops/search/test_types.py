@@ -14,7 +14,6 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import manifests
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import FilterError, matches, open_index
@@ -67,14 +66,6 @@ def column(name: str, numbers: range) -> pa.Array:
 def typed_rows(first: int, last: int) -> pa.Table:
     columns = {name: column(name, range(first, last)) for name in VALUES}
     return pa.table({"id": range(first, last), **columns, "embedding": make_rows(first, last)["embedding"]})
-
-
-@pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    folder = tmp_path_factory.mktemp("types")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    return made
 
 
 @pytest.fixture(scope="module")
