@@ -38,7 +38,8 @@ def test_short_runs_at_the_end_are_written_again(lengths: list[int], new_bytes: 
 
 
 @pytest.mark.parametrize(
-    ("lengths", "kept"), [([9, 3, 2, 1], 1), ([9, 4, 1, 1], 2), ([5, 2, 2, 2], 0), ([20, 1, 8, 1], 1)]
+    ("lengths", "kept"),
+    [([9, 3, 2, 1], 1), ([7, 3, 2, 1], 1), ([9, 4, 1, 1], 2), ([5, 2, 2, 2], 0), ([20, 1, 8, 1], 1)],
 )
 def test_runs_that_are_as_long_as_all_that_follows_stay_where_there_are_too_many(
     lengths: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
@@ -77,3 +78,14 @@ def test_runs_of_nodes_are_their_vectors(data: st.DataObject, half: bool) -> Non
     assert [own.count * own.row_bytes for own in parts] == [len(piece) for piece in pieces]
     jumps = int((np.diff(nodes) != 1).sum())
     assert jumps < len(parts) <= jumps + len(counts)
+
+
+def test_nodes_in_more_pieces_than_a_shard_may_have_runs_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_runs, "LEAST_BYTES", 1)
+    vectors = np.zeros((2 * vector_runs.MAX_RUNS + 2, DIMS), np.float32)
+    runs = [StoredRun(ObjectRange("p", 0, vectors.nbytes), len(vectors), bytes(32))]
+    nodes = 2 * np.arange(vector_runs.MAX_RUNS + 1)
+    parts = runs_of_nodes(runs, nodes[:-1], vectors)
+    assert parts is not None
+    assert len(parts) == vector_runs.MAX_RUNS
+    assert runs_of_nodes(runs, nodes, vectors) is None

@@ -18,12 +18,13 @@ from icepuffin.ops.index import IndexDefinition, packs
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.shard_reader import open_shard, vector_place
+from icepuffin.ops.shard_reader import check_shard, open_shard, vector_place
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import shard as shard_task
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -182,6 +183,22 @@ def test_vectors_that_lie_in_no_pack_are_copied(table_factory: TableFactory, mon
     require_right(table, replace(DEFINITION, max_deltas=2))
 
 
+def test_shards_beside_a_pack_of_their_vectors_keep_their_recall_curves(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1 << 30)
+    monkeypatch.setattr(packs, "WORTH_SHARE", 100)
+    before = head_version(table)
+    table.append(make_rows(600, 1200))
+    index_head(table)
+    version = head_version(table)
+    assert {entry.pack for entry in version.routing.shards} == {0}
+    assert {entry.runs[0].pack for entry in version.routing.shards} == {1}
+    assert version.curves == before.curves
+    assert all(version.curves)
+    require_right(table)
+
+
 def test_too_many_runs_become_one(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_runs, "MAX_RUNS", 3)
     for first in range(600, 1000, 50):
@@ -234,3 +251,6 @@ def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:
     faults = check_integrity(table, version.bound, STORAGE).faults
     assert [fault.partition(" at ")[0] for fault in faults] == ["shard 1"]
     assert "do not have the sha256 of the routing blob" in faults[0]
+    check_shard(version.shards[0], STORAGE)
+    with pytest.raises(ChecksumError):
+        check_shard(version.shards[1], STORAGE)
