@@ -163,6 +163,9 @@ class Assembly:
         """
         if not self._is_begun:
             self.begin({})
+        kept = [place for shard in shard_set.shards for place in shard_ranges(shard)]
+        kept += [part.place for column in included for part in column.parts]
+        self._share_again(kept)
         rest = written_parts(
             [shard for shard in shard_set.shards if shard.shard_id not in self._begun], self._is_shared
         )
@@ -185,14 +188,12 @@ class Assembly:
         staged = [source for part in parts for source in part.sources]
         staged += [source for blob in self._values for source in blob.sources]
         staged += [shard.stored.addresses.blob for shard in shard_set.shards if shard.stored.addresses]
-        shared = [place for shard in shard_set.shards for place in shard_ranges(shard)]
-        shared += [part.place for column in included for part in column.parts]
         return VersionFile(
             path=self._file.path,
             file_size=layout.file_size,
             footer_size=layout.footer_size,
             bytes_copied=sum(part.length for part in staged if part.path in old),
-            bytes_shared=sum(place.length for place in shared if self._is_shared(place)),
+            bytes_shared=self._shared_bytes,
             copy_seconds=copy_seconds,
             routing=routing,
             shards=shards,
@@ -202,6 +203,12 @@ class Assembly:
 
     def _is_shared(self, place: ObjectRange) -> bool:
         return bool(pack_number(place, self._shared))
+
+    def _share_again(self, kept: Sequence[ObjectRange]) -> None:
+        """Share those packs alone that something lies in: vectors that were to last may have been written again."""
+        paths = {place.path for place in kept}
+        self._shared = tuple(pack for pack in self._shared if pack.path in paths)
+        self._shared_bytes = sum(place.length for place in kept if self._is_shared(place))
 
     def _is_written(self, part: IncludedPart) -> bool:
         return part.place.length > 0 and not self._is_shared(part.place)

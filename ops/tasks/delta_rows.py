@@ -43,9 +43,13 @@ class PassedRows:
     def count(self) -> int:
         return self.block[1]
 
+    def addresses(self, storage: StorageConfig) -> VectorRows:
+        """The rows without their vectors, in the order of these. Raises StorageError."""
+        return read_in_order(open_storage(self.block[0], storage), [self.block], 0)
+
     def read(self, storage: StorageConfig, dims: int) -> VectorRows:
         """The rows, in the order of the vectors. Raises StorageError, PuffinError."""
-        rows = read_in_order(open_storage(self.block[0], storage), [self.block], 0)
+        rows = self.addresses(storage)
         dtype = "<f2" if self.runs[0].row_bytes == 2 * dims else "<f4"
         vectors = RunsReader(self.runs, storage).read().view(dtype).reshape(-1, dims)
         return replace(rows, vectors=vectors.astype(np.float32, copy=False))

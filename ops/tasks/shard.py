@@ -143,7 +143,9 @@ def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArr
     """Everything that the result depends on, whichever task staged it."""
     yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
-    yield repr([(rows.count, rows.runs) for rows in task.passed])
+    for passed in task.passed:
+        rows = passed.addresses(task.storage)
+        yield from (repr(passed.runs), rows.slots, rows.positions, rows.hashes)
     if task.base is not None:
         yield from task.base.inputs()
 

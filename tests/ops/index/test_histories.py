@@ -410,7 +410,7 @@ class TableHistory(RuleBasedStateMachine):
     @property
     def _rerank(self) -> bool | None:
         """What codes or rounded vectors rank is ranked by the table's vectors, whose distances can be compared."""
-        return self.definition.vectors != "f32" or None
+        return (self.definition.has_graphs and self.definition.vectors != "f32") or None
 
     def _vector_column(self) -> str:
         return "vector" if "vector" in self.table.schema().column_names else "embedding"

@@ -1,6 +1,6 @@
 """Versions share vectors: they are written once, and stay where they lie while graphs over them change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +14,18 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ops import vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import IndexDefinition, packs
+from icepuffin.ops.index import IndexDefinition, packs, refresh, stages
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
-from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.shard_reader import check_shard, open_shard, vector_place
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks import shard as shard_task
+from icepuffin.ops.tasks.delta_rows import PassedRows
+from icepuffin.ops.tasks.rows import VectorRows
+from icepuffin.ops.tasks.shard import ShardTask
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.errors import ChecksumError
@@ -254,3 +258,43 @@ def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:
     check_shard(version.shards[0], STORAGE)
     with pytest.raises(ChecksumError):
         check_shard(version.shards[1], STORAGE)
+
+
+def test_a_version_names_no_pack_that_it_does_not_use(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that were to last are written again where they are short, and their pack was named all the same."""
+    definition = replace(DEFINITION, max_deltas=0)
+    monkeypatch.setattr(vector_runs, "LEAST_BYTES", 1 << 20)
+    for first in (600, 620):
+        table.append(make_rows(first, first + 20))
+        index_head(table, definition)
+        version = head_version(table)
+        named = {pack.path for pack in version.bound.packs}
+        assert named == {place.path for shard in version.shards for place in (shard.blob, *places_of(shard.runs))}
+        require_right(table, definition)
+
+
+def places_of(runs: Iterable[StoredRun]) -> list[ObjectRange]:
+    return [run.place for run in runs]
+
+
+def test_a_retry_takes_no_shard_of_other_addresses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The addresses of rows whose vectors stay where they lie are a part of what a shard is recorded under."""
+    made: list[ShardTask] = []
+    make = stages.make_shards
+    monkeypatch.setattr(
+        refresh, "make_shards", lambda context, tasks, rows: made.extend(tasks) or make(context, tasks, rows)
+    )
+    definition = replace(DEFINITION, max_deltas=1, delta_share=0.1)
+    for first in (600, 650):
+        table.append(make_rows(first, first + 50))
+        index_head(table, definition)
+    task = next(task for task in made if task.passed)
+    no_rows = VectorRows(
+        np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64), np.empty((0, 0), np.float32)
+    )
+    names = set()
+    for position in (3, 4):
+        passed = replace(no_rows, positions=np.array([position]))
+        monkeypatch.setattr(PassedRows, "addresses", lambda part, storage, passed=passed: passed)
+        names.add(markers.name_of("shard", shard_task._inputs(replace(task, base=None), no_rows)))
+    assert len(names) == 2
