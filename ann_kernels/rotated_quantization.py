@@ -147,10 +147,10 @@ def center_of(vectors: F32) -> F32:
     starts = range(0, count, ROWS_PER_TASK)
     gaps = [np.linalg.norm(vectors[start : start + ROWS_PER_TASK] - middle, axis=1) for start in starts]
     distances = np.concatenate(gaps)
-    near = distances <= _FAR * np.median(distances)
-    if near.all():
+    is_near = distances <= _FAR * np.median(distances)
+    if is_near.all():
         return np.asarray(vectors.mean(axis=0, dtype=np.float64), np.float32)
-    return np.asarray(vectors.mean(axis=0, dtype=np.float64, where=near[:, None]), np.float32)
+    return np.asarray(vectors.mean(axis=0, dtype=np.float64, where=is_near[:, None]), np.float32)
 
 
 def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1) -> RotatedCodes:

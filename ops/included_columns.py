@@ -45,7 +45,7 @@ class LargeBlockError(Exception):
 
 
 def small_blocks(batches: Iterable[pa.Array], rows: int) -> Iterator[ValueBlock]:
-    """As `value_blocks`. Raises LargeBlockError for a block of several rows that no answer should have to decode."""
+    """Yield the blocks of `value_blocks`. Raises LargeBlockError for one of several rows that takes too many bytes."""
     return _blocks(batches, rows, MOST_BLOCK_BYTES)
 
 

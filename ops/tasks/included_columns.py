@@ -94,7 +94,7 @@ def stage_included(task: IncludedTask) -> list[IncludedPart]:
 def _write(
     task: IncludedTask, sink: ByteSink, slot: FileSlot, file: LiveFile, field_id: int
 ) -> tuple[IncludedEntry, int]:
-    """(entry, bytes that were written): an entry without values where a block of them would be too large."""
+    """(entry, bytes that were written): an entry without values where a block would be too large."""
     field = task.schema.find_field(field_id)
     opened = DataFile(open_storage(file.path, task.storage), file, task.schema, [field_id])
     reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)

@@ -75,14 +75,14 @@ def test_a_vector_of_one_dimension_is_spread_over_all() -> None:
     assert abs((turned**4).mean() * 384**2 - 3) < 0.2, "as of a normal distribution"
 
 
-@pytest.mark.parametrize("far", ["one", "some", "none"])
-def test_vectors_far_away_do_not_draw_the_center_to_them(far: str) -> None:
-    """Of 800 rows one a million times as long; or a hundredth of them."""
+@pytest.mark.parametrize("moved_rows", ["one", "some", "none"])
+def test_vectors_far_away_do_not_draw_the_center_to_them(moved_rows: str) -> None:
+    """Of 800 rows one is a million times as long, or a hundredth of the rows."""
     vectors = clustered(800, 32)
-    near = center_of(vectors)
-    assert np.array_equal(near, vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
-    vectors[{"one": slice(5, 6), "some": slice(3, None, 100), "none": slice(0, 0)}[far]] *= np.float32(1e6)
-    assert np.linalg.norm(center_of(vectors) - near) < 0.05 * np.linalg.norm(vectors - near, axis=1).min()
+    center = center_of(vectors)
+    assert np.array_equal(center, vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
+    vectors[{"one": slice(5, 6), "some": slice(3, None, 100), "none": slice(0, 0)}[moved_rows]] *= np.float32(1e6)
+    assert np.linalg.norm(center_of(vectors) - center) < 0.05 * np.linalg.norm(vectors - center, axis=1).min()
     queries = clustered(20, 32)
     estimated, exact = (
         all_distances(coded(vectors, 4), queries, Metric.L2),

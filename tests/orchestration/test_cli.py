@@ -290,20 +290,20 @@ def test_a_drop_is_confirmed_by_who_knows_what_it_means(
 ) -> None:
     drop = ("index", "drop", "demo.packages", "embedding")
     create = ("index", "create", "demo.packages", "--name", "other", "--column", "embedding", "--metric")
-    for answer, made, expected in (
+    for answer, other_index, expected in (
         ("", (), "Searches of embedding by cosine will be exact scans"),
         ("n\n", (*create, "l2"), "Searches of embedding by cosine will be exact scans"),
         ("n\n", (*create, "cosine"), "Searches of embedding by cosine will be answered by other"),
     ):
-        if made:
-            run(*made)
+        if other_index:
+            run(*other_index)
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
         with pytest.raises(SystemExit):
             run(*drop)
         printed = capsys.readouterr()
         assert expected in printed.out
         assert "index embedding is not dropped: without a terminal, confirm with --yes" in printed.err
-        if made:
+        if other_index:
             run("index", "drop", "demo.packages", "other", "--yes")
     assert "embedding" in run("index", "list", "demo.packages")
 

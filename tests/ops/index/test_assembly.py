@@ -74,7 +74,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
 def test_a_refresh_that_fails_leaves_no_file(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, stage: tuple[Any, str]
 ) -> None:
-    def failing(*_: Any) -> None:
+    def failing(*_: Any, **__: Any) -> None:
         assert copied.wait(60)
         raise LostError
 

@@ -279,16 +279,16 @@ def places_of(runs: Iterable[StoredRun]) -> list[ObjectRange]:
 
 def test_a_retry_takes_no_shard_of_other_addresses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The addresses of rows whose vectors stay where they lie are a part of what a shard is recorded under."""
-    made: list[ShardTask] = []
+    shard_tasks: list[ShardTask] = []
     make = stages.make_shards
     monkeypatch.setattr(
-        refresh, "make_shards", lambda context, tasks, rows: made.extend(tasks) or make(context, tasks, rows)
+        refresh, "make_shards", lambda context, tasks, rows: shard_tasks.extend(tasks) or make(context, tasks, rows)
     )
     definition = replace(DEFINITION, max_deltas=1, delta_share=0.1)
     for first in (600, 650):
         table.append(make_rows(first, first + 50))
         index_head(table, definition)
-    task = next(task for task in made if task.passed)
+    task = next(task for task in shard_tasks if task.passed)
     no_rows = VectorRows(
         np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint64), np.empty((0, 0), np.float32)
     )

@@ -140,11 +140,11 @@ def test_what_no_index_answers_says_why(text: str, why: str) -> None:
 def test_hints_name_the_index_and_the_parameters_of_a_search() -> None:
     search = "id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3"
     hint = "/*+ INDEX(a.b), SEARCH_LIST(:l), shards(2) OVERSAMPLE(3), TARGET_RECALL(0.9), rerank(false), MERGE(t) */"
-    found = parse(f"SELECT {hint} {search}", {"l": 50})
-    assert isinstance(found, Nearest)
+    statement = parse(f"SELECT {hint} {search}", {"l": 50})
+    assert isinstance(statement, Nearest)
     every = {"search_list": 50, "shards": 2, "oversample": 3, "target_recall": 0.9, "rerank": False}
-    assert found.hints == SearchHints("a.b", **every)
-    assert found.hints.parameters == every
+    assert statement.hints == SearchHints("a.b", **every)
+    assert statement.hints.parameters == every
     inner = nearest(f"SELECT id FROM (SELECT /*+ INDEX('i'), CERTIFIED, RERANK */ {search})")
     assert inner.hints == SearchHints("i", rerank=True, certified=True)
     merged = nearest(f"SELECT {search.replace('t ', '(SELECT /*+ INDEX(`i`) */ * FROM t) ')}")
