@@ -6,14 +6,16 @@ from numba import njit
 
 from icepuffin.ann_kernels import coarse_codes
 from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coarse_codes import CoarseTable, arranged
-from icepuffin.ann_kernels.coarse_comparison import coarse_query, keep_nearest
+from icepuffin.ann_kernels.coarse_comparison import _bound, _choose, _keep, coarse_query, keep_nearest
 from icepuffin.ann_kernels.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.coded_distances import UNBOUNDED, bounds_within, coded_query
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import encode
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, four_bit_dot
+from icepuffin.ann_kernels.simd.sort_keys import key_node
 from icepuffin.ann_kernels.top_k import exact_top_k
 from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.ann_kernels.test_coded_comparison import FLOATS, outliers
@@ -25,6 +27,11 @@ COUNT = 1_500
 @njit
 def call_dot(rows, width, row, query):  # type: ignore[no-untyped-def]
     return four_bit_dot(rows, np.intp(row * width), query, np.intp(0), np.intp(width // BLOCK))
+
+
+@njit
+def call_node(key):  # type: ignore[no-untyped-def]
+    return key_node(key)
 
 
 @njit
@@ -111,9 +118,14 @@ def test_bounds_hold_where_all_codes_are_as_far_from_the_middle_as_they_can_be(l
 
 
 @pytest.mark.parametrize("metric", FLOATS)
-@pytest.mark.parametrize("make", [clustered, outliers, widely_spread])
-def test_all_that_are_as_near_as_the_nearest_are_kept(metric: Metric, make) -> None:  # type: ignore[no-untyped-def]
-    vectors, queries = prepare(make(COUNT, 20), metric), prepare(clustered(9, 20, seed=1), metric)
+@pytest.mark.parametrize(
+    ("make", "dims"), [(clustered, 20), (outliers, 20), (widely_spread, 20), (clustered, 250), (outliers, 130)]
+)
+def test_all_that_are_as_near_as_the_nearest_are_kept(  # type: ignore[no-untyped-def]
+    metric: Metric, make, dims: int
+) -> None:
+    """Rows of one cache line, of three and of two."""
+    vectors, queries = prepare(make(COUNT, dims), metric), prepare(clustered(9, dims, seed=1), metric)
     table, every = coded(vectors), np.arange(COUNT, dtype=np.uint32)
     for k in (1, 10, COUNT):
         true, distances = exact_top_k(queries, vectors, k, metric)
@@ -122,6 +134,41 @@ def test_all_that_are_as_near_as_the_nearest_are_kept(metric: Metric, make) -> N
             assert set(true[row][distances[row] <= distances[row][k - 1]]) <= set(kept)
             assert len(kept) == COUNT or k < COUNT
             assert len(kept) < 0.5 * COUNT or k == COUNT or make is not clustered, "they rule out nothing"
+
+
+@pytest.mark.parametrize("k", [1, 10, 100])
+def test_rows_of_the_smallest_guesses_are_chosen(k: int) -> None:
+    guesses = np.random.default_rng(k).permutation(300).astype(np.float32)
+    guesses[5] = np.nan
+    keys, limit = new_candidates(k), np.float32(np.inf)
+    for first in (0, 170):
+        limit = _choose(guesses[first : first + 170], first, keys, k, limit)
+    assert sorted(call_node(key) for key in keys[:k]) == sorted(np.argsort(guesses)[:k])
+    assert limit == np.sort(guesses)[k - 1]
+
+
+def test_rows_up_to_the_limit_are_kept_and_those_of_which_nothing_is_known() -> None:
+    least = np.array([3, 1, np.nan, 2, 2.5, -np.inf] * 50, np.float32)
+    rows, kept = np.arange(7, 307, dtype=np.uint32), np.empty(300, np.uint32)
+    count = _keep(rows, least, np.float32(2), kept)
+    assert kept[:count].tolist() == rows[~(least > 2)].tolist()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_guess_is_in_the_middle_of_what_is_possible(inner: bool) -> None:
+    """By the length of the query for an inner product, of which the error of a row is a part."""
+    vectors = clustered(40, 20)
+    table, code = coded(vectors), np.zeros(64, np.int8)
+    own = coarse_query(coded_query(3 * vectors[0].astype(np.float64), table.table, inner, code))
+    terms = rows_of(table).view(np.int32)[:, -2], rows_of(table).view(np.float32)[:, -1].copy()
+    terms[1][7] = np.inf
+    products = (naive.halves(signed_codes(table)) @ code[:20].astype(int)).astype(np.int32)
+    least, guesses = np.empty(40, np.float32), np.empty(40, np.float32)
+    _bound(own, products, np.ascontiguousarray(terms[0]), terms[1], least, guesses)
+    known = np.isfinite(terms[1])
+    weight = np.linalg.norm(3 * vectors[0]) if inner else 1.0
+    np.testing.assert_allclose(guesses[known] - least[known], weight * terms[1][known], rtol=1e-3)
+    assert (least[7], guesses[7]) == (-np.inf, np.inf)
 
 
 def test_rows_whose_errors_are_unknown_are_kept() -> None:
