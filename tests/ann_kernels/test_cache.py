@@ -16,7 +16,7 @@ import numpy as np
 from icepuffin.ann_kernels import kmeans
 vectors = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
 labels, squared = kmeans.assign(vectors, vectors[:5])
-hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (kmeans.nearest_narrow, kmeans._squared_to_own))
+hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (kmeans.nearest_narrow, kmeans.squared_to_own))
 print(json.dumps({"hits": hits, "labels": labels.tolist(), "squared": squared.tolist()}))
 """
 

@@ -7,7 +7,8 @@ from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, queries
-from tests.ops.search.test_types import COUNT, VALUES, catalog, code, typed, value
+from tests.ops.search.conftest import catalog
+from tests.ops.search.test_types import COUNT, VALUES, code, typed, value
 
 __all__ = ["catalog", "typed"]
 NEAR = "l2_distance(embedding, :q)"
