@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -10,6 +11,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
 
@@ -64,7 +66,7 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     return text, {f"p{place}": value for place, value in enumerate(values, start=1)}
 
 
-HINTS = ("index", "search_list", "shards", "oversample", "target_recall", "rerank", "certified")
+HINTS = tuple(hint.name for hint in fields(SearchHints))
 """Names of the hints to a search. Others are Spark's"""
 
 
