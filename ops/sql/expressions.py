@@ -131,6 +131,8 @@ def _arithmetic(node: Node, schema: pa.Schema) -> TypedExpression:
     left, right = typed(node.left, schema), typed(node.right, schema)
     for side, value in ((node.left, left), (node.right, right)):
         inner = side.unnest()
+        while isinstance(inner, exp.Neg):  # as in -1L
+            inner = inner.this.unnest()
         if (
             isinstance(inner, exp.Cast)
             and isinstance(inner.this, exp.Literal)

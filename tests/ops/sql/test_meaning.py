@@ -319,8 +319,11 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT id FROM {found} WHERE n = 1" + " + (1" * 1_500 + ")" * 1_500, {}),
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
+        ("SELECT m / 3L AS e FROM {found}", {}),
+        ("SELECT m / (-3L) AS e FROM {found}", {}),
+        ("SELECT -(3L) + m AS e FROM {found}", {}),
     ],
-    ids=range(63),
+    ids=range(66),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
