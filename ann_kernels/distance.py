@@ -1,4 +1,4 @@
-"""Vectors prepared for kernels, and distances between many of them at once."""
+"""Vectors prepared for kernels, and distances as they are reported."""
 
 import numpy as np
 
@@ -62,20 +62,3 @@ def reported(internal: Floats, metric: Metric) -> F64:
     if metric is Metric.L2:
         return np.sqrt(squares)
     return squares / 2 if metric is Metric.COSINE else squares
-
-
-def internal_pairwise(queries: Floats, vectors: F32, metric: Metric) -> F32:
-    """Kernel distances f32[Q, N] of prepared arrays [Q, D] and [N, D]; rounding may change the order of near ties.
-
-    All vectors are moved by their mean first: of a large offset that they share, only rounding would be left.
-    Raises DimensionError.
-    """
-    if queries.shape[1] != vectors.shape[1]:
-        raise DimensionError(f"queries have {queries.shape[1]} dimensions, vectors {vectors.shape[1]}")
-    if metric is Metric.INNER_PRODUCT:
-        return -(queries.astype(np.float32) @ vectors.T)
-    mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-    moved_queries, moved = (queries - mean).astype(np.float32), vectors - mean
-    squares = np.einsum("ij,ij->i", moved, moved)[None, :]
-    squares = squares + np.einsum("ij,ij->i", moved_queries, moved_queries)[:, None]
-    return np.asarray(squares - 2 * (moved_queries @ moved.T))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, choose, reaches, widths
@@ -206,6 +207,27 @@ def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -
     batch = ids_by_query(reader.search(query_vectors, shards=1, columns=["id"]).rows)
     for number, query in enumerate(query_vectors):
         assert ids_by_query(reader.search(query, shards=1, columns=["id"]).rows)[0] == batch[number]
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_distances_to_shards_are_those_of_their_nearest_centroids(metric: Metric, offset: float) -> None:
+    """An offset that all vectors share is 1,000 times as long as their differences."""
+    random = np.random.default_rng(0)
+    codebook, query_vectors = ((offset + random.standard_normal((count, 24))).astype(np.float32) for count in (50, 20))
+    to_shard = np.append(2 * random.permutation(np.arange(48) % 6), [12, 12]).astype(np.uint32)
+    centroids = ShardCentroids.of(codebook, to_shard, metric)
+    assert centroids.shards.tolist() == [0, 2, 4, 6, 8, 10, 12]
+    measured = centroids.distances(query_vectors)
+    for place, shard in enumerate(centroids.shards):
+        own = codebook[to_shard == shard].astype(np.float64)
+        if metric is Metric.INNER_PRODUCT:
+            expected = -(query_vectors.astype(np.float64) @ own.T).max(axis=1)
+        else:
+            expected = np.linalg.norm(query_vectors[:, None] - own, axis=2).min(axis=1)
+        assert np.allclose(measured[:, place], expected, rtol=1e-4)
+    one_by_one = np.concatenate([centroids.distances(query[None]) for query in query_vectors])
+    assert np.allclose(one_by_one, measured, rtol=1e-5)
 
 
 def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
