@@ -123,7 +123,7 @@ class ShardCentroids:
             return -np.maximum.reduceat(products, self.starts, axis=1)
         lengths = np.einsum("ij,ij->i", moved_queries, moved_queries)
         nearest = np.minimum.reduceat(self.squares - 2 * products, self.starts, axis=1) + lengths[:, None]
-        return np.sqrt(np.maximum(nearest, np.float32(0)))
+        return np.asarray(np.sqrt(np.maximum(nearest, np.float32(0))))
 
 
 def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
