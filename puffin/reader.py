@@ -14,7 +14,8 @@ from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
 
-_TAIL_READ = 64 * 1024
+TAIL_READ = 64 * 1024
+"""Bytes at the end of a file that are read at once"""
 _MAX_FOOTER = 256 * 1024 * 1024
 _SMALLEST_FILE = len(MAGIC) + len(MAGIC) + FOOTER_TAIL
 
@@ -39,7 +40,7 @@ class PuffinReader:
         size = self._source.size()
         if size < _SMALLEST_FILE:
             raise TruncatedFileError(f"a Puffin file has at least {_SMALLEST_FILE} bytes, this one {size}")
-        start = max(0, size - _TAIL_READ)
+        start = max(0, size - TAIL_READ)
         tail = self._read(start, size - start)
         if tail[-4:] != MAGIC:
             raise BadMagicError(f"the file ends with {tail[-4:]!r} at {size - 4}, not with {MAGIC!r}")

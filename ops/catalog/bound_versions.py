@@ -76,6 +76,8 @@ class DerivedVersion:
     """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
     fields: frozenset[int] | None = None
     """Field ids of the columns that have file sketches; None for an index, and where its summary lacks them"""
+    file_size: int | None = None
+    """Bytes of the file at `puffin_path`, by its statistics entry; None where that is not known"""
 
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
@@ -140,6 +142,7 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 sizes=properties.get(SIZES_KEY, ""),
                 packs=tuple(map(pack, _holder_ids(properties))),
                 fields=_fields(properties),
+                file_size=file.file_size_in_bytes,
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))

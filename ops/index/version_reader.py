@@ -27,6 +27,7 @@ from icepuffin.ops.model import (
 )
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, relative_to
+from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import attributes as attribute_blob
@@ -38,7 +39,8 @@ from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry, VectorRun
 from icepuffin.puffin.errors import BadBlobError, PuffinError
-from icepuffin.puffin.types import BlobType, canonical_type
+from icepuffin.puffin.reader import TAIL_READ
+from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
 RECALL_CURVE = "ann.recall_curve"
 ROUTING_CURVE = "ann.routing_curve"
@@ -138,7 +140,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     """
     path = version.puffin_path
     try:
-        source = open_storage(path, storage).source(path)
+        source = _source(version, storage)
         reader = PuffinReader(source)
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
@@ -184,6 +186,24 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         included,
         included_bytes=included_bytes,
     )
+
+
+def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource:
+    """A version's own file; its size is requested while its ends are read, so opening takes the time of one request."""
+    path, expected = version.puffin_path, version.file_size
+    store = open_storage(path, storage)
+    with ThreadPoolExecutor(1) as pool:
+        requested = pool.submit(store.size, path)
+        source = PrefetchedSource(store, path, size=expected)
+        if expected:
+            tail = min(TAIL_READ, expected)
+            try:
+                source.fetch([(0, len(MAGIC)), (expected - tail, tail)])
+            except StorageError:
+                if requested.result() == expected:  # else it is the entry that is wrong
+                    raise
+        size = requested.result()
+    return source if size == expected else PrefetchedSource(store, path, size=size)
 
 
 def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:
