@@ -9,7 +9,7 @@ from icepuffin.puffin.varint import warm as warm_blobs
 
 
 def main() -> None:
-    """Compile all kernels: half a minute the first time, a second afterwards."""
+    """Compile all kernels: up to two minutes the first time, a second afterwards."""
     logging.getLogger(compiled_code.__name__).setLevel(logging.ERROR)  # the line advises to run this
     begun = time.perf_counter()
     warm_graphs_and_sketches()
