@@ -16,6 +16,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.drift          recall over many refreshes
   python -m benchmarks.search         searches of a table, end to end, beside DuckDB
   python -m benchmarks.answers        the columns of answers, out of data files and out of an index
+  python -m benchmarks.tails          rows that the index lacks: none, read from data files, kept in memory
   python -m benchmarks.tuning         a target recall for queries unlike the rows, without and with tuning
   python -m benchmarks.balls          ruling out files by balls, and searches without graphs
   python -m benchmarks.filters        searches under conditions that are new

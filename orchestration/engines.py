@@ -17,7 +17,8 @@ def use_shard_cache(settings: Settings) -> None:
     from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
 
     cache = settings.cache
-    use_settings(CacheSettings(cache.directory, cache.disk_mb * MIB, cache.memory_mb * MIB, cache.layout))
+    disk, memory, tail = cache.disk_mb * MIB, cache.memory_mb * MIB, cache.tail_mb * MIB
+    use_settings(CacheSettings(cache.directory, disk, memory, cache.layout, tail))
 
 
 def engine_of(settings: Settings) -> Engine:

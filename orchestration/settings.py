@@ -101,12 +101,13 @@ class SparkSettings(SettingsModel):
 
 
 class ShardCacheSettings(SettingsModel):
-    """The shard cache: its folder, its size on disk and in memory, and how shards lie there."""
+    """The shard cache: its folder, its size on disk and in memory, how shards lie there, and rows that indexes lack."""
 
     directory: Path | None = None
     disk_mb: int = Field(default=20_480, ge=0)
     memory_mb: int = Field(default=2_048, ge=0)
     layout: Literal["auto", "fast", "compact"] = "auto"
+    tail_mb: int = Field(default=512, ge=0)
 
 
 class GarbageSettings(SettingsModel):

@@ -13,6 +13,7 @@ DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
 DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
 MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
 LAYOUT = "ICEPUFFIN_SHARD_CACHE_LAYOUT"
+TAIL_MB = "ICEPUFFIN_SHARD_CACHE_TAIL_MB"
 Layout = Literal["auto", "fast", "compact"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 
@@ -29,9 +30,11 @@ class CacheSettings:
     """How shards lie in memory and on disk: `fast`; `compact`, so that walks read a third of the bytes (of 128
     dimensions); `auto`, by these bytes beside the memory of the machine
     """
+    tail_bytes: int = 512 << 20
+    """Budget of the rows of freshness tails that all readers of a process keep"""
 
     def __post_init__(self) -> None:
-        if self.disk_bytes < 0 or self.memory_bytes < 0:
+        if min(self.disk_bytes, self.memory_bytes, self.tail_bytes) < 0:
             raise ValueError("the budgets of the shard cache are bytes, 0 for none")
         if self.layout not in LAYOUTS:
             raise ValueError(f"the layout of the shard cache is {self.layout!r}; it takes {', '.join(LAYOUTS)}")
@@ -43,7 +46,7 @@ class CacheSettings:
 
     @classmethod
     def off(cls) -> "CacheSettings":
-        return cls(disk_bytes=0, memory_bytes=0)
+        return cls(disk_bytes=0, memory_bytes=0, tail_bytes=0)
 
     @classmethod
     def from_environment(cls) -> "CacheSettings":
@@ -56,7 +59,7 @@ class CacheSettings:
             return replace(cls.off(), layout=layout)
         budgets = {
             name: _mebibytes(variable) * MIB
-            for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
+            for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB), ("tail_bytes", TAIL_MB))
             if variable in os.environ
         }
         return cls(directory=Path(where) if where else None, layout=layout, **budgets)

@@ -45,6 +45,7 @@ from icepuffin.ops.search.included_columns import IncludedColumns
 from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
+from icepuffin.ops.search.private_delta import FROM_FILES, KeptTail, PrivateDelta, SourceWithDelta, TailAccess
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
@@ -136,7 +137,9 @@ class IndexReader:
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
         record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
         self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded, record, unfit)
-        self._file_scans = FileScans(self._vectors, self._tasks)
+        self._delta = self._private_delta()
+        source = SourceWithDelta.of(self._vectors, self._delta) if self._delta else self._vectors
+        self._file_scans = FileScans(source, self._tasks)
         self._range_search = RangeSearch(
             target, choice, self._vectors, self._coverage.tail, self._rows, self._file_scans
         )
@@ -195,6 +198,13 @@ class IndexReader:
     def tail(self) -> tuple[FileNumber, ...]:
         """File numbers of the freshness tail, which every search scans."""
         return self._coverage.tail
+
+    @property
+    def kept_tail(self) -> KeptTail:
+        """What this reader keeps of the freshness tail in memory, and why."""
+        if self._delta is not None:
+            return self._delta.state
+        return KeptTail(0, 0, "there is no tail" if not self.tail else "each search reads it from the data files")
 
     @property
     def scanned(self) -> tuple[FileNumber, ...]:
@@ -519,13 +529,14 @@ class IndexReader:
         clock.lap("index")
         if self._sampler is not None and self._sampler.share:
             self._sample_recall(self._sampler, vectors, k, answer.candidates.distances, [where] * len(vectors))
-        candidates, scanned, skipped, nearest = answer.candidates, 0, SkippedRows(), None
+        candidates, skipped, nearest, tail = answer.candidates, SkippedRows(), None, ""
+        scanned = read = 0
         width = candidates.files.shape[1] + k if answer.rounded_directions else k
         if self._is_pruned_scan:
             nearest = self._range_search.nearest(vectors, k, matches, skipped)
-            candidates, scanned = nearest.candidates, nearest.compared
+            candidates, scanned, read = nearest.candidates, nearest.compared, nearest.compared
         elif self.tail:
-            tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
+            tail_candidates, scanned, read, tail = self._scan_tail(vectors, k, matches, skipped)
             candidates = merge([candidates, tail_candidates], width)
         clock.lap("scan")
         hits = Hits.of(candidates.first(width))
@@ -542,11 +553,12 @@ class IndexReader:
             tail_rows=scanned,
             matching_rows=_matching_rows(answer, matches),
             condition=matches.how if matches else "",
+            tail=tail,
             parameters=parameters,
             work=answer.work,
             bytes_read={
                 "index": rerank_meter.bytes,
-                "scan": self._vectors.value_bytes * scanned * vectors.shape[1],
+                "scan": self._vectors.value_bytes * read * vectors.shape[1],
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
@@ -557,6 +569,18 @@ class IndexReader:
             complete = self.coverage is not Coverage.NEAREST_VERSION_ONLY
             profile, doubts = nearest.profile(profile, complete=complete), (*nearest.warnings, *doubts)
         return Answer(hits, profile, (*warnings, *doubts))
+
+    def _scan_tail(
+        self, vectors: npt.NDArray[np.float64], k: int, matches: Matches | None, skipped: SkippedRows
+    ) -> tuple[Candidates, int, int, str]:
+        """(the k nearest rows of the tail (that match), rows compared, those read from data files, how, in words)."""
+        access = self._delta.rows(matches, self.tail) if self._delta else TailAccess(None, FROM_FILES)
+        if access.rows is None:
+            candidates, compared = self._tier.scan(vectors, k, self.tail, matches, skipped)
+            return candidates, compared, compared, access.how
+        candidates, compared = access.rows.nearest(vectors, k, matches)
+        skipped.add(access.rows.skipped.count, access.rows.skipped.first)
+        return candidates, compared, access.rows.count if access.was_read else 0, access.how
 
     def _nearest_per_condition(
         self,
@@ -737,6 +761,13 @@ class IndexReader:
         """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
         loaded = self._choice.loaded
         return loaded.longest_vector() if loaded and self._metric is Metric.INNER_PRODUCT else 0.0
+
+    def _private_delta(self) -> PrivateDelta | None:
+        """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case."""
+        loaded = self._choice.loaded
+        if not self.tail or self._is_pruned_scan or not isinstance(loaded, LoadedVersion):
+            return None
+        return PrivateDelta(self._vectors, self.tail, loaded.dims, threads=self._threads)
 
     @cached_property
     def _conjunctions(self) -> ConjunctionSearch | None:

@@ -115,6 +115,8 @@ class Profile:
     a condition"""
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
+    tail: str = ""
+    """Place of the freshness tail, data files or memory, in words; empty without one"""
     pruning: Pruning | None = None
     """Savings of a range search or a certified one, summed over the conditions of one with several; None of other
     searches"""
@@ -254,10 +256,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
         work = f"{visited}{shard.distances:,} distances"
         yield f"shard {shard.shard_id}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
-    if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
-        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows of data files among them"
-    else:
-        yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
+    yield from _compared(profile)
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)
         yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
@@ -269,6 +268,16 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning
+
+
+def _compared(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Distances, and where rows that the index lacks were."""
+    if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
+        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows of data files among them"
+    else:
+        yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
+    if profile.tail:
+        yield "tail", profile.tail
 
 
 def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> Iterator[tuple[str, str]]:

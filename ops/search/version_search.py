@@ -26,7 +26,7 @@ _MATCHES_IN_BEAM = 3
 """Matching nodes that a beam should meet, as a multiple of k"""
 COMPARED = "exact over matches"
 """Strategy of comparing every match"""
-_EXTRA_ROWS = 8
+EXTRA_ROWS = 8
 """Rows beyond k that are compared at first, because some may be as near as the k-th"""
 
 
@@ -235,7 +235,7 @@ def _compare(version: LoadedVersion, shards: Iterable[MaskedShard], queries: F64
 def _nearest_and_doubtful(shard: MaskedShard, queries: F64, k: int) -> Neighbors:
     """At least the k nearest directions, and all that rounding to f32 may have put behind the k-th by mistake."""
     doubt = 2 * rounding_of_units(queries.shape[1])
-    width = k + _EXTRA_ROWS
+    width = k + EXTRA_ROWS
     while True:
         addresses, distances = shard.compare(queries, width)
         euclidean = np.sqrt(2 * distances)

@@ -1,0 +1,147 @@
+"""The freshness tail of one reader, kept in memory: searches after the first read no data file for it.
+
+A reader is bound to one snapshot, so its tail never changes, deletes included. The first search that compares the whole
+tail reads it. One under a condition reads its matches alone; the second reads the tail. A search that comes while
+another one reads it waits, as reading it twice would take longer. The memory is reserved before, and given back with
+the reader.
+"""
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import finalize
+
+from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ops.model import MIB, FileNumber
+from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
+from icepuffin.ops.search.tail_memory import TAIL_MEMORY
+
+FROM_FILES = "read from the data files"
+_DOUBLE = 8
+"""Bytes of a double"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTail:
+    """What a reader keeps of its freshness tail."""
+
+    rows: int
+    """Rows in memory; 0 before the tail was read, and where it is not kept"""
+    bytes: int
+    """Memory that is reserved for them"""
+    why: str
+    """Reason why the tail is kept, or is not, in words"""
+
+
+@dataclass(frozen=True, slots=True)
+class TailAccess:
+    """The rows of a tail for one search."""
+
+    rows: KeptRows | None
+    """The rows in memory; None where the search is to scan the data files"""
+    how: str
+    """Place of the tail, and the reason, in words"""
+    was_read: bool = False
+    """Whether this search read the rows into memory"""
+
+
+class PrivateDelta:
+    """Rows of a freshness tail, for one reader. Thread-safe."""
+
+    def __init__(self, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int) -> None:
+        self.files = frozenset(files)
+        self._source = source
+        self._dims = dims
+        self._threads = threads
+        self._bytes = kept_bytes(
+            sum(source.live.files[number].record_count for number in files),
+            dims,
+            source.metric,
+            doubles=source.value_bytes == _DOUBLE,
+        )
+        self._lock = threading.Lock()
+        self._searched = False
+        self._kept: KeptRows | None = None
+        self._why = "no search has read the tail yet"
+
+    @property
+    def state(self) -> KeptTail:
+        """What is kept now."""
+        kept = self._kept
+        return KeptTail(0 if kept is None else kept.count, 0 if kept is None else self._bytes, self._why)
+
+    def rows(self, matches: Matches | None, files: Collection[FileNumber]) -> TailAccess:
+        """The rows for a search of some files of the tail (and of rows that match); they are read where they were not
+        before. Raises VectorColumnError, DataFileError.
+        """
+        kept, was_read = self._kept, False
+        if kept is None:
+            with self._lock:
+                if self._kept is None:
+                    was_read = self._read(matches)
+                kept = self._kept
+        if kept is not None and kept.skipped.count and (matches is not None or len(files) < len(self.files)):
+            return TailAccess(None, f"{FROM_FILES}: they tell which rows without a distance are meant")
+        return TailAccess(kept, self._why, was_read)
+
+    def _read(self, matches: Matches | None) -> bool:
+        """Read the tail, unless its memory is over the budget, or this is the first search and reads its matches.
+        Returns whether it is kept now.
+        """
+        first, self._searched = not self._searched, True
+        if not TAIL_MEMORY.budget:
+            self._why = f"{FROM_FILES}: tail_mb is 0"
+            return False
+        if first and matches is not None:
+            self._why = f"{FROM_FILES}: those of the matches alone, the first time"
+            return False
+        if not TAIL_MEMORY.reserve(self._bytes):
+            self._why = (
+                f"{FROM_FILES}: in memory it takes {self._bytes / MIB:,.0f} MiB, and {TAIL_MEMORY.reserved / MIB:,.0f} "
+                f"MiB of tail_mb = {TAIL_MEMORY.budget // MIB:,} are taken"
+            )
+            return False
+        try:
+            kept = KeptRows.read(self._source, sorted(self.files), self._dims, threads=self._threads)
+        except BaseException:
+            TAIL_MEMORY.release(self._bytes)
+            raise
+        finalize(kept, TAIL_MEMORY.release, self._bytes)
+        by = "by codes" if kept.coded else "each"
+        self._kept, self._why = kept, f"{kept.count:,} rows in memory, compared {by}"
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class SourceWithDelta(VectorSource):
+    """The vector column of a snapshot's data files, of which those of the tail come from memory."""
+
+    delta: PrivateDelta | None = None
+
+    @classmethod
+    def of(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":
+        return cls(source.live, source.schema, source.field_id, source.metric, source.storage, source.dims, delta=delta)
+
+    def rows(
+        self,
+        files: Sequence[FileNumber],
+        dims: int | None,
+        matches: Matches | None,
+        skipped: SkippedRows | None = None,
+        deleted: Mapping[str, I64] | None = None,
+    ) -> Iterator[RowVectors]:
+        """See VectorSource."""
+        delta, kept = self.delta, None
+        tail = [number for number in files if delta and number in delta.files]
+        if delta and tail:
+            kept = delta.rows(matches, tail).rows
+        if kept is None:
+            yield from VectorSource.rows(self, files, dims, matches, skipped, deleted)
+            return
+        if skipped is not None:
+            skipped.add(kept.skipped.count, kept.skipped.first)
+        others = [number for number in files if number not in kept.files]
+        yield from kept.rows(tail, matches)
+        yield from VectorSource.rows(self, others, dims, matches, skipped, deleted)

@@ -1,0 +1,46 @@
+"""Memory of this process for rows of freshness tails: one budget for all readers, so that they do not grow together."""
+
+import os
+import threading
+
+from icepuffin.ops.cache import process_cache
+
+
+class TailMemory:
+    """Bytes that are reserved, within the budget of the cache's settings. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reserved = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that are reserved now."""
+        return self._reserved
+
+    @property
+    def budget(self) -> int:
+        """Bytes that may be reserved; 0 where no tail is to be kept."""
+        return process_cache().settings.tail_bytes
+
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes, where they are within the budget. Returns whether they are."""
+        budget = self.budget
+        with self._lock:
+            if self._reserved + size > budget:
+                return False
+            self._reserved += size
+            return True
+
+    def release(self, size: int) -> None:
+        """Give reserved bytes back."""
+        with self._lock:
+            self._reserved -= size
+
+    def forked(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+
+TAIL_MEMORY = TailMemory()
+os.register_at_fork(after_in_child=TAIL_MEMORY.forked)
