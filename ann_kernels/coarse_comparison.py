@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32
+from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U32
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coarse_codes import CENTER, STEPS, CoarseTable, arranged
 from icepuffin.ann_kernels.coded_distances import CodedQuery, bound_reached, bounds_within
@@ -37,14 +37,14 @@ def keep_nearest(
     `query` and its `code` are those of `exact`, f64[D]. The k vectors that seem nearest are compared with it: no row is
     among the nearest whose lower bound is above all of these distances.
     """
-    own, arrangement = coarse_query(query), arranged(code, exact.size)
+    own, arrangement = coarse_query(query), arranged(code, exact.size)[: 2 * coarse.width]
     least, keys, limit = np.empty(rows.size, np.float32), new_candidates(k), np.float32(np.inf)
     guesses = np.empty(ROWS_AT_ONCE, np.float32)
     products, squares = np.empty(ROWS_AT_ONCE, np.int32), np.empty(ROWS_AT_ONCE, np.int32)
     errors = np.empty(ROWS_AT_ONCE, np.float32)
     for first in range(0, rows.size, ROWS_AT_ONCE):
         size = min(ROWS_AT_ONCE, rows.size - first)
-        _read(coarse.halves, coarse.squares, coarse.errors, arrangement, rows, first, products[:size], squares, errors)
+        _read(coarse, arrangement, rows, first, products[:size], squares, errors)
         _bound(own, products[:size], squares, errors, least[first : first + size], guesses)
         limit = _choose(guesses[:size], first, keys, k, limit)
     if keys[k - 1] == NO_KEY:  # of too many rows nothing is known
@@ -74,25 +74,21 @@ def coarse_query(query: CodedQuery) -> CodedQuery:
 
 
 @kernel
-def _read(
-    halves: U8, squares: I32, errors: F32, query: I8, rows: U32, first: int, products: I32, norms: I32, reaches: F32
-) -> None:
+def _read(coarse: CoarseTable, query: I8, rows: U32, first: int, products: I32, norms: I32, reaches: F32) -> None:
     """The products of a query with some of the rows, from the `first` on, and what is known of these, in their order.
 
     Nothing else is done here, so that reading the rows, which is most of the time, waits for nothing else.
     """
     lines = query.size // (2 * LINE)
     if lines == 1:  # LLVM makes faster code where it knows the number
-        _read_lines(halves, squares, errors, query, rows, first, 1, products, norms, reaches)
+        _read_lines(coarse, query, rows, first, 1, products, norms, reaches)
     else:
-        _read_lines(halves, squares, errors, query, rows, first, lines, products, norms, reaches)
+        _read_lines(coarse, query, rows, first, lines, products, norms, reaches)
 
 
 @inline_kernel
 def _read_lines(
-    halves: U8,
-    squares: I32,
-    errors: F32,
+    coarse: CoarseTable,
     query: I8,
     rows: U32,
     first: int,
@@ -106,11 +102,10 @@ def _read_lines(
         if first + place + ahead < rows.size:
             following = np.intp(rows[first + place + ahead]) * lines
             for line in range(lines):
-                prefetch(halves, (following + line) * LINE)
-        row = np.intp(rows[first + place]) * lines
-        products[place] = four_bit_dot(halves, row * LINE, query, np.intp(0), np.intp(lines))
-        last = (row + lines) * (LINE // 4)
-        norms[place], reaches[place] = squares[last - 2], errors[last - 1]
+                prefetch(coarse.halves, (following + line) * LINE)
+        row = np.intp(rows[first + place])
+        products[place] = four_bit_dot(coarse.halves, row * lines * LINE, query, np.intp(0), np.intp(lines))
+        norms[place], reaches[place] = coarse.squares[row * coarse.step], coarse.errors[row * coarse.step]
 
 
 @kernel

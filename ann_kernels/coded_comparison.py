@@ -83,6 +83,8 @@ class CodedVectors:
     earlier_halves: U8 | None = None
     """Halves of the codes, of that earlier reader"""
     threads: int = 1
+    scans: bool = False
+    """Whether most uses compare most rows, in order"""
 
     @cached_property
     def errors(self) -> CodeErrors:
@@ -105,16 +107,19 @@ class CodedVectors:
     @cached_property
     def halves(self) -> U8:
         """The halves of the codes, as `coarse_codes.encode` makes them."""
-        if self.earlier_halves is not None:
-            return self.earlier_halves
+        return self._encoded() if self.earlier_halves is None else self.earlier_halves
+
+    def _encoded(self) -> U8:
         codes, errors = self.codes, self.errors
         farthest = np.where(errors.steps == UNBOUNDED, np.inf, errors.step * errors.steps.astype(np.float64))
         dims = self.vectors.shape[1]
         return coarse_codes.encode(codes.space.codes, dims, codes.scale, farthest, threads=self.threads)
 
     @cached_property
-    def _coarse(self) -> CoarseTable:
-        return CoarseTable.of(self.halves)
+    def coarse(self) -> CoarseTable:
+        """The halves, as kernels take them."""
+        dims = self.vectors.shape[1]
+        return CoarseTable.of_scan(self._encoded(), dims) if self.scans else CoarseTable.of(self.halves, dims)
 
     def nearest(self, query: F64, k: int, metric: Metric, live: Bitmap) -> tuple[I64, F64]:
         """(rows int64[n], reported distances f64[n]) of all that are no farther than the k-th nearest, in any order.
@@ -122,7 +127,7 @@ class CodedVectors:
         `query` f64[D] prepared; `live`: the rows to compare.
         """
         return _nearest(
-            self.table, self._coarse, self._vectors, read_only(query), metric.code, read_only(live.rows()), k
+            self.table, self.coarse, self._vectors, read_only(query), metric.code, read_only(live.rows()), k
         )
 
     @cached_property

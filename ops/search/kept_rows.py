@@ -158,7 +158,7 @@ def kept_bytes(rows: int, dims: int, metric: Metric, *, doubles: bool) -> int:
     """Memory of so many rows, codes and addresses included, at most."""
     value = 8 if doubles else 4
     vectors = 4 * dims + value * dims if metric is Metric.COSINE else value * dims
-    codes = dims + -dims % BLOCK + _TERMS + coarse_codes.row_bytes(dims)
+    codes = dims + -dims % BLOCK + _TERMS + coarse_codes.scanned_bytes(dims)
     return rows * (_ADDRESS + vectors + codes)
 
 
@@ -169,6 +169,6 @@ def _coded(vectors: npt.NDArray[Any], metric: Metric, threads: int) -> CodedVect
     codes = scalar_quantization.encode(vectors, threads=threads)
     if codes is None or not preserves_neighbors(codes, vectors, metric):
         return None
-    coded = CodedVectors(vectors, codes, threads=threads)
-    _ = coded.table, coded.halves  # made now: later every search would wait for them
+    coded = CodedVectors(vectors, codes, threads=threads, scans=True)
+    _ = coded.table, coded.coarse  # made now: later every search would wait for them
     return coded
