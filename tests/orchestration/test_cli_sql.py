@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, make_lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NEAR = "cosine_distance(embedding, :q)"
 QUERY = f"q={json.dumps([0.5] * DIMS)}"
@@ -60,3 +65,28 @@ def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixtur
         shown = capsys.readouterr().err.splitlines()
         assert len(shown) == 1
         assert message in shown[0]
+
+
+@pytest.mark.jvm
+def test_an_index_of_more_rows_than_the_driver_takes_is_refreshed_on_spark(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    settings = lake.directory / "icepuffin.toml"
+    text = settings.read_text().replace("driver_only_rows = 1000000", "driver_only_rows = 0")
+    settings.write_text(text)
+    labels, run = [], SparkRunner.run
+
+    def recorded(self: SparkRunner, *arguments: Any, **options: Any) -> Any:
+        labels.append(options.get("label"))
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(SparkRunner, "run", recorded)
+    create = "CREATE INDEX i ON demo.packages USING diskann (embedding) WITH (metric = 'cosine', build = false)"
+    main(["sql", create, "--dir", str(lake.directory)])
+    assert labels == []
+    capsys.readouterr()
+    main(["sql", "REFRESH INDEX i ON demo.packages", "--dir", str(lake.directory), "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["action"] == "built"
+    assert "shard" in " ".join(labels)
