@@ -45,14 +45,13 @@ class PassedRows:
 
     def addresses(self, storage: StorageConfig) -> VectorRows:
         """The rows without their vectors, in the order of these. Raises StorageError."""
-        return read_in_order(open_storage(self.block[0], storage), [self.block], 0)
+        return read_in_order(storage, [self.block], 0)
 
-    def read(self, storage: StorageConfig, dims: int) -> VectorRows:
-        """The rows, in the order of the vectors. Raises StorageError, PuffinError."""
-        rows = self.addresses(storage)
+    def with_vectors(self, addresses: VectorRows, storage: StorageConfig, dims: int) -> VectorRows:
+        """The rows of `addresses` with their vectors, f32[N, dims]. Raises StorageError, PuffinError."""
         dtype = "<f2" if self.runs[0].row_bytes == 2 * dims else "<f4"
         vectors = RunsReader(self.runs, storage).read().view(dtype).reshape(-1, dims)
-        return replace(rows, vectors=vectors.astype(np.float32, copy=False))
+        return replace(addresses, vectors=vectors.astype(np.float32, copy=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,8 +159,11 @@ def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:
 def match_rows(task: MatchTask) -> MatchResult:
     """Give dead nodes to the new rows of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
     storage = open_storage(task.staging, task.storage)
-    new = read_blocks(storage, task.blocks, 0)
-    dead = [read_blocks(storage, task.dead_blocks, 0), *(_dead_nodes(shard, task.storage) for shard in task.shards)]
+    new = read_blocks(task.storage, task.blocks, 0)
+    dead = [
+        read_blocks(task.storage, task.dead_blocks, 0),
+        *(_dead_nodes(shard, task.storage) for shard in task.shards),
+    ]
     shard_ids = np.concatenate([it.slots for it in dead]).astype(np.int64)
     nodes, hashes = np.concatenate([it.positions for it in dead]), np.concatenate([it.hashes for it in dead])
     return stage_matches(task, storage, new, shard_ids, nodes, pair_equal(hashes, new.hashes))

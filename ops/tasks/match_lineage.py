@@ -134,7 +134,7 @@ def match_lineage(task: LineageMatchTask) -> LineageMatchResult:
     and what a match by hashes takes.
     """
     storage = open_storage(task.match.staging, task.match.storage)
-    new = read_blocks(storage, task.match.blocks, 0)
+    new = read_blocks(task.match.storage, task.match.blocks, 0)
     dead = _dead_nodes(task)
     partner = pair_equal(dead.versions, new.hashes)
     matched = np.flatnonzero(partner >= 0)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,13 +45,15 @@ class Partitions:
     to_shard: npt.NDArray[np.uint32]
     """u32[k]"""
 
-    def order(self, vectors: npt.NDArray[np.float32], *, threads: int) -> npt.NDArray[np.intp]:
-        """int[N], places of f32[N, D] vectors by shard, those of one shard as they were.
+    def order(
+        self, vectors: npt.NDArray[np.float32], places: npt.NDArray[np.intp], *, threads: int
+    ) -> npt.NDArray[np.intp]:
+        """int[N], `places` of f32[N, D] vectors by shard, those of one shard in the order in which they are given.
 
         A delta that is dissolved gives each shard a range of its nodes: their vectors need not be written again.
         """
         labels, _ = grouped_centroids.assign(vectors, self.codebook, threads=threads)
-        return np.argsort(self.to_shard[labels], kind="stable")
+        return places[np.argsort(self.to_shard[labels[places]], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,28 +125,32 @@ def make_shard(task: ShardTask) -> ShardResult:
     Memory: the shard's vectors and graph, also where the blob keeps no vectors. Raises StorageError, PuffinError.
     """
     storage = open_storage(task.staging, task.storage)
-    incoming = read_blocks(storage, task.blocks, task.dims)
+    incoming = read_blocks(task.storage, task.blocks, task.dims)
+    addresses = [rows.addresses(task.storage) for rows in task.passed]
     if task.partitions is not None and task.how is How.INSERTED:
-        incoming = incoming.reordered(task.partitions.order(incoming.vectors, threads=task.threads))
+        incoming = incoming.reordered(
+            task.partitions.order(incoming.vectors, np.arange(incoming.count), threads=task.threads)
+        )
     if not task.recorded:
-        return _make(task, storage, incoming)
-    marker = markers.name_of(f"{task.staging}/shard-{task.shard_id}", _inputs(task, incoming))
+        return _make(task, storage, incoming, addresses)
+    marker = markers.name_of(f"{task.staging}/shard-{task.shard_id}", _inputs(task, incoming, addresses))
     done = markers.find(storage, marker)
     if done is None:
-        return _result(markers.record(storage, marker, _make(task, storage, incoming)))
+        return _result(markers.record(storage, marker, _make(task, storage, incoming, addresses)))
     finished = _result(done)
     # swept by age, or by an equal build that was published meanwhile
     if not storage.exists(finished.stored.path):
-        return _make(task, storage, incoming)
+        return _make(task, storage, incoming, addresses)
     return finished
 
 
-def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
-    """Everything that the result depends on, whichever task staged it."""
+def _inputs(
+    task: ShardTask, incoming: VectorRows, addresses: Sequence[VectorRows]
+) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
+    """Everything that the result depends on, whichever task staged it. `addresses`: those of the passed rows."""
     yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
-    for passed in task.passed:
-        rows = passed.addresses(task.storage)
+    for passed, rows in zip(task.passed, addresses, strict=True):
         yield from (repr(passed.runs), rows.slots, rows.positions, rows.hashes)
     if task.base is not None:
         yield from task.base.inputs()
@@ -170,8 +176,8 @@ class _MeasuredShard:
     """Vectors of the first nodes, stored already"""
 
 
-def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
-    passed = [rows.read(task.storage, task.dims) for rows in task.passed]
+def _make(task: ShardTask, storage: Storage, incoming: VectorRows, addresses: Sequence[VectorRows]) -> ShardResult:
+    passed = [rows.with_vectors(own, task.storage, task.dims) for rows, own in zip(task.passed, addresses, strict=True)]
     incoming = VectorRows.joined([*passed, incoming])
     if task.base is not None and task.how is How.INSERTED:
         shard = _insert(task, task.base, incoming)
@@ -191,9 +197,9 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     order = locality_order(rows.vectors, seed=task.params.seed, threads=task.threads)
-    rows = rows.reordered(order)
     if task.partitions is not None:
-        rows = rows.reordered(task.partitions.order(rows.vectors, threads=task.threads))
+        order = task.partitions.order(rows.vectors, order, threads=task.threads)
+    rows = rows.reordered(order)
     shard = _build_over(task, rows, coded=True)
     if shard.recall.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
         by_codes = shard.recall.recall

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icepuffin.ops.model import FileSlot
+from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.parquet import StorageFile
-from icepuffin.ops.storage import Storage, StorageError
+from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.rows import VectorRows
 
@@ -90,7 +90,7 @@ def blocks_by_destination(results: Sequence[Sequence[StagedBlock]]) -> dict[int,
     return blocks
 
 
-def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorRows:
+def read_blocks(storage: StorageConfig, blocks: Sequence[Block], dims: int) -> VectorRows:
     """Read the rows of blocks, by file slot and position, so that node ids do not depend on which task staged a row.
 
     dims: as the blocks were written. Raises StorageError where rows are missing.
@@ -98,14 +98,15 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorR
     return read_in_order(storage, blocks, dims).sorted()  # several tasks may have staged for this destination
 
 
-def read_in_order(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorRows:
+def read_in_order(storage: StorageConfig, blocks: Sequence[Block], dims: int) -> VectorRows:
     """Read the rows of blocks as they were written. See `read_blocks`."""
     total = sum(rows for _, rows in blocks)
     slots, positions = np.empty(total, np.uint32), np.empty(total, np.int64)
     hashes, vectors = np.empty(total, np.uint64), np.empty((total, dims), np.float32)
     start = 0
     for path, _ in blocks:
-        staged = pa.PythonFile(StorageFile(storage, path, storage.size(path)), mode="r")
+        store = open_storage(path, storage)
+        staged = pa.PythonFile(StorageFile(store, path, store.size(path)), mode="r")
         for batch in pa.ipc.open_stream(staged):
             end = start + batch.num_rows
             slots[start:end] = batch["slot"].to_numpy()

@@ -71,7 +71,8 @@ def make_shard_but_die_once(call: tuple[str, ShardTask]) -> ShardResult:
     if task.shard_id == 1 and not note.exists():
         note.touch()
         storage = open_storage(task.staging, task.storage)
-        shard_module._make(task, storage, read_blocks(storage, task.blocks, task.dims))  # nobody will refer to it
+        incoming = read_blocks(task.storage, task.blocks, task.dims)
+        shard_module._make(task, storage, incoming, ())  # nobody will refer to it
         os.kill(os.getpid(), signal.SIGKILL)
     return make_shard(task)
 
@@ -141,9 +142,9 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     shard_ids: list[int] = []
     real = shard_module._make
 
-    def count(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
+    def count(task: ShardTask, storage: Storage, incoming: VectorRows, addresses: Sequence[VectorRows]) -> ShardResult:
         shard_ids.append(task.shard_id)
-        return real(task, storage, incoming)
+        return real(task, storage, incoming, addresses)
 
     monkeypatch.setattr(shard_module, "_make", count)
     assert content(build(table, LocalRunner(1))) == expected

@@ -21,9 +21,8 @@ from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.shard_reader import check_shard, open_shard, vector_place
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks import markers
+from icepuffin.ops.tasks import delta_rows, markers
 from icepuffin.ops.tasks import shard as shard_task
-from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard import ShardTask
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -135,6 +134,26 @@ def test_each_vector_is_written_once_through_inserts_and_dissolved_deltas(
     assert 2 < max(len(runs) for runs in runs_of(head_version(table))) <= 8, "each delta gives a shard a few ranges"
     row_bytes = ROW_BYTES if vectors == "f32" else ROW_BYTES // 2
     assert stored_vectors(table) == 900 * row_bytes
+    require_right(table, definition)
+
+
+@pytest.mark.parametrize("small_work", [0, 1 << 26])
+def test_the_addresses_of_a_dissolved_delta_are_read_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, small_work: int
+) -> None:
+    """By the task that takes the rows, also where it is recorded, by a name that the addresses are a part of."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", small_work)
+    definition = replace(DEFINITION, max_deltas=1, delta_share=0.1)
+    table.append(make_rows(600, 650))
+    index_head(table, definition)
+    blocks: list[str] = []
+    read_in_order = delta_rows.read_in_order
+    monkeypatch.setattr(
+        delta_rows, "read_in_order", lambda *arguments: blocks.append(arguments[1][0][0]) or read_in_order(*arguments)
+    )
+    table.append(make_rows(650, 700))
+    assert index_head(table, definition).merged == 50
+    assert len(blocks) == len(set(blocks)) > 1
     require_right(table, definition)
 
 
@@ -295,6 +314,6 @@ def test_a_retry_takes_no_shard_of_other_addresses(table: Table, monkeypatch: py
     names = set()
     for position in (3, 4):
         passed = replace(no_rows, positions=np.array([position]))
-        monkeypatch.setattr(PassedRows, "addresses", lambda part, storage, passed=passed: passed)
-        names.add(markers.name_of("shard", shard_task._inputs(replace(task, base=None), no_rows)))
+        inputs = shard_task._inputs(replace(task, base=None), no_rows, [passed] * len(task.passed))
+        names.add(markers.name_of("shard", inputs))
     assert len(names) == 2

@@ -14,6 +14,7 @@ from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
 from icepuffin.puffin.blobs import addresses, deletion_vector
 from icepuffin.puffin.errors import ChecksumError
+from tests.conftest import STORAGE
 
 STORE = LocalStorage()
 
@@ -34,13 +35,13 @@ def staged(folder: Path, batches: int) -> tuple[str, int]:
 
 def test_rows_come_back_in_order_whoever_staged_them(tmp_path: Path) -> None:
     blocks = [staged(tmp_path, 3), staged(tmp_path, 1)]
-    assert read_blocks(STORE, blocks, 2).positions.tolist() == sorted([*range(30), *range(10)])
+    assert read_blocks(STORAGE, blocks, 2).positions.tolist() == sorted([*range(30), *range(10)])
 
 
 def test_a_block_that_lost_rows_is_refused(tmp_path: Path) -> None:
     short, _ = staged(tmp_path, 2)
     with pytest.raises(StorageError, match="hold 20 of the 30 rows staged"):
-        read_blocks(STORE, [(short, 30)], 2)
+        read_blocks(STORAGE, [(short, 30)], 2)
 
 
 def test_moves_that_were_cut_off_are_refused(tmp_path: Path) -> None:
