@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.storage import Storage, StorageError
+from icepuffin.ops.storage.memory import with_bytes
 
 Segments = tuple[bytes | ObjectRange, ...]
 """One blob, preceded by its padding"""
@@ -68,7 +69,7 @@ class BackgroundFile:
         for segments in itertools.chain(self._first, self._later()):
             if self._is_left:
                 raise CancelledError
-            yield from segments
+            yield from with_bytes(segments)
 
     def _later(self) -> Iterator[Segments]:
         yield from self._rest.result()

@@ -37,6 +37,7 @@ from icepuffin.ops.shard_recall import mean_recall
 from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, left_where_refused, open_storage
+from icepuffin.ops.storage.memory import memory_folder
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 
 _RECALL_ADVICE = {
@@ -80,14 +81,21 @@ def make_version(
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     kept_values = kept_parts(plan, storage)
-    with Assembly(plan, storage, kept_values) as assembly:
+    with memory_folder(plan.staging_prefix) as memory, Assembly(plan, storage, kept_values) as assembly:
         shard_set: ShardSet | None
         with clock.stage("work"):
             if not plan.definition.has_graphs:
                 shard_set = enclose_files(plan, runner=runner, storage=storage, progress=progress)
             elif base and dead:
                 shard_set = refresh_shards(
-                    plan, base, dead, runner=runner, storage=storage, progress=progress, on_kept=assembly.begin
+                    plan,
+                    base,
+                    dead,
+                    runner=runner,
+                    storage=storage,
+                    progress=progress,
+                    on_kept=assembly.begin,
+                    memory=memory,
                 )
             else:
                 shard_set = build_shards(plan, runner=runner, storage=storage, progress=progress)

@@ -86,6 +86,7 @@ def refresh_shards(
     runner: TaskRunner,
     storage: StorageConfig,
     on_kept: OnKept,
+    memory: str = "",
     progress: StageProgress | None = None,
 ) -> ShardSet:
     """Match rows that moved, place new rows, and write the shards that change.
@@ -93,6 +94,8 @@ def refresh_shards(
     on_kept: called once, before any shard is written, with the shards of the new version that keep the base version's
     blobs, by id, and with places of the vectors that others keep; of those whose rows have moved the new addresses are
     not known yet.
+    memory: folder of `memory_folder` for what is staged and small, until the shards are copied; empty: all is staged
+    in the table's storage.
     Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
     """
     routing = base.routing
@@ -103,7 +106,7 @@ def refresh_shards(
         _pq_codebook(base, storage),
         base.routing_curve,
     )
-    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, SMALL_WORK)
+    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, SMALL_WORK, memory)
     matches = match_moved_rows(context, base, dead.nodes)
     shards = [
         _shard(base, ShardId(shard_id), dead, matches.moves.get(ShardId(shard_id), ()))
@@ -199,14 +202,15 @@ class Arrivals:
 
 def _scatter_deltas(context: BuildContext, deltas: Sequence[_EarlierShard]) -> list[DissolvedDelta]:
     """Stage the rows of delta shards that are dissolved, by the shards that their partitions belong to."""
-    runner = context.runner_for(sum(shard.entry.count for shard in deltas))
+    rows = sum(shard.entry.count for shard in deltas)
+    runner = context.runner_for(rows)
     tasks = [
         DeltaRowsTask(
             shard_id=shard.shard_id,
             base=_base_shard(context, shard),
             codebook=context.layout.codebook,
             partition_to_shard=context.layout.partition_to_shard,
-            staging=context.staging,
+            staging=context.staging_of_blocks(rows),
             storage=context.storage,
             threads=runner.task_threads,
         )

@@ -15,7 +15,7 @@ from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
-from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner, is_local
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
@@ -83,6 +83,8 @@ class BuildContext:
     progress: StageProgress | None
     driver_bytes: int = 0
     """Bytes of vectors up to which a stage runs in the driver and is not recorded"""
+    memory: str = ""
+    """Folder in the driver's memory for what such a stage writes, where only the driver reads it; empty: none"""
 
     @property
     def staging(self) -> str:
@@ -96,6 +98,14 @@ class BuildContext:
     def runner_for(self, rows: int) -> TaskRunner:
         """The runner for work on so many vectors: the driver where the work is small."""
         return driver_runner(self.runner) if self.is_small(rows) else self.runner
+
+    def staging_of_blocks(self, rows: int) -> str:
+        """Prefix of the staged rows of a stage. Whatever takes them must reach them, be it small or not."""
+        return self.memory if self.memory and self.is_small(rows) and is_local(self.runner) else self.staging
+
+    def staging_of_shards(self, rows: int) -> str:
+        """Prefix of the shards that a stage writes: the driver alone reads them, and copies them to their place."""
+        return self.memory if self.memory and self.is_small(rows) else self.staging
 
     def stage_progress(self, stage: str) -> Progress | None:
         """A callback for the tasks of one stage; None where nobody watches."""
@@ -124,7 +134,7 @@ def scatter_rows(
             codebook=context.layout.codebook,
             partition_to_shard=routes,
             vectors=plan.definition.vectors,
-            staging=context.staging,
+            staging=context.staging_of_blocks(rows),
             storage=context.storage,
             recorded=not context.is_small(rows),
             threads=runner.task_threads,
@@ -173,7 +183,8 @@ def shard_task(
 def make_shards(context: BuildContext, tasks: Sequence[ShardTask], rows: int) -> list[ShardResult]:
     """Write shards that have `rows` nodes in all."""
     runner, recorded = context.runner_for(rows), not context.is_small(rows)
-    tasks = [replace(task, threads=runner.task_threads, recorded=recorded) for task in tasks]
+    staging = context.staging_of_shards(rows)
+    tasks = [replace(task, threads=runner.task_threads, recorded=recorded, staging=staging) for task in tasks]
     return runner.run(make_shard, tasks, label="write shards", progress=context.stage_progress("shards"))
 
 

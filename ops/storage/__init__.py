@@ -16,6 +16,8 @@ from icepuffin.ops.storage.base import (
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, relative_to, split_location
+from icepuffin.ops.storage.memory import SCHEME as MEMORY
+from icepuffin.ops.storage.memory import MemoryStorage
 from icepuffin.ops.storage.principal import principal
 from icepuffin.ops.storage.s3_options import s3_options
 
@@ -42,6 +44,8 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
     scheme = normalize(location).partition(":")[0]
     if scheme == "file":
         return LocalStorage()
+    if scheme == MEMORY:
+        return MemoryStorage()
     if f"{scheme}:" not in OBJECT_STORES:
         raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file://, s3://, gs:// or abfss://")
     settings = frozenset(config.properties.items())

@@ -76,6 +76,11 @@ def driver_runner(runner: TaskRunner) -> LocalRunner:
     return runner if isinstance(runner, LocalRunner) else LocalRunner()
 
 
+def is_local(runner: TaskRunner) -> bool:
+    """Whether its tasks run in this process, and share its memory."""
+    return isinstance(runner, LocalRunner)
+
+
 def balanced_groups(
     items: Sequence[T], runner: TaskRunner, order_and_weight: Callable[[T], tuple[int, int]]
 ) -> list[tuple[T, ...]]:

@@ -18,7 +18,8 @@ from icepuffin.ops.index import Action, IndexReport, dead_nodes, masked_recall, 
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StoredShard
 from icepuffin.ops.spark.runner import SparkRunner
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage import memory, open_storage
+from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import scatter_delta
 from icepuffin.ops.tasks.match_hashes import hash_files, match_rows
@@ -188,6 +189,24 @@ def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
     assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
     assert len(synced) == 2, "the file, and the folder that it is in"
+
+
+def test_a_small_refresh_in_one_process_stages_no_vector_in_the_store(
+    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "SMALL_WORK", SMALL_WORK)
+    paths: list[str] = []
+    open_output = LocalStorage.open_output
+
+    def noting(store: LocalStorage, path: str, **options: Any) -> Any:
+        paths.append(path)
+        return open_output(store, path, **options)
+
+    monkeypatch.setattr(LocalStorage, "open_output", noting)
+    assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
+    staged = [path.rpartition("/")[2].partition("-")[0] for path in paths if "_icepuffin" in path]
+    assert set(staged) <= {"hashes", "lineage", "dead", "moves", "moved"}, "addresses and hashes alone"
+    assert not memory._objects, "what was staged in memory is forgotten"
 
 
 def test_the_driver_does_small_work_itself(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,52 @@
+"""Objects in this process's memory: read as files are, and forgotten together."""
+
+import pytest
+
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, memory, open_storage
+from icepuffin.ops.storage.memory import memory_folder, with_bytes
+from tests.conftest import STORAGE
+
+
+def test_an_object_in_memory_is_read_as_a_file_is() -> None:
+    with memory_folder("of a test") as folder:
+        store = open_storage(folder, STORAGE)
+        path, other = f"{folder}/a", f"{folder}/b/c"
+        store.create(path, b"0123456789")
+        assert store.concat(other, [b"x", ObjectRange(path, 3, 4)]) == 0
+        assert (store.size(path), store.exists(path), store.exists(f"{path}b")) == (10, True, False)
+        assert store.read_ranges(path, [(2, 3), (8, 9)]) == [b"234", b"89"]
+        assert store.read_range(other, 0, 9) == b"x3456"
+        assert {(info.path, info.size) for info in store.list(folder)} == {(path, 10), (other, 5)}
+        assert list(store.list(path)) == []
+        with pytest.raises(ObjectExistsError, match="exists already"):
+            store.create(path, b"other bytes")
+        store.delete(path)
+        with pytest.raises(ObjectMissingError, match="not in the memory of this process"):
+            store.size(path)
+        with pytest.raises(ObjectMissingError, match="file:///d is not in memory"):
+            store.concat(path, [ObjectRange("file:///d", 0, 1)])
+        assert not store.exists(path), "an object that was not written whole does not appear"
+
+
+def create_twice(path: str) -> None:
+    for data in (b"2", b"3"):
+        open_storage(path, STORAGE).create(path, data)
+
+
+def test_a_folder_in_memory_is_forgotten_after_an_error_too() -> None:
+    with memory_folder("kept") as kept:
+        open_storage(kept, STORAGE).create(f"{kept}/a", b"1")
+        with pytest.raises(ObjectExistsError), memory_folder("kept") as folder:
+            create_twice(f"{folder}/a")
+        assert list(memory._objects) == [f"{kept}/a"]
+    assert not memory._objects
+
+
+def test_segments_in_memory_become_bytes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_BYTES_AT_ONCE", 4)
+    with memory_folder("of a test") as folder:
+        open_storage(folder, STORAGE).create(f"{folder}/a", b"0123456789")
+        file = ObjectRange("s3://bucket/key", 0, 9)
+        segments = [b"head", ObjectRange(f"{folder}/a", 1, 9), file]
+        assert list(with_bytes(segments)) == [b"head", b"1234", b"5678", b"9", file]
