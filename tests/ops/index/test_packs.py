@@ -35,7 +35,7 @@ from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.model import ObjectRange, SnapshotId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
@@ -377,16 +377,64 @@ def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
     assert_right(table)
 
 
-def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    used_bytes = [500, 499, 0, 700, 600]
-    bound = tuple(BoundPack(number, f"file:/pack-{number}", 1000, is_kept=number != 3) for number in range(5))
+def shared_of(table: Table, used_bytes: list[int]) -> tuple[list[int], list[int]]:
+    """(numbers of the packs that are shared, of which so many of 1,000 bytes are in use; number of each in the new
+    version). Pack 3 has no tag.
+    """
+    bound = tuple(
+        BoundPack(SnapshotId(number), f"file:/pack-{number}", 1000, is_kept=number != 3)
+        for number in range(len(used_bytes))
+    )
     version = replace(head_version(table), packs=bound)
-    kept = [ObjectRange(bound[number].path, 64, used_bytes[number]) for number in (0, 1, 3, 4)]
+    kept = [ObjectRange(pack.path, 64, size) for pack, size in zip(bound, used_bytes, strict=True)]
     shared = packs_to_share(version, kept)
-    assert [pack.holder_id for pack in shared] == [0, 4]
-    assert [pack_number(place, shared) for place in kept] == [1, 0, 0, 2]
-    monkeypatch.setattr(packs, "MAX_PACKS", 2)
-    assert [pack.holder_id for pack in packs_to_share(version, kept)] == [4]
+    return [pack.holder_id for pack in shared], [pack_number(place, shared) for place in kept]
+
+
+def test_packs_that_are_shared_are_used_by_half_all_together(table: Table) -> None:
+    assert shared_of(table, [500, 499, 0, 999, 600]) == ([0, 1, 4], [1, 2, 0, 0, 3])
+    assert shared_of(table, [500, 399, 0, 999, 600]) == ([0, 4], [1, 0, 0, 0, 2])
+    assert shared_of(table, [100, 800, 0, 999, 600]) == ([0, 1, 4], [1, 2, 0, 0, 3])
+    assert shared_of(table, [100, 799, 0, 999, 600]) == ([1, 4], [0, 1, 0, 0, 2]), "the least used is written again"
+    assert shared_of(table, [100, 99, 0, 999, 300]) == ([], [0, 0, 0, 0, 0])
+
+
+def test_an_eighth_of_too_many_packs_is_written_into_a_new_one(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    used_bytes = [900, 600, 700, 0, 800]
+    monkeypatch.setattr(packs, "MAX_PACKS", 5)
+    assert shared_of(table, used_bytes)[0] == [0, 1, 2, 4]
+    monkeypatch.setattr(packs, "MAX_PACKS", 4)
+    assert shared_of(table, used_bytes)[0] == [0, 2, 4]
+    monkeypatch.setattr(packs, "_MERGED_PART", 2)
+    assert shared_of(table, used_bytes)[0] == [0, 4]
+
+
+def test_a_hundred_versions_copy_each_pack_once_at_most(table: Table) -> None:
+    """Packs that are equally long, of versions that each add one: 31 are never copied."""
+    sizes, copied = [1000], 0
+    for _ in range(99):
+        bound = [BoundPack(SnapshotId(n), f"file:/{n}", size, is_kept=True) for n, size in enumerate(sizes)]
+        version = replace(head_version(table), packs=tuple(bound))
+        shared = packs_to_share(version, [ObjectRange(pack.path, 0, pack.size) for pack in bound])
+        again = sum(sizes) - sum(pack.size for pack in shared)
+        copied += again
+        sizes = [*(pack.size for pack in shared), again + 10]
+        assert len(sizes) <= 32
+    assert copied == 680
+
+
+def test_vectors_stay_beside_graphs_that_were_written_again(table: Table) -> None:
+    """Each version adds 5 of vectors and writes the graph again, 60, which its pack holds in vain from then on."""
+    parts, copied = [(572, 512)], 0
+    for _ in range(20):
+        bound = [BoundPack(SnapshotId(n), f"file:/{n}", size, is_kept=True) for n, (size, _) in enumerate(parts)]
+        kept = [ObjectRange(pack.path, 0, used) for pack, (_, used) in zip(bound, parts, strict=True)]
+        shared = [pack.holder_id for pack in packs_to_share(replace(head_version(table), packs=tuple(bound)), kept)]
+        again = sum(used for _, used in parts) - sum(parts[number][1] for number in shared)
+        copied += again
+        parts = [*(parts[number] for number in shared), (again + 65, again + 5)]
+        assert sum(size for size, _ in parts) <= 2 * (60 + sum(used for _, used in parts))
+    assert copied < 100, "less than each vector once; 500 where each pack by itself has to be used by half"
 
 
 def test_no_version_has_more_packs_than_the_limit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
