@@ -15,6 +15,7 @@ from icepuffin.ops import vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, packs, refresh, stages
+from icepuffin.ops.index.assembly import Assembly
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ObjectRange, StoredRun
@@ -37,8 +38,7 @@ ROW_BYTES = 4 * 16
 
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is worth a pack, and two vectors are worth a run. Graphs are the larger part of packs here."""
-    monkeypatch.setattr(packs, "_LEAST_USE", 0.1)
+    """All is worth a pack, and a vector is worth a run."""
     monkeypatch.setattr(packs, "PACK_BYTES", 1)
     monkeypatch.setattr(vector_runs, "LEAST_BYTES", ROW_BYTES)
 
@@ -256,10 +256,15 @@ def test_a_refresh_takes_vectors_out_of_blobs_of_older_releases(
     assert runs_of(version) == [[], [], []]
     require_right(table)
     table.append(make_rows(600, 1200))
+    lasting: list[ObjectRange] = []
+    begin = Assembly.begin
+    monkeypatch.setattr(Assembly, "begin", lambda own, kept, places: lasting.extend(places) or begin(own, kept, places))
     report = index_head(table)
     assert {shard.how for shard in report.shard_reports} == {"inserted"}
     after = head_version(table)
     old_paths = {stored.path for stored in version.shards}
+    assert lasting == ([place for runs in runs_of(after) for place in runs[:1]] if in_pack else lasting)
+    assert sum(place.length for place in lasting) == 600 * ROW_BYTES, "of old blobs their vectors last alone"
     assert all((runs[0].path in old_paths) is in_pack and len(runs) == 2 for runs in runs_of(after))
     require_right(table)
 
