@@ -272,8 +272,12 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int
 def _decode_runs(cursor: Cursor, part: str, count: int) -> tuple[VectorRun, ...]:
     number = cursor.unpack("I", part)[0]
     runs = tuple(VectorRun(*_RUN.unpack(bytes(cursor.take(_RUN.size, part)))) for _ in range(number))
-    if runs and (sum(run.count for run in runs) != count or not all(run.count for run in runs)):
-        raise BadBlobError(f"routing blob: {part} has {count} nodes, and runs of {[run.count for run in runs]} vectors")
+    vectors = sum(run.count for run in runs)
+    if runs and (vectors != count or not all(run.count for run in runs)):
+        empty = sum(not run.count for run in runs)
+        raise BadBlobError(
+            f"routing blob: {part} has {count} nodes, and {number} runs of {vectors} vectors, {empty} without any"
+        )
     if any(run.length * runs[0].count != run.count * runs[0].length for run in runs):
         raise BadBlobError(f"routing blob: {part} has runs whose vectors are not equally long")
     places = sorted((run.pack, run.offset, run.length) for run in runs)

@@ -241,6 +241,21 @@ def test_runs_that_cannot_be_are_refused(change: dict[str, int]) -> None:
         routing.decode(routing.encode(value))
 
 
+def test_the_message_on_runs_is_short_however_many_there_are() -> None:
+    first, second = samples.routing_of_runs().shards
+    runs = tuple(replace(second.runs[0], offset=20 * number, length=20, count=1) for number in range(1_000))
+    value = replace(samples.routing_of_runs(), shards=(first, replace(second, runs=runs)))
+    with pytest.raises(BadBlobError, match="1 has 10 nodes, and 1000 runs of 1000 vectors, 0 without any") as error:
+        routing.decode(routing.encode(value))
+    assert len(str(error.value)) < 100
+
+
+def test_two_shards_may_name_one_run() -> None:
+    value = samples.routing_of_runs()
+    twice = replace(value, shards=(value.shards[1], value.shards[1]))
+    assert same(routing.decode(routing.encode(twice)), twice)
+
+
 def test_older_releases_read_a_routing_blob_without_packs_moved_rows_or_codes() -> None:
     values = samples.routing(), samples.packed_routing(), samples.moved_routing()
     assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
