@@ -1,6 +1,7 @@
 """A refresh that is lost at any stage, or done elsewhere, ends after one retry with the bytes of an undisturbed one."""
 
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,7 +29,7 @@ from icepuffin.ops.tasks.runner import SMALL_WORK, LocalRunner, TaskRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import ROWS, STORAGE, make_rows
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
 if TYPE_CHECKING:
@@ -207,6 +208,32 @@ def test_a_small_refresh_in_one_process_stages_no_vector_in_the_store(
     staged = [path.rpartition("/")[2].partition("-")[0] for path in paths if "_icepuffin" in path]
     assert set(staged) <= {"hashes", "lineage", "dead", "moves", "moved"}, "addresses and hashes alone"
     assert not memory._objects, "what was staged in memory is forgotten"
+
+
+class DistantRunner:
+    """Its tasks reach what the store has, and not the memory of this process."""
+
+    parallelism = 2
+    task_threads = 1
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        assert memory.SCHEME.encode() not in pickle.dumps(list(tasks)), f"a task of {label!r} reads this memory"
+        self.labels.append(label)
+        return [function(task) for task in tasks]
+
+
+def test_tasks_elsewhere_reach_the_rows_that_the_driver_staged(
+    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new rows are few enough for the driver; the shards that they go into are not."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", 4 * DIMS * 200)
+    runner = DistantRunner()
+    assert content(refreshed(changed.table, runner)) == changed.expected
+    if scatter_delta.__name__ in changed.stages:
+        assert "write shards" in runner.labels
 
 
 def test_the_driver_does_small_work_itself(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:
