@@ -84,6 +84,7 @@ def _profile(parts: Sequence[tuple[I64, Answer]], queries: int) -> Profile:
         tail_rows=sum(profile.tail_rows for profile in profiles),
         matching_rows=sum(matching) if matching else None,
         condition=_ways(profiles),
+        tail="; ".join(dict.fromkeys(profile.tail for profile in profiles if profile.tail)),
         pruning=_pruning(profiles),
         certificate=_certificate(certified, queries),
         parameters=next((profile.parameters for profile in profiles if profile.parameters is not None), None),

@@ -84,6 +84,10 @@ class FilesRead:
 
     here: int = 0
     by_tasks: int = 0
+    in_memory: int = 0
+    """Files that were not read, as their rows were in memory"""
+    rows: int = 0
+    """Rows of the files that were read for a range"""
 
     @property
     def tier(self) -> str:
@@ -151,8 +155,12 @@ class FileScans:
     ) -> WithinScan:
         """The rows (that match) of some files that meet the thresholds, as `hits_within` gives them."""
         runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
+        live = self._vectors.live
+        stored = [number for number in files if runner is not None or not self._vectors.in_memory(number)]
+        read.rows += sum(live.files[number].record_count for number in stored)
         if runner is None:
-            read.here += len(files)
+            read.here += len(stored)
+            read.in_memory += len(files) - len(stored)
             return _within(self._vectors, WithinRequest(queries, thresholds, limit), files, matches)
         self._vectors.require_dims(files, queries.shape[1], matches)
         read.by_tasks += len(files)
@@ -183,7 +191,8 @@ class FileScans:
     def where(self, read: FilesRead) -> str:
         """Place where a search has read data files, in words."""
         if self._choice.runner is None:
-            return "the data files in reach are read here"
+            in_memory = f", but {read.in_memory:,} whose rows are in memory" if read.in_memory else ""
+            return f"the data files in reach are read here{in_memory}"
         threshold = f"tasks take over {self._choice.in_process_mb:,} MiB of vectors"
         return f"data files read by tasks: {read.by_tasks:,}, here: {read.here:,}; {threshold}"
 

@@ -1,26 +1,31 @@
 """The freshness tail of one reader, kept in memory: searches after the first read no data file for it.
 
-A reader is bound to one snapshot, so its tail never changes, deletes included. The first search that compares the whole
-tail reads it. One under a condition reads its matches alone; the second reads the tail. A search that comes while
-another one reads it waits, as reading it twice would take longer. The memory is reserved before, and given back with
-the reader.
+A reader is bound to one snapshot, so its tail never changes, deletes included. The first search without a condition
+reads it. Searches under conditions read their matches alone, until they have taken about as long as reading the tail
+does; the next one reads it. A search that comes while another one reads it waits, as reading it twice would take
+longer. The memory is reserved before, and given back with the reader.
 """
 
+import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.tail_memory import TAIL_MEMORY
+from icepuffin.ops.vector_column import VectorColumnError
 
 FROM_FILES = "read from the data files"
 _DOUBLE = 8
 """Bytes of a double"""
+_SEARCHES = 8
+"""Searches for one matching row that take as long as reading the tail"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,17 @@ class PrivateDelta:
         self._dims = dims
         self._threads = threads
         self._bytes = kept_bytes(
-            sum(source.live.files[number].record_count for number in files),
+            self._rows_of(self.files),
             dims,
             source.metric,
             doubles=source.value_bytes == _DOUBLE,
         )
         self._lock = threading.Lock()
-        self._searched = False
+        self._rows_read = 0.0
+        """Rows that searches under conditions have read, or others that would take as long"""
         self._kept: KeptRows | None = None
         self._why = "no search has read the tail yet"
+        _deltas.add(self)
 
     @property
     def state(self) -> KeptTail:
@@ -80,23 +87,28 @@ class PrivateDelta:
         if kept is None:
             with self._lock:
                 if self._kept is None:
-                    was_read = self._read(matches)
+                    was_read = self._read(matches, files)
                 kept = self._kept
         if kept is not None and kept.skipped.count and (matches is not None or len(files) < len(self.files)):
             return TailAccess(None, f"{FROM_FILES}: they tell which rows without a distance are meant")
         return TailAccess(kept, self._why, was_read)
 
-    def _read(self, matches: Matches | None) -> bool:
-        """Read the tail, unless its memory is over the budget, or this is the first search and reads its matches.
-        Returns whether it is kept now.
+    def has(self, number: FileNumber) -> bool:
+        """Whether the rows of a file are in memory."""
+        return self._kept is not None and number in self.files
+
+    def _read(self, matches: Matches | None, files: Collection[FileNumber]) -> bool:
+        """Read the tail, unless its memory is over the budget, or reading the matches alone is less work. Returns
+        whether it is kept now.
         """
-        first, self._searched = not self._searched, True
         if not TAIL_MEMORY.budget:
             self._why = f"{FROM_FILES}: tail_mb is 0"
             return False
-        if first and matches is not None:
-            self._why = f"{FROM_FILES}: those of the matches alone, the first time"
-            return False
+        if matches is not None:
+            self._rows_read += max(matches.in_files(files).count, self._rows_of(files) / _SEARCHES)
+            if self._rows_read < self._rows_of(self.files):
+                self._why = f"{FROM_FILES}: those of the matches alone, until such searches have read as much as it is"
+                return False
         if not TAIL_MEMORY.reserve(self._bytes):
             self._why = (
                 f"{FROM_FILES}: in memory it takes {self._bytes / MIB:,.0f} MiB, and {TAIL_MEMORY.reserved / MIB:,.0f} "
@@ -105,13 +117,35 @@ class PrivateDelta:
             return False
         try:
             kept = KeptRows.read(self._source, sorted(self.files), self._dims, threads=self._threads)
-        except BaseException:
+        except BaseException as error:
             TAIL_MEMORY.release(self._bytes)
-            raise
+            if matches is None or not isinstance(error, DataFileError | VectorColumnError):
+                raise
+            self._rows_read = 0  # matches may lie in files that are sound
+            self._why = f"{FROM_FILES}: those of the matches alone, as the tail cannot be read: {error}"
+            return False
         finalize(kept, TAIL_MEMORY.release, self._bytes)
         by = "by codes" if kept.coded else "each"
         self._kept, self._why = kept, f"{kept.count:,} rows in memory, compared {by}"
         return True
+
+    def _rows_of(self, files: Collection[FileNumber]) -> int:
+        return sum(self._source.live.files[number].record_count for number in files)
+
+    def forked(self) -> None:
+        """Replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+
+_deltas: "WeakSet[PrivateDelta]" = WeakSet()
+
+
+def _forked() -> None:
+    for delta in list(_deltas):
+        delta.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +153,10 @@ class SourceWithDelta(VectorSource):
     """The vector column of a snapshot's data files, of which those of the tail come from memory."""
 
     delta: PrivateDelta | None = None
+
+    def in_memory(self, number: FileNumber) -> bool:
+        """See VectorSource."""
+        return self.delta is not None and self.delta.has(number)
 
     @classmethod
     def of(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":

@@ -41,7 +41,9 @@ class RangeHits:
     compared: int
     """Rows whose vectors were compared"""
     read: int
-    """Rows of the data files that were read, deleted ones included"""
+    """Rows of the data files in reach, deleted ones included, in memory or not"""
+    read_from_files: int
+    """Rows of the files that were read"""
     reachable: Bool
     """bool[files]: live files that were not pruned"""
     pruning: Pruning
@@ -156,7 +158,7 @@ class RangeSearch:
             pruning=answer.pruning,
             compared=answer.compared * len(queries),
             read=answer.read,
-            bytes_read=meter.bytes + self._vectors.value_bytes * answer.read * queries.shape[1],
+            bytes_read=meter.bytes + self._vectors.value_bytes * answer.read_from_files * queries.shape[1],
             tier=answer.tier,
             where=answer.where,
             warnings=answer.warnings,
@@ -236,6 +238,7 @@ class RangeSearch:
             hits=hits,
             compared=compared + scan.compared,
             read=sum(self._live.files[number].record_count for number in files),
+            read_from_files=read.rows,
             reachable=reachable,
             pruning=pruning,
             tier=read.tier,

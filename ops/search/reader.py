@@ -196,7 +196,7 @@ class IndexReader:
 
     @property
     def tail(self) -> tuple[FileNumber, ...]:
-        """File numbers of the freshness tail, which every search scans."""
+        """File numbers of the freshness tail, whose rows every search compares."""
         return self._coverage.tail
 
     @property
@@ -388,6 +388,7 @@ class IndexReader:
             milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
             condition=matches.how if matches else "",
+            tail=self._delta.state.why if self._delta else "",
             pruning=answer.pruning,
             queries=len(vectors),
             tier=answer.tier,

@@ -273,7 +273,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _compared(profile: Profile) -> Iterator[tuple[str, str]]:
     """Distances, and where rows that the index lacks were."""
     if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
-        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows of data files among them"
+        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows beside the index among them"
     else:
         yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
     if profile.tail:

@@ -98,6 +98,10 @@ class VectorSource:
         """Element type of the vectors."""
         return element_type_of(self.schema, self.field_id)
 
+    def in_memory(self, number: FileNumber) -> bool:
+        """Whether the rows of a file are in memory, and the file is not read."""
+        return False
+
     def deleted_in_group(self, files: Iterable[FileNumber]) -> dict[str, I64]:
         """Deleted row positions, by path, of those files whose deletes are better read for all at once."""
         return deleted_in_group(lambda path: open_storage(path, self.storage), (self.live.files[at] for at in files))

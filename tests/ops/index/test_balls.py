@@ -179,7 +179,7 @@ def test_an_explanation_claims_no_more_than_was_compared_and_measured(table: Tab
     every = dict(explain(reader.search(CENTERS[0], 400)))
     assert every["certified"] == "every row was compared"
     within = dict(explain(reader.within(CENTERS[0], 9.0)))
-    assert within["distances"] == "400, those of 400 rows of data files among them"
+    assert within["distances"] == "400, those of 400 rows beside the index among them"
     samples = {sample.metric for sample in index_samples(table, BALLS, "main", {})}
     assert "icepuffin_index_run_seconds" in samples
     assert "icepuffin_index_recall" not in samples

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from icepuffin.ops.model import MIB
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.search.kept_rows import KeptRows
 from icepuffin.ops.search.scan import SkippedRows
-from icepuffin.ops.search.tail_memory import TAIL_MEMORY
+from icepuffin.ops.search.tail_memory import TAIL_MEMORY, TailMemory
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -243,15 +244,84 @@ def test_a_tail_that_cannot_be_read_takes_no_memory(table: Table) -> None:
     assert reader.kept_tail.rows == 50
 
 
-def test_the_first_query_under_a_condition_reads_its_matches_alone(table: Table) -> None:
+MATCHES_ALONE = "read from the data files: those of the matches alone, "
+
+
+def test_queries_under_conditions_read_their_matches_until_the_tail_is_worth_it(table: Table) -> None:
     reader = open_index(with_tail(table), DEFINITION, storage=STORAGE)
-    first = reader.search(queries(1), 10, columns=[], where="id in (3, 610, 620)")
-    assert first.profile.tail == "read from the data files: those of the matches alone, the first time"
-    assert first.profile.bytes_read["scan"] == 2 * 16 * 4
-    second = reader.search(queries(1), 10, columns=[], where="id in (3, 610, 620)")
-    assert second.rows.equals(first.rows)
+    for _ in range(7):
+        first = reader.search(queries(1), 10, columns=[], where="id in (3, 610, 620)")
+        assert first.profile.tail == f"{MATCHES_ALONE}until such searches have read as much as it is"
+        assert first.profile.bytes_read["scan"] == 2 * 16 * 4
+    eighth = reader.search(queries(1), 10, columns=[], where="id in (3, 610, 620)")
+    assert eighth.rows.equals(first.rows)
     assert reader.kept_tail.rows == 50
-    assert (second.profile.tail_rows, second.profile.bytes_read["scan"]) == (2, 50 * 16 * 4)
+    assert (eighth.profile.tail_rows, eighth.profile.bytes_read["scan"]) == (2, 50 * 16 * 4)
+    other = open_index(table, DEFINITION, storage=STORAGE)
+    for rows in (0, 50):
+        other.search(queries(1), 10, columns=[], where="id >= 615")
+        assert other.kept_tail.rows == rows, "matches of more than half of it are read once"
+
+
+def test_a_condition_needs_no_file_but_those_of_its_matches(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = with_tail(table)
+    table.append(make_rows(650, 660))
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    expected, before = reader.search(queries(1), 10, columns=[], where="id >= 650"), TAIL_MEMORY.reserved
+    old = {task.file.file_path for task in table.scan("id >= 600 and id < 650").plan_files()}
+    for path in old:
+        Path(to_path(path)).unlink()
+    read: Any = KeptRows.read
+    attempts: list[object] = []
+    monkeypatch.setattr(KeptRows, "read", lambda *given, **options: (attempts.append(given), read(*given, **options)))
+    for _ in range(15):  # with the one before, twice as many as take as long as the tail
+        answer = reader.search(queries(1), 10, columns=[], where="id >= 650")
+        assert answer.rows.equals(expected.rows)
+        assert answer.profile.tail.startswith(MATCHES_ALONE)
+    assert reader.kept_tail.rows == reader.kept_tail.bytes == 0
+    assert len(attempts) == 2, "it is tried again after as many searches, and not by each"
+    assert TAIL_MEMORY.reserved == before
+    with pytest.raises(DataFileError):
+        reader.search(queries(1), 10, columns=[])
+
+
+def test_the_profile_of_every_kind_of_search_says_where_the_tail_was(table: Table) -> None:
+    reader = open_index(with_tail(table), DEFINITION, storage=STORAGE)
+    before = reader.within(queries(1), 1e9, columns=[]).profile
+    assert before.tier_why == "the index is in this process's memory; the data files in reach are read here"
+    within = reader.within(queries(1), 1e9, columns=[]).profile
+    assert within.tier_why == f"{before.tier_why}, but 1 whose rows are in memory"
+    assert (within.tail_rows, within.tail) == (50, "50 rows in memory, compared each")
+    certified = reader.search(queries(1), 5, columns=[], certified=True).profile
+    assert certified.tail == within.tail
+    assert certified.bytes_read["scan"] == 0
+    use_settings(CacheSettings(disk_bytes=0, tail_bytes=0))
+    other = open_index(table, DEFINITION, storage=STORAGE)
+    scanned = other.search(queries(1), 5, columns=[], certified=True).profile
+    assert scanned.bytes_read["compare"] - certified.bytes_read["compare"] == 50 * 16 * 4
+    use_settings(CacheSettings(disk_bytes=0))
+    batch = other.search(queries(2), 5, columns=[], where=["id >= 645", None]).profile
+    assert batch.tail == f"{MATCHES_ALONE}until such searches have read as much as it is; {within.tail}"
+
+
+def test_a_process_that_is_forked_while_the_tail_is_read_can_search(table: Table) -> None:
+    reader = open_index(with_tail(table), DEFINITION, storage=STORAGE)
+    delta = reader._delta
+    assert delta is not None
+    with delta._lock:  # as a thread has it that reads the tail
+        child = get_context("fork").Process(target=reader.search, args=(queries(1), 3), kwargs={"columns": []})
+        child.start()
+        child.join(30)
+        hangs = child.is_alive()
+        child.kill()
+    assert not hangs
+    assert child.exitcode == 0
+
+
+def test_a_budget_holds_what_is_exactly_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TailMemory, "budget", 100)
+    memory = TailMemory()
+    assert [memory.reserve(size) for size in (60, 41, 40, 1)] == [True, False, True, False]
 
 
 def test_queries_that_come_together_read_the_tail_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
