@@ -14,6 +14,7 @@ SCHEME = "icepuffin-memory"
 """Scheme of their paths, which no other process can read"""
 _BYTES_AT_ONCE = 8 << 20
 _objects: dict[str, bytes] = {}
+"""Objects of all threads by path. A list of its keys is made at once: others may add to it meanwhile"""
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def memory_folder(name: str) -> Iterator[str]:
     try:
         yield folder
     finally:
-        for path in [path for path in _objects if path.startswith(f"{folder}/")]:
+        for path in [path for path in list(_objects) if path.startswith(f"{folder}/")]:
             del _objects[path]
 
 
@@ -77,7 +78,7 @@ class MemoryStorage(Storage):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = prefix.rstrip("/") + "/"
-        for path in [path for path in _objects if path.startswith(folder)]:
+        for path in [path for path in list(_objects) if path.startswith(folder)]:
             yield ObjectInfo(path, len(_objects[path]), self.now_ms(prefix))
 
     def now_ms(self, folder: str) -> int:

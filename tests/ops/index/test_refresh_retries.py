@@ -21,6 +21,7 @@ from icepuffin.ops.model import StoredShard
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import memory, open_storage
 from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.memory import MemoryStorage
 from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import scatter_delta
 from icepuffin.ops.tasks.match_hashes import hash_files, match_rows
@@ -208,6 +209,14 @@ def test_a_small_refresh_in_one_process_stages_no_vector_in_the_store(
     staged = [path.rpartition("/")[2].partition("-")[0] for path in paths if "_icepuffin" in path]
     assert set(staged) <= {"hashes", "lineage", "dead", "moves", "moved"}, "addresses and hashes alone"
     assert not memory._objects, "what was staged in memory is forgotten"
+
+
+def test_what_is_not_small_is_staged_in_the_store(changed: ChangedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(store: object, path: str, **options: object) -> None:
+        raise AssertionError(f"{path} of {options} is in the memory of {store}")
+
+    monkeypatch.setattr(MemoryStorage, "open_output", refuse)
+    assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
 
 
 class DistantRunner:

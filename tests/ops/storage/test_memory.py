@@ -1,5 +1,8 @@
 """Objects in this process's memory: read as files are, and forgotten together."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from icepuffin.ops.model import ObjectRange
@@ -41,6 +44,31 @@ def test_a_folder_in_memory_is_forgotten_after_an_error_too() -> None:
             create_twice(f"{folder}/a")
         assert list(memory._objects) == [f"{kept}/a"]
     assert not memory._objects
+
+
+def test_threads_stage_at_the_same_time() -> None:
+    """Of two refreshes in one process, each forgets what it has staged, while the other one stages."""
+
+    def stage(number: int) -> int:
+        with memory_folder(f"of {number}") as folder:
+            create_both(folder)
+            return len(list(open_storage(folder, STORAGE).list(folder)))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with memory_folder("many") as many, ThreadPoolExecutor(4) as pool:
+            for number in range(2_000):  # looking through them takes a while
+                open_storage(many, STORAGE).create(f"{many}/{number}", b"1")
+            assert set(pool.map(stage, range(300))) == {2}
+    finally:
+        sys.setswitchinterval(interval)
+    assert not memory._objects
+
+
+def create_both(folder: str) -> None:
+    for name in ("a", "b"):
+        open_storage(folder, STORAGE).create(f"{folder}/{name}", b"1")
 
 
 def test_segments_in_memory_become_bytes_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
