@@ -77,6 +77,7 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         measurement="took long",
         packs=(pack,),
         fields=None,
+        file_size=request.file_size,
     )
     assert tagged_version(table, "e") == version
     change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{holder_id}"))
