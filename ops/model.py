@@ -123,6 +123,10 @@ class LiveFiles:
     def record_count(self) -> int:
         return sum(file.record_count for file in self.files)
 
+    def record_count_of(self, numbers: Iterable[FileNumber]) -> int:
+        """Rows of some files, deleted ones included."""
+        return sum(self.files[number].record_count for number in numbers)
+
 
 class Action(enum.StrEnum):
     """What a run on an index does for a snapshot. Reports and summaries of snapshots hold the values."""

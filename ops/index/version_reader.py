@@ -392,7 +392,7 @@ def without_files(version: OpenVersion, paths: Collection[str]) -> OpenVersion:
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
     """Number of rows in the files of `live` that the version covers."""
-    return sum(live.files[number].record_count for number in same_files(version, live).values())
+    return live.record_count_of(same_files(version, live).values())
 
 
 def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:

@@ -155,9 +155,8 @@ class FileScans:
     ) -> WithinScan:
         """The rows (that match) of some files that meet the thresholds, as `hits_within` gives them."""
         runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
-        live = self._vectors.live
         stored = [number for number in files if runner is not None or not self._vectors.in_memory(number)]
-        read.rows += sum(live.files[number].record_count for number in stored)
+        read.rows += self._vectors.live.record_count_of(stored)
         if runner is None:
             read.here += len(stored)
             read.in_memory += len(files) - len(stored)
@@ -198,7 +197,7 @@ class FileScans:
 
     def _runner_for(self, files: Sequence[FileNumber], row_bytes: int) -> TaskRunner | None:
         """The runner that reads so many bytes per row of these files; None where this process does."""
-        rows = sum(self._vectors.live.files[number].record_count for number in files)
+        rows = self._vectors.live.record_count_of(files)
         return self._choice.runner if row_bytes * rows > self._choice.in_process_mb * MIB else None
 
     @staticmethod

@@ -59,7 +59,7 @@ class KeptRows:
     @classmethod
     def read(cls, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int = 1) -> "KeptRows":
         """All live rows of some files, each read once. Raises VectorColumnError, DataFileError."""
-        most = sum(source.live.files[number].record_count for number in files)
+        most = source.live.record_count_of(files)
         addresses, skipped, count = np.empty(most, np.int64), SkippedRows(), 0
         vectors: npt.NDArray[Any] = np.empty((0, dims), np.float32)
         raw: npt.NDArray[Any] | None = None

@@ -60,12 +60,8 @@ class PrivateDelta:
         self._source = source
         self._dims = dims
         self._threads = threads
-        self._bytes = kept_bytes(
-            self._rows_of(self.files),
-            dims,
-            source.metric,
-            doubles=source.value_bytes == _DOUBLE,
-        )
+        rows, doubles = source.live.record_count_of(self.files), source.value_bytes == _DOUBLE
+        self._bytes = kept_bytes(rows, dims, source.metric, doubles=doubles)
         self._lock = threading.Lock()
         self._rows_read = 0.0
         """Rows that searches under conditions have read, or others that would take as long"""
@@ -105,8 +101,8 @@ class PrivateDelta:
             self._why = f"{FROM_FILES}: tail_mb is 0"
             return False
         if matches is not None:
-            self._rows_read += max(matches.in_files(files).count, self._rows_of(files) / _SEARCHES)
-            if self._rows_read < self._rows_of(self.files):
+            self._rows_read += max(matches.in_files(files).count, self._source.live.record_count_of(files) / _SEARCHES)
+            if self._rows_read < self._source.live.record_count_of(self.files):
                 self._why = f"{FROM_FILES}: those of the matches alone, until such searches have read as much as it is"
                 return False
         if not TAIL_MEMORY.reserve(self._bytes):
@@ -128,9 +124,6 @@ class PrivateDelta:
         by = "by codes" if kept.coded else "each"
         self._kept, self._why = kept, f"{kept.count:,} rows in memory, compared {by}"
         return True
-
-    def _rows_of(self, files: Collection[FileNumber]) -> int:
-        return sum(self._source.live.files[number].record_count for number in files)
 
     def forked(self) -> None:
         """Replace the lock, which another thread of the parent may have held."""

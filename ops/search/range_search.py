@@ -237,7 +237,7 @@ class RangeSearch:
         return RangeHits(
             hits=hits,
             compared=compared + scan.compared,
-            read=sum(self._live.files[number].record_count for number in files),
+            read=self._live.record_count_of(files),
             read_from_files=read.rows,
             reachable=reachable,
             pruning=pruning,

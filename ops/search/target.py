@@ -76,7 +76,7 @@ class SnapshotCoverage:
             return cls(Coverage.EXACT_VERSION, (), choice.warnings)
         if stale is not StalePolicy.NEAREST_ONLY:
             return cls(Coverage.NEAREST_VERSION_AND_TAIL, uncovered, choice.warnings)
-        rows = sum(live.files[number].record_count for number in uncovered)
+        rows = live.record_count_of(uncovered)
         missing = f"up to {rows:,} rows of snapshot {live.snapshot_id} are not in the index that answered"
         warnings = (missing, *choice.warnings) if uncovered else choice.warnings
         return cls(Coverage.NEAREST_VERSION_ONLY, (), warnings)
