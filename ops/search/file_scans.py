@@ -155,7 +155,8 @@ class FileScans:
     ) -> WithinScan:
         """The rows (that match) of some files that meet the thresholds, as `hits_within` gives them."""
         runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
-        stored = [number for number in files if runner is not None or not self._vectors.in_memory(number)]
+        kept = self._vectors.in_memory(files, matches) if runner is None else ()
+        stored = [number for number in files if number not in kept]
         read.rows += self._vectors.live.record_count_of(stored)
         if runner is None:
             read.here += len(stored)

@@ -85,13 +85,16 @@ class PrivateDelta:
                 if self._kept is None:
                     was_read = self._read(matches, files)
                 kept = self._kept
-        if kept is not None and kept.skipped.count and (matches is not None or len(files) < len(self.files)):
+        if kept is not None and not self.has(matches, files):
             return TailAccess(None, f"{FROM_FILES}: they tell which rows without a distance are meant")
         return TailAccess(kept, self._why, was_read)
 
-    def has(self, number: FileNumber) -> bool:
-        """Whether the rows of a file are in memory."""
-        return self._kept is not None and number in self.files
+    def has(self, matches: Matches | None, files: Collection[FileNumber]) -> bool:
+        """Whether the rows for a search of some files of the tail (and of rows that match) are in memory. They are not
+        where rows without a distance are among them: a part of the tail, or a condition, leaves open which are meant.
+        """
+        kept = self._kept
+        return kept is not None and (not kept.skipped.count or (matches is None and len(files) == len(self.files)))
 
     def _read(self, matches: Matches | None, files: Collection[FileNumber]) -> bool:
         """Read the tail, unless its memory is over the budget, or reading the matches alone is less work. Returns
@@ -147,9 +150,10 @@ class SourceWithDelta(VectorSource):
 
     delta: PrivateDelta | None = None
 
-    def in_memory(self, number: FileNumber) -> bool:
+    def in_memory(self, files: Sequence[FileNumber], matches: Matches | None) -> frozenset[FileNumber]:
         """See VectorSource."""
-        return self.delta is not None and self.delta.has(number)
+        tail = frozenset(files) & self.delta.files if self.delta else frozenset()
+        return tail if self.delta and self.delta.has(matches, tail) else frozenset()
 
     @classmethod
     def of(cls, source: VectorSource, delta: PrivateDelta) -> "SourceWithDelta":

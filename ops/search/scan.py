@@ -98,9 +98,9 @@ class VectorSource:
         """Element type of the vectors."""
         return element_type_of(self.schema, self.field_id)
 
-    def in_memory(self, number: FileNumber) -> bool:
-        """Whether the rows of a file are in memory, and the file is not read."""
-        return False
+    def in_memory(self, files: Sequence[FileNumber], matches: Matches | None) -> frozenset[FileNumber]:
+        """The files among some whose rows (that match) are in memory, and which `rows` does not read."""
+        return frozenset()
 
     def deleted_in_group(self, files: Iterable[FileNumber]) -> dict[str, I64]:
         """Deleted row positions, by path, of those files whose deletes are better read for all at once."""

@@ -361,6 +361,9 @@ def test_rows_without_a_distance_are_counted_in_each_answer(table_factory: Calla
     one = reader.search(queries(1), 400, columns=["id"], where="id >= 305")
     assert [text.split(" ")[0] for text in one.warnings] == ["1"]
     assert one.profile.tail == "read from the data files: they tell which rows without a distance are meant"
+    here = "the index is in this process's memory; the data files in reach are read here"
+    for where, why in ((None, f"{here}, but 1 whose rows are in memory"), ("id >= 305", here)):
+        assert reader.within(queries(1), 1e9, columns=[], where=where).profile.tier_why == why
 
 
 def test_readers_that_read_data_files_in_any_case_keep_nothing(table: Table) -> None:
