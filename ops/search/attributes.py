@@ -7,7 +7,7 @@ which are looked up. The rows with some codes are a bitmap, and bitmaps are comb
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
@@ -19,18 +19,16 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, BoundEqualTo, BoundIn, BoundIsNull, BoundNotNull, Or
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.types import ListType
 
 from icepuffin.ann_kernels.arrays import I64, U32, Bool
 from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_name, merged, reading_of, stored_type
+from icepuffin.ops.attributes import Codes, code_type, decoded_values, merged, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
-from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
-from icepuffin.ops.search.condition_parser import LookUp, look_ups
+from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.attribute_values import ValueSource
+from icepuffin.ops.search.condition_parser import LookUp
 from icepuffin.ops.search.list_predicate import BoundArrayContains
-from icepuffin.ops.search.matches import ConditionReader, Matches, scan_matches
 from icepuffin.ops.search.predicate import RowPredicate, element_truth
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.search.value_codes import ValueCodes
@@ -312,12 +310,12 @@ def _codes_of(values: Sequence[str | int], value_codes: ValueCodes | None) -> li
 
 
 class Attributes:
-    """The columns for conditions of an index version, for one snapshot. Thread-safe; a column is read once, when a
-    condition is on it.
+    """The columns for conditions of an index version, or of other values, for one snapshot. Thread-safe; a column is
+    read once, when a condition is on it.
     """
 
-    def __init__(self, opened: OpenVersion, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
-        self._opened = opened
+    def __init__(self, source: ValueSource, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
+        self._source = source
         self._live = live
         self._schema = schema
         self._storage = storage
@@ -334,8 +332,8 @@ class Attributes:
         return len(self._live.files)
 
     def has(self, field_id: int) -> bool:
-        """Whether the version keeps the values of a column."""
-        return field_id in self._opened.attributes
+        """Whether there are values of a column."""
+        return field_id in self._source.field_ids
 
     def column(self, field_id: int) -> AttributeColumn | ListColumn:
         """One column. Where it cannot be read, the values of all files are missing."""
@@ -422,13 +420,6 @@ class Attributes:
         return np.where(outside, 0, self.starts[numbers] + positions), outside
 
     @cached_property
-    def _numbers(self) -> dict[FileSlot, FileNumber]:
-        """File number of each file slot whose file is live in the snapshot."""
-        same = same_files(self._opened, self._live)
-        files = enumerate(self._opened.routing.files)
-        return {FileSlot(slot): same[file.path] for slot, file in files if file.present and file.path in same}
-
-    @cached_property
     def _deleted(self) -> I64:
         """Numbers of the deleted rows among all rows, by file number and position."""
         deleted = deleted_by_file(lambda path: open_storage(path, self._storage), self._live.files)
@@ -441,33 +432,13 @@ class Attributes:
     def _read(self, field_id: int) -> AttributeColumn | ListColumn:
         field = self._schema.find_field(field_id)
         kind, of_lists = stored_type(field), isinstance(field.field_type, ListType)
-        missing = {FileNumber(number): "the version lacks them" for number in range(self.files)}
-        entries: dict[FileNumber, AttributeEntry] = {}
         join = self._joined_lists if of_lists else self._joined
         try:
-            for entry in read_attribute_blob(self._opened, field_id, self._storage).entries:
-                number = self._numbers.get(FileSlot(entry.slot))
-                if number is None:
-                    continue
-                missing[number] = self._unlike(entry, number, field_id)
-                if not missing[number]:
-                    entries[number] = entry
-                    del missing[number]
+            entries, missing = self._source.entries(field_id)
             return join(entries, kind, missing)
         except (PuffinError, StorageError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
             reason = f"they cannot be read: {error}"
             return join({}, kind, {FileNumber(number): reason for number in range(self.files)})
-
-    def _unlike(self, entry: AttributeEntry, number: FileNumber, field_id: int) -> str:
-        """Reason why an entry cannot be used; empty where it can."""
-        file = self._live.files[number]
-        if entry.left_out:
-            return entry.left_out
-        if entry.rows != file.record_count:
-            return "the file has another number of rows"
-        if entry.reading != reading_of(self._schema, file, field_id, by_name=is_by_name(entry.reading)):
-            return "the schema has changed since they were read"
-        return ""
 
     def _joined(
         self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
@@ -610,148 +581,3 @@ def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> _L
         case BoundNotNull():
             return _ListPart(field_id, None, (WHOLE, WITH_NULL))
     raise TypeError(f"{part} is no condition on lists")
-
-
-class _MatchingRows(Mapping[FileNumber, I64]):
-    """Positions of the rows that satisfy a condition, by file number: made when they are needed."""
-
-    def __init__(self, condition: Condition, rest: Matches | None, others: Matches) -> None:
-        self._condition = condition
-        self._rest = rest
-        self._others = others
-
-    @cached_property
-    def _decided(self) -> frozenset[FileNumber]:
-        return frozenset(map(FileNumber, range(self._condition.attributes.files))) - self._condition.missing.keys()
-
-    def __getitem__(self, number: FileNumber) -> I64:
-        if number not in self._decided:
-            return self._others.positions[number]
-        positions = np.flatnonzero(self._condition.rows(number))
-        if self._rest is not None:
-            positions = np.intersect1d(positions, self._rest.positions[number], assume_unique=True)
-        if not len(positions):
-            raise KeyError(number)
-        return positions
-
-    def __iter__(self) -> Iterator[FileNumber]:
-        candidates = (FileNumber(number) for number in range(self._condition.attributes.files))
-        return (number for number in candidates if number in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AttributeMatches(Matches):
-    """The live rows that satisfy a condition which attributes decide, if not for all files or in all parts."""
-
-    condition: Condition
-    rest: Matches | None
-    """Rows that satisfy the other conjuncts, of the files that attributes decide; None where there are none"""
-    others: Matches
-    """Matches in the other files"""
-
-    def __reduce__(self) -> tuple[type[Matches], tuple[dict[FileNumber, I64], int, str]]:
-        """Tasks get the rows: attributes stay here."""
-        return Matches, (dict(self.positions), self.files_read, self.how)
-
-    @cached_property
-    def count(self) -> int:
-        if self.rest is not None:
-            return sum(len(positions) for positions in self.positions.values())
-        return self.condition.count() + self.others.count
-
-    @property
-    def weight(self) -> int:
-        """See Matches. Without rows of data files, it is that of two bitmaps: of rows, and of nodes."""
-        of_files = self.others.count + (0 if self.rest is None else self.rest.count)
-        return of_files + 2 * int(self.condition.attributes.starts[-1]) // 64
-
-    def count_by_nodes(self, matching: int, live: int) -> int:
-        """See Matches. Where there are as many live nodes as live rows, each row has a node: these are counted."""
-        by_nodes = self.rest is None and not self.condition.missing and live == self.condition.live_rows
-        return matching if by_nodes else self.count
-
-    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
-        """See Matches."""
-        nodes = self.condition.nodes(shard_id, shard)
-        if self.rest is not None:
-            nodes &= self.rest.nodes(shard_id, shard)
-        return nodes | self.others.nodes(shard_id, shard) if self.others.positions else nodes
-
-
-def find_matches_by_attributes(
-    table: Table,
-    live: LiveFiles,
-    schema: Schema,
-    where: str | BooleanExpression,
-    storage: StorageConfig,
-    attributes: Attributes,
-    read: ConditionReader | None = None,
-) -> Matches:
-    """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes do not
-    decide is read, by `read` as there. Raises FilterError.
-    """
-    joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
-    looked_up = None if joined is None else attributes.condition(joined)
-    if looked_up is not None and not looked_up.missing:
-        return _matches_of(looked_up, None, Matches({}, 0), _how(looked_up))
-    predicate = RowPredicate(where, schema)
-    conjuncts = list(_conjuncts(predicate.bound))
-    own = [part for part in conjuncts if _is_decided(part, attributes)]
-    if not own:
-        return scan_matches(table, live, schema, predicate, storage, read=read)
-    condition = Condition.of(own, predicate, attributes)
-    missing = condition.missing
-    others, rest = Matches({}, 0), None
-    if missing:
-        others = scan_matches(table, live, schema, predicate, storage, files=missing.keys(), read=read)
-    left_over = [part for part in conjuncts if part not in own]
-    if left_over:
-        decided = {FileNumber(number) for number in range(attributes.files)} - missing.keys()
-        candidates = {number for number in decided if condition.rows(number).any()}
-        part = predicate.part(_conjunction(left_over))
-        rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
-    how = _how(condition)
-    if rest is not None:
-        how += f"; {rest.files_read:,} data files read for the other columns"
-    if missing:
-        why = next(iter(missing.values()))
-        how += f"; {others.files_read:,} data files read, of {len(missing):,} without {why}"
-    return _matches_of(condition, rest, others, how)
-
-
-def _how(condition: Condition) -> str:
-    return f"by the index's values of {', '.join(map(condition.attributes.name, condition.columns))}"
-
-
-def _matches_of(condition: Condition, rest: Matches | None, others: Matches, how: str) -> AttributeMatches:
-    count = others.files_read + (rest.files_read if rest else 0)
-    rows = _MatchingRows(condition, rest, others)
-    return AttributeMatches(rows, count, how, condition=condition, rest=rest, others=others)
-
-
-def _is_decided(part: BooleanExpression, attributes: Attributes) -> bool:
-    """Whether the columns of a version decide a part of a condition."""
-    field_ids = extract_field_ids(part)
-    if not field_ids or not all(map(attributes.has, field_ids)):
-        return False
-    return len(field_ids) == 1 or (
-        isinstance(part, And | Or) and _is_decided(part.left, attributes) and _is_decided(part.right, attributes)
-    )
-
-
-def _conjuncts(expression: BooleanExpression) -> Iterator[BooleanExpression]:
-    if isinstance(expression, And):
-        yield from _conjuncts(expression.left)
-        yield from _conjuncts(expression.right)
-    else:
-        yield expression
-
-
-def _conjunction(parts: Sequence[BooleanExpression]) -> BooleanExpression:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = And(whole, part)
-    return whole

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import coarse_codes, scalar_quantization
-from icepuffin.ann_kernels.arrays import F64, I64, Bool
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.exact_distances import pair_distances
@@ -120,17 +120,26 @@ class KeptRows:
             return self._every
         live = self._matching.get(matches)
         if live is None:
-            live = self._matching[matches] = self._bitmap(matches.mask(*rows_at(self.addresses)))
+            live = self._matching[matches] = self._bitmap(self._places(matches))
         return live
+
+    def _places(self, matches: Matches) -> I64:
+        """Places of the rows that match, ascending."""
+        of_files = ((number, matches.positions.get(number)) for number in sorted(self.files))
+        parts = [addresses_of(number, rows) for number, rows in of_files if rows is not None]
+        addresses = np.concatenate([np.empty(0, np.int64), *parts])
+        places = np.searchsorted(self.addresses, addresses)
+        is_here = places < self.count
+        is_here[is_here] = self.addresses[places[is_here]] == addresses[is_here]  # others have no vector
+        return places[is_here]
 
     @cached_property
     def _every(self) -> Bitmap:
-        return self._bitmap(np.ones(self.count, np.bool_))
+        return self._bitmap(np.arange(self.count))
 
-    @staticmethod
-    def _bitmap(marked: Bool) -> Bitmap:
-        """The rows that are marked, as numbers: every search goes through them in order."""
-        return Bitmap.of_few(np.flatnonzero(marked).astype(np.uint32), len(marked))
+    def _bitmap(self, places: I64) -> Bitmap:
+        """Some rows, ascending, as numbers: every search goes through them in order."""
+        return Bitmap.of_few(places.astype(np.uint32), self.count)
 
     def _nearest_by_codes(self, coded: CodedVectors, query: F64, k: int, live: Bitmap) -> tuple[I64, F64]:
         """(the k nearest rows int64[n], n <= k, distances f64[n]) in order, ties by row."""

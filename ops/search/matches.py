@@ -49,6 +49,8 @@ class Matches:
     """Files that partitions and statistics could not exclude"""
     how: str = "by the data files"
     """How the condition was evaluated, in words"""
+    in_tail: bool = False
+    """Whether all lie in files that the index version does not cover: no node is one"""
 
     @property
     def count(self) -> int:

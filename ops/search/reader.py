@@ -25,7 +25,9 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
-from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
+from icepuffin.ops.search.attribute_matches import find_matches_by_attributes
+from icepuffin.ops.search.attribute_values import VersionValues
+from icepuffin.ops.search.attributes import Attributes
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
 from icepuffin.ops.search.condition_per_query import (
     Answer,
@@ -51,6 +53,7 @@ from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
+from icepuffin.ops.search.tail_values import TailValues
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
@@ -130,14 +133,22 @@ class IndexReader:
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
         self._match_cache = MatchCache()
+        self._values = (
+            VersionValues(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
+        )
         self._attributes = (
-            Attributes(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
+            Attributes(self._values, target.live, target.schema, target.storage) if self._values else None
         )
         self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
         record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
         self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded, record, unfit)
         self._delta = self._private_delta()
+        self._tail_values = (
+            TailValues(self._values, target.live, target.schema, target.storage)
+            if self._values and self._delta
+            else None
+        )
         source = SourceWithDelta.of(self._vectors, self._delta) if self._delta else self._vectors
         self._file_scans = FileScans(source, self._tasks)
         self._range_search = RangeSearch(
@@ -509,7 +520,9 @@ class IndexReader:
         of_snapshot = target.table, target.live, target.schema, where, target.storage
         find = partial(find_matches, *of_snapshot, self._file_scans.matches)
         if self._attributes is not None:
-            find = partial(find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches)
+            find = partial(
+                find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches, self._tail_values
+            )
         matches = self._match_cache.get(where, find)
         clock.lap("filter")
         return matches

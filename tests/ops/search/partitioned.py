@@ -105,7 +105,7 @@ def random_table(
     The two files lack some columns, which have the default of later in them, or null.
     """
     rng = random.Random(name)
-    rows = _rows(rng, 0)
+    rows = random_rows(rng, 0)
     late = rng.sample(list(TYPES), 4)
     early = rows.drop_columns(late)
     table = catalog.create_table(name, early.schema, properties={"format-version": "2"})
@@ -116,7 +116,7 @@ def random_table(
     if transform is not None:
         with table.update_spec() as spec:
             spec.add_field(column, transform, "part")
-        more = _rows(rng, _ROWS)
+        more = random_rows(rng, _ROWS)
         append_rows(table.refresh(), more, column)
         if isinstance(transform, IdentityTransform):
             _strip(table.refresh(), column, rng)
@@ -124,7 +124,7 @@ def random_table(
     return table.refresh(), rows.filter(pa.array([number not in removed for number in rows["id"].to_pylist()]))
 
 
-def _rows(rng: random.Random, first: int) -> pa.Table:
+def random_rows(rng: random.Random, first: int) -> pa.Table:
     columns = {
         name: pa.array([None if rng.random() < 0.15 else draw(rng) for _ in range(_ROWS)], kind)
         for name, (kind, draw) in TYPES.items()

@@ -53,13 +53,14 @@ from icepuffin.ops.model import Action, FileSlot, LiveFile, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
+from icepuffin.ops.search.attribute_matches import find_matches_by_attributes
+from icepuffin.ops.search.attribute_values import VersionValues
 from icepuffin.ops.search.attributes import (
     Attributes,
     CodedRows,
     _Combination,
     _evaluate,
     _Part,
-    find_matches_by_attributes,
 )
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
@@ -91,7 +92,7 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
     table.refresh()
     live = live_files(table, table.metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, definition.name)[-1], STORAGE)
-    values = Attributes(version, live, table.schema(), STORAGE)
+    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
     kept = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
     scanned = find_matches(table, live, table.schema(), where, STORAGE)
     assert kept.count == scanned.count
@@ -321,8 +322,8 @@ def test_files_that_a_reader_leaves_out_do_not_hide_the_others(table: Table) -> 
     live = live_files(table, table.metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, "s")[-1], STORAGE)
     left_out = without_files(version, [version.routing.files[0].path])
-    column = Attributes(left_out, live, table.schema(), STORAGE).column(3)
-    assert list(column.missing.values()) == ["the version lacks them"]
+    _, missing = VersionValues(left_out, live, table.schema(), STORAGE).entries(3)
+    assert list(missing.values()) == ["the version lacks them"]
 
 
 def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
