@@ -44,6 +44,44 @@ def conditions_of(where: object, queries: int) -> list[Condition | None] | None:
     return conditions
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TailAnswer:
+    """The rows of a freshness tail for some queries, each under a condition of its own."""
+
+    hits: Hits
+    matching_rows: int
+    """Rows that match among those that the index does not decide, of all queries together"""
+    compared: int
+    """Rows compared, once per condition"""
+    read: int
+    """Rows read from data files"""
+    condition: str
+    """How the conditions were evaluated, in words"""
+    tail: str
+    """Place of the tail, in words"""
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def none(cls) -> "TailAnswer":
+        return cls(Hits.none(), 0, 0, 0, "", "", ())
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[I64, "TailAnswer"]]) -> "TailAnswer":
+        """The answer to all queries, from those to queries under one condition. Each part has the places int64[n],
+        ascending, of its queries among all.
+        """
+        hits = [replace(part.hits, queries=places[part.hits.queries]) for places, part in parts]
+        return cls(
+            Hits.ranked([Hits.none(), *hits], None),
+            sum(part.matching_rows * len(places) for places, part in parts),
+            sum(part.compared for _, part in parts),
+            sum(part.read for _, part in parts),
+            shown_ways(part.condition for _, part in parts),
+            shown_ways(part.tail for _, part in parts),
+            tuple(dict.fromkeys(warning for _, part in parts for warning in part.warnings)),
+        )
+
+
 def groups_of(conditions: Sequence[Condition | None], places: Sequence[int]) -> list[tuple[Condition | None, I64]]:
     """The distinct conditions of the queries at some places, each with the places int64[n] of its queries."""
     groups: dict[str, tuple[Condition | None, list[int]]] = {}
@@ -83,7 +121,7 @@ def _profile(parts: Sequence[tuple[I64, Answer]], queries: int) -> Profile:
         distances=sum(profile.distances for profile in profiles),
         tail_rows=sum(profile.tail_rows for profile in profiles),
         matching_rows=sum(matching) if matching else None,
-        condition=_ways(profiles),
+        condition=shown_ways(profile.condition for profile in profiles),
         tail="; ".join(dict.fromkeys(profile.tail for profile in profiles if profile.tail)),
         pruning=_pruning(profiles),
         certificate=_certificate(certified, queries),
@@ -104,9 +142,9 @@ def _strategy(profiles: Sequence[Profile]) -> str:
     return ", ".join(f"{strategy} ({count:,} queries)" for strategy, count in counts.items())
 
 
-def _ways(profiles: Sequence[Profile]) -> str:
-    """How the conditions were evaluated: the first few ways."""
-    ways = list(dict.fromkeys(profile.condition for profile in profiles if profile.condition))
+def shown_ways(texts: Iterable[str]) -> str:
+    """The first few ways of evaluating conditions, each once."""
+    ways = list(dict.fromkeys(text for text in texts if text))
     more = [f"{len(ways) - _SHOWN_WAYS:,} more"] if len(ways) > _SHOWN_WAYS else []
     return "; ".join([*ways[:_SHOWN_WAYS], *more])
 

@@ -3,15 +3,19 @@
 A condition is a few lists of rows, of an index version's own values. What the lists have in common, and the nearest of
 these rows, is found by kernels for a block of queries, in as many threads as the reader has. The answers are those of
 `version_search`, where it compares every match.
+
+A look-up of several values has a list of each, and no row is in two of them. So the rows of a condition are those of
+its combinations, which have one list of each look-up, one combination after the other.
 """
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
+from math import prod
 
 import numpy as np
 from pyiceberg.expressions import BooleanExpression
@@ -20,8 +24,9 @@ from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import OwnNearest, nearest_of_own
-from icepuffin.ann_kernels.postings import NO_NODE, Postings, common_rows
-from icepuffin.ops.search.attributes import Attributes
+from icepuffin.ann_kernels.postings import NO_NODE, CommonRows, Postings, common_rows
+from icepuffin.ops.model import FileNumber
+from icepuffin.ops.search.attributes import Attributes, ListColumn
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.condition_parser import LookUp, look_ups
 from icepuffin.ops.search.loaded_version import LoadedVersion
@@ -33,9 +38,13 @@ _AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
 _MOST_KEPT = 1 << 17
 """Texts of look-ups whose lists are kept, of some 200 bytes each"""
 _QUERIES_PER_BLOCK = 64
+_MOST_COMBINATIONS = 64
+"""Combinations of a condition up to which going through each takes less than a bitmap of its rows"""
 _NO_POSTINGS = Postings(
     np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.int32), np.empty((0, 0), np.uint64)
 )
+Lists = tuple[int, ...]
+"""Numbers of the lists of one look-up, which have no row in common"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,56 +81,70 @@ class ConjunctionSearch:
     Memory: 4 bytes per row of the snapshot, and per row and element of a list in the columns of conditions up to 8.
     """
 
-    def __init__(self, attributes: Attributes, version: LoadedVersion, threads: int) -> None:
+    def __init__(
+        self, attributes: Attributes, version: LoadedVersion, lacking: Collection[FileNumber], threads: int
+    ) -> None:
         self._attributes = attributes
         self._version = version
+        self._lacking = frozenset(lacking)
         self._threads = threads
         self._lock = threading.Lock()
-        self._lists: dict[str, int | None] = {}
+        self._lists: dict[str, Lists | None] = {}
         self._first_lists: dict[int, int] = {}
         """Number of the first list of each column, by field id, ascending. The last one of a column has no rows"""
         self._postings: Postings = _NO_POSTINGS
 
     @classmethod
-    def of(cls, attributes: Attributes | None, version: object, threads: int) -> "ConjunctionSearch | None":
-        """None for a version whose nodes are not compared by the table's own vectors, here."""
+    def of(
+        cls, attributes: Attributes | None, version: object, lacking: Collection[FileNumber], threads: int
+    ) -> "ConjunctionSearch | None":
+        """None for a version whose nodes are not compared by the table's own vectors, here. `lacking`: live
+        files that the version lacks, whose rows are searched elsewhere.
+        """
         if attributes is None or not isinstance(version, LoadedVersion) or version.lean or not version.exact:
             return None
-        return cls(attributes, version, threads) if int(attributes.starts[-1]) < NO_NODE else None
+        return cls(attributes, version, lacking, threads) if int(attributes.starts[-1]) < NO_NODE else None
 
-    def lists_of(self, where: str | BooleanExpression | None) -> tuple[int, ...] | None:
-        """Numbers of the lists that a condition is the conjunction of; None for another condition.
+    def lists_of(self, where: str | BooleanExpression | None) -> tuple[Lists, ...] | None:
+        """The lists of each look-up that a condition joins by AND; None for another condition, and for one of more than
+        `_MOST_COMBINATIONS`.
 
         Raises IndexUnavailableError.
         """
         if where is None or self._nodes is None:
             return None
-        lists: tuple[int | None, ...] = (
-            tuple(map(self._list_of_text, _AND.split(where))) if isinstance(where, str) else (None,)
+        lists: tuple[Lists | None, ...] = (
+            tuple(map(self._lists_of_text, _AND.split(where))) if isinstance(where, str) else (None,)
         )
         if None in lists:  # an AND within a text in quotes is none
             parts = look_ups(where)
-            lists = (None,) if parts is None else tuple(map(self._list_of, parts))
-        return None if None in lists else tuple(number for number in lists if number is not None)
+            lists = (None,) if parts is None else tuple(map(self._lists_of, parts))
+        of_look_ups = tuple(own for own in lists if own is not None)
+        return None if None in lists or prod(map(len, of_look_ups)) > _MOST_COMBINATIONS else of_look_ups
 
     def search(
-        self, queries: F64, conditions: Sequence[tuple[int, ...]], k: int, parameters: SearchParameters
+        self, queries: F64, conditions: Sequence[tuple[Lists, ...]], k: int, parameters: SearchParameters
     ) -> ConjunctionAnswer:
-        """The k nearest rows of each query f64[Q, D], prepared; `conditions` are its lists, as of `lists_of`."""
+        """The k nearest rows of each query f64[Q, D], prepared; `conditions` has its lists, as of `lists_of`."""
         nodes, postings = self._nodes, self._postings
         if nodes is None:
             raise ValueError("rows have several nodes: there are no lists for any condition")
         directions = self._version.metric is Metric.COSINE
         limit = most_compared(self._version, k, parameters)
-        lists = np.fromiter(chain.from_iterable(conditions), np.int32)
-        starts = np.append(0, np.cumsum([len(condition) for condition in conditions]))
-        block = _Block(nodes, postings, self._version, k, limit, directions=directions)
+        combinations = [list(product(*condition)) for condition in conditions]
+        every = list(chain.from_iterable(combinations))
+        lists = np.fromiter(chain.from_iterable(every), np.int32)
+        starts = np.append(0, np.cumsum([len(combination) for combination in every]))
+        of_queries = np.append(0, np.cumsum([len(own) for own in combinations]))
+        block = _Block(nodes, self._version, k, directions=directions)
         firsts = range(0, len(queries), _QUERIES_PER_BLOCK)
 
         def search_block(first: int) -> _BlockAnswer:
             own = slice(first, first + _QUERIES_PER_BLOCK)
-            ends = starts[first : first + _QUERIES_PER_BLOCK + 1]
-            return block.search(queries[own], lists[ends[0] : ends[-1]], ends - ends[0], first)
+            parts = of_queries[first : first + _QUERIES_PER_BLOCK + 1]
+            ends = starts[parts[0] : parts[-1] + 1]
+            rows = common_rows(postings, lists[ends[0] : ends[-1]], ends - ends[0], nodes.of_rows, limit)
+            return block.search(queries[own], _of_queries(rows, parts - parts[0], limit), first)
 
         if self._threads == 1 or len(firsts) < 2:
             answers = [search_block(first) for first in firsts]
@@ -154,8 +177,8 @@ class ConjunctionSearch:
             return None
         return _Nodes(tuple(shards), tuple(firsts[:-1].tolist()), of_rows)
 
-    def _list_of_text(self, text: str) -> int | None:
-        """The list of a text that is one look-up; None for another text. Texts that return are not parsed again."""
+    def _lists_of_text(self, text: str) -> Lists | None:
+        """The lists of a text that is one look-up; None for another text. Texts that return are not parsed again."""
         lists = self._lists
         if text not in lists:
             parts = look_ups(text)
@@ -163,22 +186,23 @@ class ConjunctionSearch:
                 return None
             if len(lists) >= _MOST_KEPT:
                 lists = self._lists = {}  # other threads return values of the earlier one
-            lists[text] = self._list_of(parts[0])
+            lists[text] = self._lists_of(parts[0])
         return lists[text]
 
-    def _list_of(self, look_up: LookUp) -> int | None:
-        """The list of a look-up; None where its rows are several lists, or the values of some files are missing."""
+    def _lists_of(self, look_up: LookUp) -> Lists | None:
+        """The lists of a look-up; None where a row may be in several, or the values of some files are missing."""
         looked_up = self._attributes.looked_up(look_up)
         if looked_up is None:
             return None
         field_id, column, codes = looked_up
-        if column.missing or len(codes) > 1:
+        if not column.missing.keys() <= self._lacking or (len(codes) > 1 and isinstance(column, ListColumn)):
             return None
         starts, rows = column.rows.postings
         with self._lock:
             if field_id not in self._first_lists:
                 self._add(field_id, np.append(starts, starts[-1]), rows)
-            return self._first_lists[field_id] + (codes[0] if codes else len(starts) - 1)
+            first = self._first_lists[field_id]
+        return tuple(first + code for code in codes or [len(starts) - 1])
 
     def _add(self, field_id: int, starts: I64, rows: U32) -> None:
         """Add the lists of a column to those of others."""
@@ -208,16 +232,12 @@ class _Block:
     """What searches of some queries at once have in common."""
 
     nodes: _Nodes
-    postings: Postings
     version: LoadedVersion
     k: int
-    limit: int
-    """Most nodes that are compared"""
     directions: bool
 
-    def search(self, queries: F64, lists: I32, starts: I64, first: int) -> _BlockAnswer:
-        """The answer to queries of the numbers from `first` on. `lists`, `starts`: as `common_rows` takes them."""
-        rows = common_rows(self.postings, lists, starts, self.nodes.of_rows, self.limit)
+    def search(self, queries: F64, rows: CommonRows, first: int) -> _BlockAnswer:
+        """The answer to queries of the numbers from `first` on, each of the rows of its condition."""
         doubt = 2 * rounding_of_units(queries.shape[1]) if self.directions else 0.0
         hits, work = [], []
         places = zip(self.version.shard_ids, self.nodes.shards, self.nodes.firsts, strict=True)
@@ -233,6 +253,20 @@ class _Block:
             work.append(ShardWork(shard_id, shard.nodes, probing, 0, int(nearest.compared.sum())))
         left_out = np.flatnonzero(rows.counts < 0) + first
         return _BlockAnswer(hits, left_out, int(np.maximum(rows.counts, 0).sum()), work)
+
+
+def _of_queries(rows: CommonRows, ends: I64, limit: int) -> CommonRows:
+    """The rows of all combinations of each query. `ends` int64[Q + 1]: numbers of combinations before its own."""
+    if len(ends) == len(rows.starts):  # each query has one
+        return rows
+    nodes = np.diff(rows.starts)
+    is_over = (np.add.reduceat(nodes, ends[:-1]) > limit) | (np.minimum.reduceat(rows.counts, ends[:-1]) < 0)
+    counts = np.where(is_over, -1, np.add.reduceat(rows.counts, ends[:-1]))
+    if is_over.any():  # rows of its other combinations may be here
+        is_kept = np.repeat(~is_over, np.diff(ends))
+        kept_nodes = rows.nodes[np.repeat(is_kept, nodes)]
+        return CommonRows(counts, np.append(0, np.cumsum(nodes * is_kept))[ends], kept_nodes)
+    return CommonRows(counts, rows.starts[ends], rows.nodes)
 
 
 def _hits(nearest: OwnNearest, shard: MaskedShard, first: int) -> Hits:

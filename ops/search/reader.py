@@ -25,7 +25,7 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
-from icepuffin.ops.search.attribute_matches import find_matches_by_attributes
+from icepuffin.ops.search.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.search.attribute_values import VersionValues
 from icepuffin.ops.search.attributes import Attributes
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
@@ -33,12 +33,13 @@ from icepuffin.ops.search.condition_per_query import (
     Answer,
     Condition,
     Conditions,
+    TailAnswer,
     conditions_of,
     groups_of,
     joined,
     summed_over_queries,
 )
-from icepuffin.ops.search.conjunctions import ConjunctionSearch
+from icepuffin.ops.search.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.file_scans import FileScans, TaskChoice
@@ -608,7 +609,7 @@ class IndexReader:
         """
         parts: list[tuple[I64, Answer]] = []
         others = list(range(len(vectors)))
-        if self._conjunctions is not None and not request.to_certify and not self.tail:
+        if self._conjunctions is not None and not request.to_certify:
             lists = list(map(self._conjunctions.lists_of, conditions))
             clock.lap("filter")
             places = np.array([place for place, own in enumerate(lists) if own is not None], np.int64)
@@ -629,7 +630,7 @@ class IndexReader:
         conjunctions: ConjunctionSearch,
         vectors: npt.NDArray[np.float64],
         request: _RowsRequest,
-        lists: Sequence[tuple[int, ...]],
+        lists: Sequence[tuple[Lists, ...]],
         conditions: Sequence[Condition | None],
         clock: StageClock,
     ) -> tuple[Answer, I64]:
@@ -646,6 +647,13 @@ class IndexReader:
             distances = hits.first_distances(len(vectors), k)[answered]
             own = [conditions[place] for place in answered.tolist()]
             self._sample_recall(self._sampler, vectors[answered], k, distances, own)
+        tail = TailAnswer.none()
+        if self.tail:
+            places = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out).tolist()
+            groups = groups_of(conditions, places)
+            tail = TailAnswer.of([(own, self._tail_under(vectors[own], k, where, clock)) for where, own in groups])
+            hits = Hits.ranked([hits, tail.hits], None if by_lists.rounded_directions else k)
+            clock.lap("scan")
         if by_lists.rounded_directions:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")
@@ -653,13 +661,31 @@ class IndexReader:
             self._profile(len(vectors) - len(by_lists.left_out)),
             strategy=COMPARED,
             distances=sum(shard.distances for shard in by_lists.work),
-            matching_rows=by_lists.matching_rows,
-            condition=by_lists.how,
+            tail_rows=tail.compared,
+            matching_rows=by_lists.matching_rows + tail.matching_rows,
+            condition=tail.condition or by_lists.how,
+            tail=tail.tail,
             parameters=parameters,
             work=by_lists.work,
-            bytes_read={"index": 0, "scan": 0, **({"settle": meter.bytes} if by_lists.rounded_directions else {})},
+            bytes_read={
+                "index": 0,
+                "scan": self._vectors.value_bytes * tail.read * vectors.shape[1],
+                **({"settle": meter.bytes} if by_lists.rounded_directions else {}),
+            },
         )
-        return Answer(hits, profile, warnings), by_lists.left_out
+        return Answer(hits, profile, (*warnings, *tail.warnings)), by_lists.left_out
+
+    def _tail_under(
+        self, vectors: npt.NDArray[np.float64], k: int, where: Condition | None, clock: StageClock
+    ) -> TailAnswer:
+        """The k nearest rows of the tail that match one condition, which is of look-ups in columns of the index."""
+        matches, skipped = self._matches(where, clock), SkippedRows()
+        if matches is None or self._values is None:
+            raise ValueError("there is no condition, or no value that would decide it")
+        candidates, compared, read, how = self._scan_tail(vectors, k, matches, skipped)
+        # by the data files alone where all is false by the column's type
+        others = matches.others if isinstance(matches, AttributeMatches) else matches.in_files(self._values.lacking)
+        return TailAnswer(Hits.of(candidates), others.count, compared, read, matches.how, how, skipped.warnings)
 
     def _included_rows(self, meter: Meter) -> dict[str, int]:
         """Rows whose values the index version has stored, by column."""
@@ -787,7 +813,9 @@ class IndexReader:
     def _conjunctions(self) -> ConjunctionSearch | None:
         """What answers many queries at once, each under look-ups of its own; None where the version is not for it."""
         loaded = None if self._is_pruned_scan else self._choice.loaded
-        return ConjunctionSearch.of(self._attributes, loaded, self._threads)
+        is_complete = self._values is not None and self.coverage is not Coverage.NEAREST_VERSION_ONLY
+        lacking = self._values.lacking if self._values is not None and is_complete else frozenset[FileNumber]()
+        return ConjunctionSearch.of(self._attributes, loaded, lacking, self._threads)
 
     @property
     def _holds_floats_of_doubles(self) -> bool:

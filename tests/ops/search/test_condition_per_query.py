@@ -12,8 +12,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan
 from pyiceberg.table import Table
 
+from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.model import MIB
 from icepuffin.ops.search import IndexReader, SearchResult, open_index
 from icepuffin.ops.search.conjunctions import ConjunctionSearch
 from icepuffin.ops.search.errors import FilterError, QueryError
@@ -90,6 +92,7 @@ def look_up(rng: random.Random) -> str:
         f"section = 'section {rng.randrange(6)}'",
         f"section in ('section 1', 'section {rng.randrange(9)}')",
         f"shelf = {rng.randrange(61)}",
+        f"shelf in ({rng.randrange(61)}, {rng.randrange(61)}, 99, {rng.randrange(61)})",
     ])  # fmt: skip
 
 
@@ -158,7 +161,6 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     reader = opened(table)
     rng = random.Random(0)
     conditions = [" and ".join(look_up(rng) for _ in range(2)) for _ in range(200)]
-    conditions = [where for where in conditions if " in " not in where]
     result, _ = same_as_one_by_one(reader, queries(len(conditions)), conditions)
     assert result.profile.strategy == "exact over matches"
     start, names = result.profile.condition.split(" of ")
@@ -232,6 +234,88 @@ def test_queries_with_many_matches_go_through_the_graph(table: Table) -> None:
     result, each = same_as_one_by_one(opened(table, definition), queries(27), conditions, **options)
     assert {one.profile.strategy for one in each} == {"filtered beam", "exact over matches"}
     assert result.profile.strategy == "exact over matches (18 queries), filtered beam (9 queries)"
+
+
+def test_queries_whose_values_have_many_matches_together_go_through_the_graph(table: Table) -> None:
+    """Though each value alone has few: they are left out whole, wherever they are among the others."""
+    definition = replace(DEFINITION, shards=3)
+    index(table, definition)
+    every = [
+        f"section in ({', '.join(repr(f'section {number}') for number in range(count))})" for count in (1, 2, 3, 5)
+    ]
+    few = ["shelf in (1, 2, 99)", "shelf = 1", "shelf in (3, 4) and section in ('section 1', 'section 2')"]
+    conditions = [*every, *few, *every, *few[::-1], *every]
+    reader = opened(table, definition)
+    result, each = same_as_one_by_one(reader, queries(len(conditions)), conditions, k=1, search_list=1)
+    ways = [one.profile.strategy for one in each]
+    assert len({*ways[:4]}) == 2, "some of the values alone have few matches"
+    counts = [f"{way} ({ways.count(way)} queries)" for way in ("exact over matches", "filtered beam")]
+    assert result.profile.strategy == ", ".join(counts)
+
+
+def test_rows_under_several_values_are_the_nearest_of_brute_force(table: Table) -> None:
+    index(table)
+    delete_every_seventh(table)
+    live = table.refresh().scan().to_arrow()
+    vectors = np.stack(live["embedding"].to_pylist()).astype(np.float64)
+    sections, shelves, ids = (live[name].to_pylist() for name in ("section", "shelf", "id"))
+    drawn = [(f"section {number % 6}", f"section {number % 4}", number % 60, number % 7, 99) for number in range(80)]
+    conditions = ["section in ('{}', '{}') and shelf in ({}, {}, {})".format(*values) for values in drawn]
+    result = opened(table).search(queries(80), 5, where=conditions, columns=["id"])
+    rows: dict[int, list[int]] = {place: [] for place in range(80)}
+    for row in result:
+        rows[row["query"]].append(row["id"])
+    for place, (query, values) in enumerate(zip(queries(80).astype(np.float64), drawn, strict=True)):
+        matching = [row for row in range(len(ids)) if sections[row] in values[:2] and shelves[row] in values[2:]]
+        distances = {ids[row]: float(np.linalg.norm(vectors[row] - query)) for row in matching}
+        assert rows[place] == sorted(distances, key=distances.__getitem__)[:5]
+
+
+def test_conditions_of_many_combinations_are_answered_one_by_one(table: Table) -> None:
+    index(table)
+    lists_of: Callable[[Any], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    values = ", ".join(map(str, range(32)))
+    sections = "section in ('section 1', 'section 2')"
+    assert [len(lists) for lists in lists_of(f"shelf in ({values}) and {sections}")] == [32, 2]
+    assert lists_of(f"shelf in ({values}, 32) and {sections}") is None
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+@pytest.mark.parametrize("tail_mb", [0, 64])
+def test_look_ups_are_answered_at_once_over_a_tail(
+    table: Table, monkeypatch: pytest.MonkeyPatch, metric: Any, tail_mb: int
+) -> None:
+    """Rows that the index lacks are found by values and vectors in memory, or by the data files."""
+    definition = replace(DEFINITION, metric=metric)
+    index(table, definition)
+    table.append(rows_of(2_100, 2_200))
+    table.append(rows_of(2_200, 2_250))
+    delete_every_seventh(table)
+    rng = random.Random(9)
+    conditions = [" and ".join(look_up(rng) for _ in range(rng.randrange(1, 3))) for _ in range(80)]
+    conditions[::20] = ["shelf = 99999999999", "shelf in (99999999999, 99999999998)"] * 2  # no such integer
+    use_settings(CacheSettings(disk_bytes=0, tail_bytes=tail_mb * MIB))
+    reader = opened(table, definition)
+    result, each = same_as_one_by_one(reader, queries(80), conditions)
+    assert max(result.rows["id"].to_pylist()) >= 2_200
+    by_memory = "and those in memory of 2 data files that it lacks"
+    assert (by_memory in each[-1].profile.condition) == (tail_mb > 0)
+    monkeypatch.delattr(IndexReader, "_nearest")
+    assert reader.search(queries(80), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
+    use_settings(None)
+
+
+def test_rows_of_a_tail_without_a_distance_are_warned_of_once(table: Table) -> None:
+    index(table)
+    rows = rows_of(2_100, 2_140)
+    vectors = rows["embedding"].to_pylist()
+    vectors[3] = vectors[4] = [float("nan")] * DIMS
+    place = rows.schema.names.index("embedding")
+    table.append(rows.set_column(place, "embedding", pa.array(vectors, rows.schema.field(place).type)))
+    reader = opened(table)
+    conditions = ["section in ('section 3', 'section 4')", "section = 'section 3'", "shelf = 99"] * 2
+    result, _ = same_as_one_by_one(reader, queries(6), conditions)
+    assert [warning.split(" ")[0] for warning in result.warnings] == ["2", "1"]
 
 
 @pytest.mark.parametrize("stale", ["complete", "nearest-only", "exact"])
@@ -440,4 +524,4 @@ def test_an_and_within_quotes_joins_nothing(table: Table) -> None:
 
 
 def test_versions_that_are_searched_elsewhere_have_no_lists() -> None:
-    assert ConjunctionSearch.of(None, None, 1) is None
+    assert ConjunctionSearch.of(None, None, (), 1) is None
