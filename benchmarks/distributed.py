@@ -3,6 +3,8 @@
     python -m benchmarks.distributed --vectors embeddings.npy --out distributed.json [--shards 4] [--joined 100000]
 
 `seconds`: the median of some single queries by `IndexReader.search` on the distributed tier, ids of rows included.
+`filtered_seconds`: the same under conditions that a tenth of the rows satisfies, on a column that the index keeps; no
+query has a condition that another one had. The two are measured in turn.
 `empty_job_seconds`: the median of Spark's own job with as many tasks, which do nothing: what no search by Spark can go
 under. Both on `local[<threads>]`, warm. `join`: all queries against the index at one snapshot, ids attached, counted by
 Spark; recall@10 of a sample is against brute force. `in_process`: the same queries in one batch in this process.
@@ -15,15 +17,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from benchmarks.lake import STORAGE, Lake, arrow_rows, held_out
+from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows, held_out
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 K = 10
+_COLUMN = "tenth"
 _ROUNDS = 15
 _CHECKED = 500
 
@@ -50,7 +55,7 @@ def measure(
 ) -> dict[str, Any]:
     """All figures for a lake whose head is indexed and holds `base`. The join repeats `queries`, a little moved."""
     with no_shard_in_memory():
-        reader, out = single(lake, spark, queries[0], search_list)
+        reader, out = single(lake, spark, queries[0], search_list, conditions=_conditions())
         out["join"] = _join(reader, spark, queries, joined, search_list)
         out["join"]["in_process_seconds"] = _in_process(lake, queries, joined, search_list)
         out["join"]["recall"] = _recall(lake, base, reader, queries, search_list)
@@ -58,7 +63,12 @@ def measure(
 
 
 def single(
-    lake: Lake, spark: "SparkSession", query: npt.NDArray[np.float32], search_list: int | None
+    lake: Lake,
+    spark: "SparkSession",
+    query: npt.NDArray[np.float32],
+    search_list: int | None,
+    *,
+    conditions: Iterator[str] | None = None,
 ) -> tuple[IndexReader, dict[str, Any]]:
     """(a reader whose searches are tasks, what one of them costs beside as many empty tasks)."""
     runner = SparkRunner(spark)
@@ -66,7 +76,12 @@ def single(
     tasks = min(runner.parallelism, len(reader.search(query, K).profile.work))
     out: dict[str, Any] = {"tier": reader.tier, "tasks": tasks}
     out["empty_job_seconds"] = _median(lambda: runner.run(operator.index, range(tasks), label="empty"))
-    out["seconds"] = _median(lambda: reader.search(query, K, columns=["id"], search_list=search_list))
+    searches = {"seconds": lambda: reader.search(query, K, columns=["id"], search_list=search_list)}
+    if conditions is not None:
+        searches["filtered_seconds"] = lambda: reader.search(
+            query, K, columns=["id"], search_list=search_list, where=next(conditions)
+        )
+    out |= _medians(searches)
     out["ratio"] = out["seconds"] / out["empty_job_seconds"]
     return reader, out
 
@@ -83,14 +98,33 @@ def no_shard_in_memory() -> Iterator[None]:
 
 
 def _median(work: Callable[[], Any]) -> float:
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(_ROUNDS):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return float(np.median(times))
+    return _medians({"": work})[""]
+
+
+def _medians(works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median seconds of each, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(3 + _ROUNDS):
+        for name, work in works.items():
+            begun = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - begun)
+    return {name: float(np.median(own[3:])) for name, own in times.items()}
+
+
+class TenthLake(Lake):
+    """A table with a column of numbers under ten beside its vectors."""
+
+    schema = pa.schema([*SCHEMA, pa.field(_COLUMN, pa.int64())])
+
+    def rows_of(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
+        numbers = np.random.default_rng(7).integers(0, 10, self.base_rows)[ids]
+        return arrow_rows(ids, vectors).append_column(_COLUMN, pa.array(numbers))
+
+
+def _conditions() -> Iterator[str]:
+    """Conditions of a `TenthLake`, each a text of its own."""
+    return (f"{_COLUMN} in ({number % 10}, {10 + number})" for number in count())
 
 
 def _many(queries: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
@@ -165,10 +199,11 @@ def main() -> None:
     options = _options()
     queries, base = held_out(options.vectors, options.queries)
     definition = IndexDefinition(
-        name="bench", column="embedding", metric="l2", shards=options.shards, vectors=options.kept, target_recall=0.0
-    )
+        name="bench", column="embedding", metric="l2", shards=options.shards, vectors=options.kept, target_recall=0.0,
+        filters=(_COLUMN,),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        lake = Lake(Path(folder), base, len(base), 8, definition, options.threads)
+        lake = TenthLake(Path(folder), base, len(base), 8, definition, options.threads)
         lake.index()
         spark = local_session(options.threads)
         out = {"rows": len(base), "dims": base.shape[1], "shards": options.shards, "vectors": options.kept}
