@@ -22,7 +22,8 @@ import numpy.typing as npt
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ann_kernels import grouped_centroids, kmeans
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, group_partitions, measure_routing
+from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, group_partitions
+from icepuffin.ops.index.routing_recall import curve_in_sample
 from icepuffin.ops.index.sizes import LARGEST_SAMPLE
 from icepuffin.ops.recall_curve import ShardCentroids
 from icepuffin.puffin.blobs import routing as routing_blob
@@ -64,7 +65,7 @@ def measure(
     labels, _ = grouped_centroids.assign(sample, codebook, threads=options.threads)
     sizes = np.bincount(labels, minlength=partitions)
     to_shard, grouping = seconds_of(lambda: group_partitions(codebook, sizes, options.shards))
-    curve, measuring = seconds_of(lambda: measure_routing(sample, labels, codebook, to_shard, Metric.L2, seed=0))
+    curve, measuring = seconds_of(lambda: curve_in_sample(sample, labels, codebook, to_shard, Metric.L2, seed=0))
     rows = np.bincount(to_shard[grouped_centroids.assign(held_out, codebook)[0]], minlength=options.shards)
     return {
         "partitions": partitions,

@@ -51,7 +51,8 @@ class Reach:
     shards: float
     """Shards probed per query, on average"""
     recall: float
-    """Share of the 10 nearest rows that lie in the probed shards"""
+    """Share of the k nearest rows that lie in the probed shards"""
+    k: int = MEASURED_K
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
     """The curve as JSON text, with four decimals. Points for 10 rows have no k: so older releases read them alone."""
     rows = [[round(value, 4) for value in astuple(point)] for point in points]
-    return json.dumps([row[:4] if row[4:] == [MEASURED_K] else row for row in rows], separators=(",", ":"))
+    return json.dumps([row[:-1] if row[-1] == MEASURED_K else row for row in rows], separators=(",", ":"))
 
 
 def widths(text: str, k: int = MEASURED_K) -> tuple[Width, ...]:
@@ -148,9 +149,10 @@ def widths(text: str, k: int = MEASURED_K) -> tuple[Width, ...]:
     return tuple(sorted(points, key=lambda point: point.distances))
 
 
-def reaches(text: str) -> tuple[Reach, ...]:
-    """The routing curve, by slack; empty where there is none or it is not readable."""
-    points = [Reach(*row) for row in _rows(text, 3) if row[0] >= 0 and row[1] >= 1]
+def reaches(text: str, k: int = MEASURED_K) -> tuple[Reach, ...]:
+    """The routing curve for k rows, by slack; empty where there is none or it is not readable."""
+    rows = _rows(text, 3) if k == MEASURED_K else [row for row in _rows(text, 4) if row[3] == k]
+    points = [Reach(row[0], row[1], row[2], k) for row in rows if row[0] >= 0 and row[1] >= 1]
     return tuple(sorted(points, key=lambda point: point.probe_slack))
 
 

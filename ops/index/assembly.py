@@ -39,6 +39,7 @@ from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
     RECALL_CURVES,
     ROUTING_CURVE,
+    SAMPLE_CURVE,
     SHARD_RECALL,
     read_centroids,
     read_routing,
@@ -281,8 +282,9 @@ class Assembly:
         plan = self._plan
         balls = _fitting(_centroids(plan, shard_set, self._storage))
         heads = self._heads(shard_set, entries, balls)
-        curve, names = shard_set.layout.routing_curve, plan.column_names
-        of_routing = {ROUTING_CURVE: curve} if curve else {}
+        names = plan.column_names
+        curves = {SAMPLE_CURVE: shard_set.layout.sample_curve, ROUTING_CURVE: shard_set.layout.routing_curve}
+        of_routing = {name: curve for name, curve in curves.items() if curve}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])

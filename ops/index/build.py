@@ -1,7 +1,11 @@
 """Building all shards of a version from data files."""
 
+from dataclasses import replace
+from typing import Any
+
 from icepuffin.ops.index.layout import make_layout
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.routing_recall import curve_in_table
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     BuildContext,
@@ -37,5 +41,9 @@ def build_shards(
         require_capacity(context, shard_id, sum(rows for _, rows in blocks.get(shard_id, ())))
     tasks = [shard_task(context, shard_id, How.BUILT, blocks.get(shard_id, ())) for shard_id in shard_ids]
     shards = make_shards(context, tasks, plan.live.record_count)
+    if layout.routing_queries is not None:
+        distances: Any = [shard.routing for shard in shards]
+        curve = curve_in_table(layout.codebook, layout.partition_to_shard, layout.routing_queries, distances)
+        layout = replace(layout, routing_curve=curve)
     read = ReadSummary.of(scattered)
     return ShardSet(layout, file_table(plan, context.files, read.rows, {}), tuple(shards), read)

@@ -8,23 +8,19 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels import grouped_centroids, kmeans
 from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, choose_m
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import train_pq
-from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.routing_recall import curve_in_sample, is_measured, query_rows
 from icepuffin.ops.index.sizes import choose_shard_count, least_shards, sample_size
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 from icepuffin.ops.vector_column import element_type_of
 
 PARTITIONS_PER_SHARD = 16
-ROUTING_QUERIES = 256
-PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 _LARGE = 1e30
 _log = logging.getLogger(__name__)
 
@@ -38,8 +34,12 @@ class Layout:
     partition_to_shard: npt.NDArray[np.uint32]
     shards: int
     pq_codebook: npt.NDArray[np.float32] | None
+    sample_curve: str = ""
+    """Recall by the number of shards that are searched, measured in a sample; see `icepuffin.ops.recall_curve`"""
     routing_curve: str = ""
-    """Recall by the number of shards that are searched; see `icepuffin.ops.recall_curve`"""
+    """Recall by the number of shards that are searched, measured in the table; empty where it was not"""
+    routing_queries: npt.NDArray[np.float32] | None = None
+    """f32[Q, D], rows of the table by which it is to be measured when the shards are built"""
 
     @property
     def dims(self) -> int:
@@ -83,46 +83,10 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         m = choose_m(sample.shape[1], definition.pq_m, definition.pq_nbits)
         pq_codebook = train_pq(sample, m, bits=definition.pq_nbits, seed=definition.seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
-    curve = measure_routing(sample, labels, codebook, to_shard, definition.metric, seed=definition.seed)
-    return Layout(codebook, to_shard, shards, pq_codebook, curve)
-
-
-def measure_routing(
-    sample: npt.NDArray[np.float32],
-    labels: npt.NDArray[np.int32],
-    codebook: npt.NDArray[np.float32],
-    to_shard: npt.NDArray[np.uint32],
-    metric: Metric,
-    *,
-    seed: int,
-) -> str:
-    """The routing curve: the share of the 10 nearest rows that lie in the shards near a query; "" where all are
-    searched.
-
-    As `icepuffin.ops.recall_curve` keeps it.
-
-    Neighbours are those in the sample, farther away than the table's own: the loss is rather over- than understated.
-    Inner product has no near centroids.
-    """
-    count = min(ROUTING_QUERIES, len(sample) // MEASURED_K - 1)
-    if to_shard.max(initial=0) == 0 or metric is Metric.INNER_PRODUCT or count < 1:
-        return ""
-    query_rows = np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
-    others = np.ones(len(sample), np.bool_)
-    others[query_rows] = False
-    nearest, _ = exact_top_k(sample[query_rows], sample, MEASURED_K, metric, is_live=others)
-    shard_centroids = ShardCentroids.of(codebook, to_shard)
-    ratios = shard_centroids.distances(sample[query_rows])
-    ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
-    neighbor_shards = to_shard[labels[nearest]]
-    places = np.minimum(np.searchsorted(shard_centroids.shards, neighbor_shards), len(shard_centroids.shards) - 1)
-    of_neighbor = np.take_along_axis(ratios, places, axis=1)
-    of_neighbor[shard_centroids.shards[places] != neighbor_shards] = 0  # no centroid leads there: it is always probed
-    points = [
-        Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
-        for slack in PROBE_SLACKS
-    ]
-    return encode([point for point in points if point.shards < ratios.shape[1]])
+    metric, seed = definition.metric, definition.seed
+    curve = curve_in_sample(sample, labels, codebook, to_shard, metric, seed=seed)
+    queries = sample[query_rows(sample, seed)] if is_measured(metric, to_shard) else None
+    return Layout(codebook, to_shard, shards, pq_codebook, curve, routing_queries=queries)
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

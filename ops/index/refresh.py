@@ -104,6 +104,7 @@ def refresh_shards(
         routing.partition_to_shard,
         routing.routed_shards,
         _pq_codebook(base, storage),
+        base.sample_curve,
         base.routing_curve,
     )
     context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, SMALL_WORK, memory)

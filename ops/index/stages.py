@@ -15,6 +15,7 @@ from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
+from icepuffin.ops.tasks.recall_gate import curve_queries
 from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner, is_local
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
@@ -176,6 +177,8 @@ def shard_task(
         staging=context.staging,
         storage=context.storage,
         recorded=True,
+        curve_queries=curve_queries(layout.shards),
+        routing_queries=layout.routing_queries,
         threads=context.runner.task_threads,
     )
 

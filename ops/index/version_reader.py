@@ -43,9 +43,10 @@ from icepuffin.puffin.reader import TAIL_READ
 from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
 RECALL_CURVE = "ann.recall_curve"
-ROUTING_CURVE = "ann.routing_curve"
+SAMPLE_CURVE = "ann.routing_curve"
+ROUTING_CURVE = "ann.routing_curves"
 """Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
-`icepuffin.ops.recall_curve`
+`icepuffin.ops.recall_curve`. Of the last two one was measured in a sample of the rows, and one in the table
 """
 RECALL_CURVES = "ann.recall_curves"
 """Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
@@ -78,7 +79,10 @@ class OpenVersion:
     """Recall curves, by shard; see `icepuffin.ops.recall_curve`"""
     recalls: tuple[ShardRecall, ...]
     """Recall as it was last measured, by shard"""
+    sample_curve: str
+    """Routing curve, measured in a sample of the rows"""
     routing_curve: str
+    """Routing curve, measured in the table; empty in files of older releases"""
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
@@ -155,6 +159,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         if routing.packs:
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
         recalls = _shard_recalls(routing, routing_properties)
+        sample_curve = routing_properties.get(SAMPLE_CURVE, "")
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
@@ -180,6 +185,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         file_size,
         curves,
         recalls,
+        sample_curve,
         routing_curve,
         column_names,
         attributes,

@@ -158,7 +158,7 @@ def overview(
             for number, (entry, recall) in enumerate(zip(opened.routing.shards, opened.recalls, strict=True))
         ),
         curve=model.curve,
-        routing=model.routing,
+        routing=model.routing_for(MEASURED_K),
         file_bytes=opened.file_size,
         packs=_packs(table, opened),
         wide_curve=model.wide_curve,

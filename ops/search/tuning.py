@@ -1,7 +1,7 @@
 """How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -57,10 +57,8 @@ class RecallModel:
     """Number of shards, routed or not"""
     curve: tuple[Width, ...]
     """Recall curve of all shards together, for 10 rows"""
-    routing: tuple[Reach, ...]
-    """Recall curve of the codebook"""
-    routed_k: int = MEASURED_K
-    """Largest k that `routing` holds for: more than 10, since it was measured by the 10 nearest rows of a sample"""
+    routing: Mapping[int, tuple[Reach, ...]]
+    """Recall curves of the codebook, by the number of rows that each was measured for, ascending"""
     wide_curve: tuple[Width, ...] = ()
     """Recall curve of all shards together, for 100 rows; empty where a shard has none"""
     with_curve: int = 0
@@ -82,12 +80,15 @@ class RecallModel:
             ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
             combined([(widths(text), entry.live_rows) for text, entry in shards]),
-            reaches(opened.routing_curve),
-            MEASURED_K * rows // max(1, sample_size(rows)),
+            _routing_curves(opened, rows),
             combined([(widths(text, WIDE_K), entry.live_rows) for text, entry in shards]) if has_wide else (),
             sum(measured),
             len(measured) - sum(measured),
         )
+
+    def routing_for(self, k: int) -> tuple[Reach, ...]:
+        """The routing curve that holds for k rows; empty where none was measured for so many."""
+        return next((points for measured_k, points in self.routing.items() if measured_k >= k), ())
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: the shards that each query probes; None where every query probes all."""
@@ -102,6 +103,18 @@ class RecallModel:
         probed = np.ones((len(queries), self.shards), np.bool_)
         probed[:, routed] = distances <= limit
         return probed
+
+
+def _routing_curves(opened: OpenVersion, rows: int) -> dict[int, tuple[Reach, ...]]:
+    """Routing curves by the number of rows that each holds for. The 10 nearest rows of a sample are as far away as many
+    more in the table: the curve of the sample holds for these.
+    """
+    curves = {k: reaches(opened.routing_curve, k) for k in (MEASURED_K, WIDE_K)}
+    curves = {k: points for k, points in curves.items() if points}
+    sampled_k = MEASURED_K * rows // max(1, sample_size(rows))
+    if sampled_k > max(curves, default=0):
+        curves[sampled_k] = reaches(opened.sample_curve)
+    return curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +304,7 @@ def _choice_by_curves(version: TunableVersion, k: int, options: SearchOptions, *
     one that reads no vectors is chosen where it reaches the target.
     """
     model, target = version.recall_model, options.target_recall or 0.0
-    routing = () if filtered or k > model.routed_k else model.routing
+    routing = () if filtered else model.routing_for(k)
     curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
     points = _allowed(curve, version, options)
     if version.coded and options.rerank is None:
@@ -344,7 +357,7 @@ def _foreseen(model: RecallModel, k: int, parameters: SearchParameters, choice: 
         return None
     curve = model.wide_curve if k >= WIDE_K and model.wide_curve else model.curve
     parameters_of_search = Choice(parameters.search_list, parameters.oversample, parameters.probe_slack, 0.0)
-    foreseen = foresee(parameters_of_search, k, curve, model.routing, model.with_curve)
+    foreseen = foresee(parameters_of_search, k, curve, model.routing_for(k), model.with_curve)
     if foreseen is None:
         return Foresight(choice.recall) if choice else None
     return replace(foreseen, shards_without_curve=model.without_curve)

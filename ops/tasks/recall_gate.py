@@ -18,11 +18,13 @@ from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.puffin.blobs.shard import Shard
 
 GATE_K = 10
-_GATE_TO_WIDE = 4
+_WIDE_SHARE = 4
 """Queries for 10 rows per query for `WIDE_K` rows"""
 CURVE_QUERIES = 128
-WIDE_CURVE_QUERIES = 32
-"""Queries of the curve for `WIDE_K` rows, each of which tells about ten times as many rows"""
+"""Queries of a shard's curve for 10 rows, at most; a quarter as many tell about more rows in the curve for 100"""
+_FEWEST_CURVE_QUERIES = 32
+_ALL_CURVE_QUERIES = 1024
+"""Queries of all shards together: a search takes the curves of all as one"""
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
 WIDE_CURVE_WIDTHS = (100, 130, 190, 280, 400)
 """Widths of the curve for `WIDE_K` rows"""
@@ -66,7 +68,7 @@ def measure_recall(
     recall = mean(query_nodes, GATE_K)
     if len(nodes) <= WIDE_K:
         return ShardRecall(recall, len(query_nodes))
-    wide_nodes = query_nodes[::_GATE_TO_WIDE]
+    wide_nodes = query_nodes[::_WIDE_SHARE]
     return ShardRecall(recall, len(query_nodes), mean(wide_nodes, WIDE_K), len(wide_nodes))
 
 
@@ -90,7 +92,7 @@ def recall_of_nodes(
     k = min(rows + 1, int(is_live.sum()))
     exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=is_live)
     answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
-    distances = _exact_of(vectors, query_nodes, answers, metric)
+    distances = exact_of(vectors[query_nodes], vectors, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     expected = np.minimum((exact_ids != itself).sum(axis=1), rows)
@@ -107,14 +109,25 @@ def search_by_defaults(
 
     One of the k rows may be the query itself.
     """
-    oversample = OVERSAMPLE if _lean(shard) else 1
+    oversample = OVERSAMPLE if is_lean(shard) else 1
     width = shard.search_list + longer_list(k - 1, oversample)
     answers, _, _ = searcher.search(queries, k * oversample, search_list=width, threads=threads)
     return answers
 
 
+def curve_queries(shards: int) -> int:
+    """Queries of the curve of each of so many shards."""
+    return max(_FEWEST_CURVE_QUERIES, min(CURVE_QUERIES, _ALL_CURVE_QUERIES // max(1, shards)))
+
+
 def measure_curve(
-    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], *, seed: int, threads: int
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
+    *,
+    seed: int,
+    threads: int,
+    queries: int = CURVE_QUERIES,
 ) -> str:
     """The recall curve of a shard: recall@10 and distances per query for several widths; "" for very few rows.
 
@@ -124,16 +137,24 @@ def measure_curve(
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
     recall that the curve says. Deterministic.
     """
-    parts = [_curve(shard, vectors, is_live, k, seed=seed, threads=threads) for k in (WIDE_K, GATE_K)]
+    counts = {WIDE_K: queries // _WIDE_SHARE, GATE_K: queries}
+    parts = [_curve(shard, vectors, is_live, k, count, seed=seed, threads=threads) for k, count in counts.items()]
     return encode([point for part in parts for point in part]) if parts[-1] else ""
 
 
 def _curve(
-    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], k: int, *, seed: int, threads: int
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    is_live: npt.NDArray[np.bool_],
+    k: int,
+    queries: int,
+    *,
+    seed: int,
+    threads: int,
 ) -> list[Width]:
     """The points for k rows; none for very few rows."""
     nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid])
-    count = min(CURVE_QUERIES if k == GATE_K else WIDE_CURVE_QUERIES, len(nodes) // k)
+    count = min(queries, len(nodes) // k)
     if not count:
         return []
     query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
@@ -148,7 +169,7 @@ def _curve(
     if shard.codes is not None:
         widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
         settings = [*((width, 1) for width in widths), *_RERANKED[k]]
-    elif _lean(shard):
+    elif is_lean(shard):
         oversamples = CURVE_OVERSAMPLES if k == GATE_K else WIDE_CURVE_OVERSAMPLES
         settings = [(max(shard.search_list, 2 * k * oversample), oversample) for oversample in oversamples]
     else:
@@ -159,13 +180,13 @@ def _curve(
             answers, _, stats = searcher.search(
                 vectors[query_nodes], k * oversample, search_list=width, threads=threads
             )
-            distances = _exact_of(vectors, query_nodes, answers, metric)
+            distances = exact_of(vectors[query_nodes], vectors, answers, metric)
             hits = np.minimum((distances <= limits).sum(axis=1), k)
             points.append(Width(width, oversample, float(hits.mean()) / k, float(stats.distances.mean()), k))
     return points
 
 
-def _lean(shard: Shard) -> bool:
+def is_lean(shard: Shard) -> bool:
     """Whether PQ codes alone tell distances."""
     return shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
 
@@ -182,7 +203,7 @@ def searcher_of(
     coded_from: number of vectors from which the graph is walked by one-byte codes.
     """
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    if _lean(shard):
+    if is_lean(shard):
         pq: Any = shard.pq_codebook, shard.pq_codes
         return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, pq=pq)
     if (rotated := as_kernels_take(shard.codes)) is not None:
@@ -216,8 +237,11 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
         shard.neighbors[rows], shard.degrees[rows] = neighbors, degrees
 
 
-def _exact_of(
-    vectors: npt.NDArray[np.float32], query_nodes: npt.NDArray[np.intp], answers: npt.NDArray[np.int64], metric: Metric
+def exact_of(
+    query_vectors: npt.NDArray[np.float32],
+    vectors: npt.NDArray[np.float32],
+    answers: npt.NDArray[np.int64],
+    metric: Metric,
 ) -> npt.NDArray[np.float64]:
     """f64[Q, k], exact distances of the answers, each in its answer's place; inf where there is no answer.
 
@@ -227,5 +251,5 @@ def _exact_of(
     out = np.full(answers.shape, np.inf)
     queries, places = np.divmod(np.flatnonzero(answers >= 0), answers.shape[1])
     chosen = answers[queries, places]
-    out[queries, places] = pair_distances(vectors[query_nodes], vectors, queries, chosen, metric)
+    out[queries, places] = pair_distances(query_vectors, vectors, queries, chosen, metric)
     return out

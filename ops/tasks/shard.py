@@ -24,7 +24,8 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
-from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
+from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall
+from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.ops.vector_runs import lasting_runs
@@ -83,6 +84,10 @@ class ShardTask:
     storage: StorageConfig
     recorded: bool
     """Whether a marker is written, so that a retry finds the result; else a retry does the work again"""
+    curve_queries: int = CURVE_QUERIES
+    """Queries of its recall curve"""
+    routing_queries: npt.NDArray[np.float32] | None = None
+    """f32[Q, D], prepared rows of the table that all shards of a build are searched for; None: this is none"""
     threads: int = 1
 
 
@@ -108,6 +113,8 @@ class ShardResult:
     remapped: int
     slots: npt.NDArray[np.uint32] | None
     """File slots of all nodes, dead ones included; None where addresses were not read"""
+    routing: RoutingDistances | None = None
+    """Distances of the task's `routing_queries`"""
 
     @property
     def length(self) -> int:
@@ -149,7 +156,8 @@ def _inputs(
 ) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
     """Everything that the result depends on, whichever task staged it. `addresses`: those of the passed rows."""
     yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
-    yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
+    yield from (task.is_delta, task.target_recall, task.curve_queries, task.routing_queries)
+    yield from (incoming.slots, incoming.positions, incoming.hashes)
     for passed, rows in zip(task.passed, addresses, strict=True):
         yield from (repr(passed.runs), rows.slots, rows.positions, rows.hashes)
     if task.base is not None:
@@ -160,8 +168,9 @@ def _result(recorded: dict[str, Any]) -> ShardResult:
     stored = recorded["stored"]
     runs = tuple(StoredRun(**{**run, "place": ObjectRange(**run["place"])}) for run in stored["runs"])
     stored = StoredShard(ObjectRange(**stored["blob"]), runs=runs)  # what a task writes has its own addresses
-    recall = ShardRecall(**recorded["recall"])
-    return ShardResult(**{**recorded, "how": How(recorded["how"]), "stored": stored, "recall": recall})
+    recall, how = ShardRecall(**recorded["recall"]), How(recorded["how"])
+    routing = recorded["routing"] and RoutingDistances(**recorded["routing"])
+    return ShardResult(**{**recorded, "how": how, "stored": stored, "recall": recall, "routing": routing})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,8 +292,16 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
     if task.how is not How.INSERTED and not task.is_delta and not knows_less:
         curve = measure_curve(
-            measured.shard, measured.vectors, measured.is_live, seed=task.params.seed, threads=task.threads
+            measured.shard,
+            measured.vectors,
+            measured.is_live,
+            seed=task.params.seed,
+            threads=task.threads,
+            queries=task.curve_queries,
         )
+    routing = None
+    if task.routing_queries is not None:
+        routing = measure_distances(measured.shard, measured.vectors, task.routing_queries, threads=task.threads)
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
@@ -308,6 +325,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
         inserted=inserted,
         remapped=task.base.moved if task.base is not None else 0,
         slots=np.unique(measured.shard.file_slots),
+        routing=routing,
     )
 
 

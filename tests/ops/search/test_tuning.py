@@ -73,7 +73,7 @@ def test_the_curve_for_a_hundred_rows_counts_from_a_hundred_on(table: Table) -> 
     reader = open_index(table, SHARDED, storage=STORAGE)
     for k, counts, other in ((99, model.curve, model.wide_curve), (100, model.wide_curve, model.curve)):
         parameters = reader.search(queries(1), k, columns=[], target_recall=0.999).profile.parameters
-        choice, wrong = (choose(0.999, k, curve, (), model.shards) for curve in (counts, other))
+        choice, wrong = (choose(0.999, k, curve, model.routing_for(k), model.shards) for curve in (counts, other))
         assert parameters is not None
         assert choice != wrong
         assert choice is not None
@@ -232,7 +232,7 @@ def test_distances_to_shards_are_those_of_their_nearest_centroids(metric: Metric
 
 def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
-    model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
+    model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), {})
     query_vectors: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
     probed = model.probed(query_vectors, SearchParameters(10, shards=1))
     assert probed is not None

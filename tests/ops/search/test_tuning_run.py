@@ -250,7 +250,7 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
 
     centroids = ShardCentroids.of(np.zeros((1, 2), np.float32), np.zeros(1, np.uint32))
     curve = (Width(100, 1, 0.93, 500.0), Width(100, 3, 0.99, 500.0))
-    version = Lean(RecallModel(centroids, 1, curve, ()))
+    version = Lean(RecallModel(centroids, 1, curve, {}))
     points = tuple(
         MeasuredPoint(10, *(*astuple(width)[:2], math.inf, width.recall, 0.0, 500.0, 1.0)) for width in curve
     )

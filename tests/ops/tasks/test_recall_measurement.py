@@ -4,11 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.tasks.recall_gate import (
     GATE_K,
+    curve_queries,
     measure_curve,
     measure_recall,
     recall_of_nodes,
@@ -16,11 +15,12 @@ from icepuffin.ops.tasks.recall_gate import (
     searcher_of,
 )
 from icepuffin.puffin.blobs.shard import Shard
+from tests.ops.tasks.searchable import searchable_shard
 
 
 @pytest.mark.parametrize("metric", list(Metric))
 def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
-    shard, vectors = _shard(metric, rows=300)
+    shard, vectors = searchable_shard(metric, rows=300)
     live = np.ones(shard.count, np.bool_)
     assert measure_recall(shard, vectors, live, seed=0, threads=1).recall == 1.0
     assert json.loads(measure_curve(shard, vectors, live, seed=0, threads=1))[-1][2] > 0.99
@@ -28,7 +28,7 @@ def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
 
 @pytest.mark.parametrize(("scale", "offset"), [(1e-8, 0.0), (0.01, 100.0)])
 def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: float, offset: float) -> None:
-    shard, vectors = _shard(Metric.L2, rows=300, scale=scale, offset=offset)
+    shard, vectors = searchable_shard(Metric.L2, rows=300, scale=scale, offset=offset)
     live = np.ones(shard.count, np.bool_)
     assert measure_recall(shard, vectors, live, seed=0, threads=1).recall == 1.0
     rounded = replace(shard, vectors=vectors.astype(np.float16))
@@ -41,7 +41,7 @@ def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: flo
 
 def test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_answers() -> None:
     """Answers are in the order of rounded vectors, where a row need not be the nearest to itself."""
-    shard, vectors = _shard(Metric.L2, rows=300, scale=0.01, offset=100.0)
+    shard, vectors = searchable_shard(Metric.L2, rows=300, scale=0.01, offset=100.0)
     rounded = replace(shard, vectors=vectors.astype(np.float16))
     live, nodes = np.ones(shard.count, np.bool_), np.arange(100)
     searcher = searcher_of(rounded, vectors, live)
@@ -61,7 +61,8 @@ def test_a_row_is_not_among_its_own_neighbours() -> None:
     vectors[:hubs] += 100 * np.eye(hubs, dtype=np.float32)
     neighbors = np.tile(np.arange(hubs, dtype=np.int32), (rows, 1))
     shard = replace(
-        _shard(Metric.L2, rows=rows)[0], dims=hubs, max_degree=hubs, search_list=hubs, medoid=0, neighbors=neighbors,
+        searchable_shard(Metric.L2, rows=rows)[0],
+        dims=hubs, max_degree=hubs, search_list=hubs, medoid=0, neighbors=neighbors,
         degrees=np.full(rows, hubs, np.int32), vectors=vectors,
     )  # fmt: skip
     assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1).recall == 0.0
@@ -69,7 +70,7 @@ def test_a_row_is_not_among_its_own_neighbours() -> None:
 
 def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> None:
     """As inner products with a constant feature are: a millionth of a distance is more than what lies between them."""
-    shard, vectors = _shard(Metric.INNER_PRODUCT, rows=2_000, search_list=10, constant=1_000.0)
+    shard, vectors = searchable_shard(Metric.INNER_PRODUCT, rows=2_000, search_list=10, constant=1_000.0)
     live, nodes = np.ones(shard.count, np.bool_), np.arange(0, 2_000, 20)
     searcher = searcher_of(shard, vectors, live)
     recall = recall_of_nodes(searcher, shard, vectors, live, nodes, threads=1)
@@ -80,32 +81,6 @@ def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> No
     hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
     np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
     assert recall.mean() < 0.99
-
-
-def _shard(
-    metric: Metric,
-    *,
-    rows: int,
-    scale: float = 1.0,
-    offset: float = 0.0,
-    search_list: int | None = None,
-    constant: float | None = None,
-) -> tuple[Shard, np.ndarray]:
-    """A shard whose search list reaches every node, or has another length; `constant`: what all have in a dimension."""
-    values = offset + scale * np.random.default_rng(0).standard_normal((rows, 8))
-    if constant is not None:
-        values[:, 0] = constant
-    vectors = prepare(values, metric)
-    search_list = search_list or rows
-    params = vamana.VamanaParams(max_degree=32, search_list=search_list, alpha=1.2)
-    graph = vamana.build(vectors, metric, params)
-    zeros = np.zeros(rows, np.uint32)
-    shard = Shard(
-        metric=metric.code, dims=8, max_degree=32, search_list=search_list, alpha=1.2, medoid=graph.medoid,
-        neighbors=graph.neighbors, degrees=graph.degrees, file_slots=zeros, row_positions=np.arange(rows),
-        content_hashes=zeros.astype(np.uint64), vectors=vectors,
-    )  # fmt: skip
-    return shard, vectors
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0])
@@ -121,3 +96,20 @@ def test_a_bad_graph_is_a_bad_graph_at_any_scale(scale: float) -> None:
         content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
     )  # fmt: skip
     assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1).recall < 0.6
+
+
+@pytest.mark.parametrize(("shards", "queries"), [(0, 128), (1, 128), (8, 128), (16, 64), (64, 32), (1_000, 32)])
+def test_curves_of_many_shards_take_fewer_queries_each(shards: int, queries: int) -> None:
+    assert curve_queries(shards) == queries
+
+
+def test_a_curve_is_of_as_many_queries_as_it_is_given() -> None:
+    """Recall is a share of 3 x 10 neighbours, or of 3 x 100."""
+    shard, vectors = searchable_shard(Metric.L2, rows=900, search_list=10)
+    live = np.ones(shard.count, np.bool_)
+    points = json.loads(measure_curve(shard, vectors, live, seed=0, threads=1, queries=3))
+    assert all(len(row) == 4 for row in points), "a quarter of three queries is none"
+    assert all((row[2] * 30) == pytest.approx(round(row[2] * 30), abs=0.01) for row in points)
+    wide = [row for row in json.loads(measure_curve(shard, vectors, live, seed=0, threads=1, queries=12)) if row[4:]]
+    assert wide
+    assert all(row[2] * 300 == pytest.approx(round(row[2] * 300), abs=0.03) for row in wide)

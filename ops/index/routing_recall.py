@@ -1,0 +1,101 @@
+"""Routing curves of an index: the share of a query's nearest rows that lie in the shards near it.
+
+There are two. The first is measured in the sample that the codebook is trained on, before there are shards. Neighbours
+are farther apart there than in the table: it understates what few shards give, and holds for more rows than were
+counted. The second is measured in the table itself, by searches of every shard that is built; see
+`icepuffin.ops.tasks.routing_distances`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ops.recall_curve import MEASURED_K, WIDE_K, Reach, ShardCentroids, encode
+from icepuffin.ops.tasks.routing_distances import RoutingDistances
+
+ROUTING_QUERIES = 256
+PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
+
+
+def query_rows(sample: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.intp]:
+    """int[Q], the rows of the sample f32[n, D] that are queries: few enough that others are left to be found."""
+    count = max(0, min(ROUTING_QUERIES, len(sample) // MEASURED_K - 1))
+    return np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
+
+
+def is_measured(metric: Metric, to_shard: npt.NDArray[np.uint32]) -> bool:
+    """Whether there is a choice of shards that a curve can tell about. Inner product has no near centroids."""
+    return bool(to_shard.max(initial=0)) and metric is not Metric.INNER_PRODUCT
+
+
+def curve_in_sample(
+    sample: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int32],
+    codebook: npt.NDArray[np.float32],
+    to_shard: npt.NDArray[np.uint32],
+    metric: Metric,
+    *,
+    seed: int,
+) -> str:
+    """The curve for the 10 nearest rows of the sample; "" where all shards are searched, or there are too few rows."""
+    rows = query_rows(sample, seed)
+    if not is_measured(metric, to_shard) or not len(rows):
+        return ""
+    others = np.ones(len(sample), np.bool_)
+    others[rows] = False
+    nearest, _ = exact_top_k(sample[rows], sample, MEASURED_K, metric, is_live=others)
+    shards = to_shard[labels[nearest]].astype(np.int64)
+    return encode(_points(ShardCentroids.of(codebook, to_shard), sample[rows], shards, MEASURED_K))
+
+
+def curve_in_table(
+    codebook: npt.NDArray[np.float32],
+    to_shard: npt.NDArray[np.uint32],
+    queries: npt.NDArray[np.float32],
+    distances: Sequence[RoutingDistances],
+) -> str:
+    """The curve for the 10 and the 100 nearest rows of the table; "" where nothing was measured.
+
+    queries: f32[Q, D], rows of the table. distances: those of each shard, by shard id.
+    """
+    centroids = ShardCentroids.of(codebook, to_shard)
+    by_k = ((MEASURED_K, [of_shard.nearest for of_shard in distances]),
+            (WIDE_K, [of_shard.wide_nearest for of_shard in distances]))  # fmt: skip
+    points: list[Reach] = []
+    for k, parts in by_k:
+        shards = _shards_of_nearest(parts, k)
+        if shards.size and (shards >= 0).all():
+            points += _points(centroids, queries[: len(shards)], shards, k)
+    return encode(points) if points else ""
+
+
+def _shards_of_nearest(parts: Sequence[npt.NDArray[np.float64]], k: int) -> npt.NDArray[np.int64]:
+    """int64[Q, k], the shards of the k nearest rows but for the query itself, which is the nearest; -1: no such row.
+
+    parts: f64[Q, <= k + 1] by shard, the distances of its nearest rows, inf where there are fewer.
+    """
+    joined = np.concatenate(parts, axis=1)
+    shards = np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts])
+    nearest = np.argsort(joined, axis=1, kind="stable")[:, 1 : k + 1]
+    if nearest.shape[1] < k:
+        return np.full((len(joined), k), -1)
+    return np.where(np.isfinite(np.take_along_axis(joined, nearest, axis=1)), shards[nearest], -1)
+
+
+def _points(
+    centroids: ShardCentroids, queries: npt.NDArray[np.float32], shards: npt.NDArray[np.int64], k: int
+) -> list[Reach]:
+    """The points for k rows; but for those that probe all shards. shards: int64[Q, k], those of the nearest rows."""
+    ratios = centroids.distances(queries)
+    ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
+    places = np.minimum(np.searchsorted(centroids.shards, shards), len(centroids.shards) - 1)
+    of_neighbor = np.take_along_axis(ratios, places, axis=1)
+    of_neighbor[centroids.shards[places] != shards] = 0  # no centroid leads there: it is always probed
+    points = [
+        Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()), k)
+        for slack in PROBE_SLACKS
+    ]
+    return [point for point in points if point.shards < ratios.shape[1]]

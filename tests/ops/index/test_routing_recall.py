@@ -1,0 +1,125 @@
+"""The routing curve that is measured in the table: the share of a query's nearest rows in the shards near it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.index.routing_recall import curve_in_table
+from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.recall_curve import ShardCentroids, reaches
+from icepuffin.ops.search.tuning import RecallModel
+from icepuffin.ops.tasks.routing_distances import RoutingDistances
+from tests.conftest import STORAGE, make_rows, vectors_of
+from tests.ops.index.comparison import DEFINITION, index_head
+
+ROWS, SHARDS = 3_000, 6
+SHARDED = replace(DEFINITION, shards=SHARDS, search_list=60)
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, ROWS))
+    return made
+
+
+def opened(table: Table, name: str = "e") -> OpenVersion:
+    return open_version(index_versions(table.refresh(), name)[-1], STORAGE)
+
+
+@pytest.mark.parametrize("k", [10, 100])
+def test_the_curve_counts_the_nearest_rows_in_near_shards(k: int) -> None:
+    """Beside a count by loops: the shards of all rows, the distances of all pairs."""
+    rng = np.random.default_rng(k)
+    vectors = rng.standard_normal((700, 6)).astype(np.float32)
+    codebook = rng.standard_normal((12, 6)).astype(np.float32)
+    to_shard = rng.permutation(np.arange(12) % 4).astype(np.uint32)
+    shard_of = to_shard[np.linalg.norm(vectors[:, None] - codebook, axis=2).argmin(axis=1)]
+    queries = vectors[::10]
+    pairs = np.linalg.norm(queries[:, None].astype(np.float64) - vectors, axis=2)
+    parts = [np.sort(pairs[:, shard_of == shard], axis=1) for shard in range(4)]
+    distances = [RoutingDistances(part[:, :11], part[:35, :101]) for part in parts]
+    points = reaches(curve_in_table(codebook, to_shard, queries, distances), k)
+    assert points
+    to_centroids = np.linalg.norm(queries[:, None] - codebook, axis=2)
+    counted = range(len(queries) if k == 10 else 35)
+    for point in points:
+        hits, probed = [], []
+        for query in counted:
+            nearest = np.argsort(pairs[query])[1 : k + 1]
+            by_shard = np.array([to_centroids[query, to_shard == shard].min() for shard in range(4)])
+            near = set(np.flatnonzero(by_shard <= by_shard.min() * (1 + point.probe_slack)).tolist())
+            hits += [int(shard_of[row]) in near for row in nearest]
+            probed.append(len(near))
+        assert point.recall == pytest.approx(np.mean(hits), abs=1e-4)
+        assert point.shards == pytest.approx(np.mean(probed), abs=1e-4)
+
+
+def test_too_few_rows_give_no_curve() -> None:
+    """Of ten rows nine are neighbours."""
+    codebook, queries = np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
+    part = np.sort(np.random.default_rng(0).random((2, 5)), axis=1)
+    few = [RoutingDistances(part, part), RoutingDistances(part, part)]
+    assert curve_in_table(codebook, np.array([0, 1], np.uint32), queries, few) == ""
+    padded = np.pad(part, ((0, 0), (0, 6)), constant_values=np.inf)
+    few = [RoutingDistances(padded, padded), RoutingDistances(padded, padded)]
+    assert curve_in_table(codebook, np.array([0, 1], np.uint32), queries, few) == ""
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE])
+@pytest.mark.parametrize("vectors", ["f32", "f16", "rq4", "none"])
+def test_the_curve_of_a_version_is_that_of_its_table(table: Table, vectors: str, metric: Metric) -> None:
+    definition = replace(SHARDED, vectors=vectors, metric=metric, target_recall=0.3)
+    index_head(table, definition)
+    version = opened(table)
+    rows = prepare(vectors_of(np.arange(ROWS)), metric)
+    codebook, to_shard = version.routing.codebook, version.routing.partition_to_shard
+    shard_of = to_shard[np.linalg.norm(rows[:, None] - codebook, axis=2).argmin(axis=1)].astype(np.int64)
+    neighbors, _ = exact_top_k(rows, rows, 101, metric)
+    ratios = ShardCentroids.of(codebook, to_shard).distances(rows)
+    ratios /= np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
+    for k in (10, 100):
+        points = reaches(version.routing_curve, k)
+        assert len(points) >= 5
+        of_nearest = np.take_along_axis(ratios, shard_of[neighbors[:, 1 : k + 1]], axis=1)
+        for point in points:
+            assert point.recall == pytest.approx((of_nearest <= 1 + point.probe_slack).mean(), abs=0.06)
+            assert point.shards == pytest.approx((ratios <= 1 + point.probe_slack).sum(axis=1).mean(), rel=0.1)
+
+
+def test_inner_products_have_no_routing_curve(table: Table) -> None:
+    index_head(table, replace(SHARDED, metric=Metric.INNER_PRODUCT))
+    assert opened(table).routing_curve == opened(table).sample_curve == ""
+
+
+def test_a_refresh_keeps_the_curve(table: Table) -> None:
+    index_head(table, SHARDED)
+    before = opened(table)
+    table.refresh().append(make_rows(ROWS, ROWS + 5))
+    index_head(table, SHARDED)
+    assert before.routing_curve
+    assert opened(table).bound.build_id != before.bound.build_id
+    assert opened(table).routing_curve == before.routing_curve
+
+
+def test_the_curve_that_holds_for_a_number_of_rows_is_taken(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table of a hundred times the sample the sample's ten nearest are about the thousand nearest."""
+    index_head(table, SHARDED)
+    version = opened(table)
+    monkeypatch.setattr("icepuffin.ops.search.tuning.sample_size", lambda rows: rows // 100)
+    model = RecallModel.of(version)
+    ten, hundred = (reaches(version.routing_curve, k) for k in (10, 100))
+    in_sample = reaches(version.sample_curve)
+    assert len({ten, hundred, in_sample}) == 3
+    assert [model.routing_for(k) for k in (1, 10, 11, 100, 101, 1_000, 1_001)] == [
+        *(ten, ten), *(hundred, hundred), *(in_sample, in_sample), (),
+    ]  # fmt: skip
+    older = RecallModel.of(replace(version, routing_curve=""))
+    assert [older.routing_for(k) for k in (1, 1_000, 1_001)] == [in_sample, in_sample, ()]

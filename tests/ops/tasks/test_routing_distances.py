@@ -1,0 +1,27 @@
+"""Distances from queries to their nearest rows in one shard."""
+
+import numpy as np
+import pytest
+
+from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.tasks.routing_distances import measure_distances
+from tests.ops.tasks.searchable import searchable_shard
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE])
+@pytest.mark.parametrize("rows", [1, 30, 2_000])
+def test_nearly_all_of_the_nearest_rows_are_measured(metric: Metric, rows: int) -> None:
+    shard, vectors = searchable_shard(metric, rows=rows)
+    queries = vectors[:: max(1, rows // 100)]
+    result = measure_distances(shard, vectors, queries, threads=1)
+    assert len(result.nearest) == len(queries)
+    assert len(result.wide_nearest) == -(-len(queries) // 2)
+    everyone = np.tile(np.arange(rows), len(queries))
+    which = np.repeat(np.arange(len(queries)), rows)
+    exact = np.sort(pair_distances(queries, vectors, which, everyone, metric).reshape(len(queries), rows), axis=1)
+    for measured, k in ((result.nearest, 11), (result.wide_nearest, 101)):
+        assert measured.shape[1] == k
+        expected = np.pad(exact[: len(measured), :k], ((0, 0), (0, max(0, k - rows))), constant_values=np.inf)
+        assert (measured >= expected).all(), "no row is nearer than it is"
+        assert (measured == expected).mean() > 0.9
