@@ -16,6 +16,9 @@ from icepuffin.ops.datafile import BATCH_ROWS, DataFile
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.storage import Storage
 
+_ROWS_PER_PIECE = 32
+"""Rows per deleted row from which those between are copied in one piece"""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveBatch:
@@ -49,12 +52,21 @@ def read_live(
         positions = np.arange(start, start + batch.num_rows, dtype=np.int64)
         start += batch.num_rows
         first, last = np.searchsorted(deleted, (positions[0], positions[-1] + 1)) if len(positions) else (0, 0)
-        if first < last:
-            keep = np.ones(len(positions), bool)
-            keep[deleted[first:last] - positions[0]] = False
-            kept = batch.filter(pa.array(keep))
-            positions = positions[keep]
-        else:
-            kept = batch
-        if len(positions):
-            yield LiveBatch(positions, opened.conform(kept))
+        rows = deleted[first:last] - positions[0] if first < last else deleted[:0]
+        kept = _without(batch, rows)
+        if kept.num_rows:
+            yield LiveBatch(np.delete(positions, rows), opened.conform(kept))
+
+
+def _without(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """The batch without some rows, which ascend."""
+    if not len(rows):
+        return batch
+    if len(rows) > batch.num_rows // _ROWS_PER_PIECE:
+        keep = np.ones(batch.num_rows, bool)
+        keep[rows] = False
+        return batch.filter(pa.array(keep))
+    bounds = zip([0, *(rows + 1).tolist()], [*rows.tolist(), batch.num_rows], strict=True)
+    # a filter copies lists value by value; what lies between two rows is copied at once
+    pieces = [batch.slice(start, end - start) for start, end in bounds]
+    return pa.concat_batches(pieces)
