@@ -5,7 +5,8 @@
 - Graphs: `vamana` (build and insert), `graph_search` (search), and below them `bulk_build`, `greedy_insert`,
   `beam_search`, `robust_prune`, `reachability`.
 - Codes: `scalar_quantization` (one byte per dimension), `product_quantization` (m bytes per vector), `kmeans`.
-- Rows: `hashing` (content hashes), `matching` (equal hashes), `row_sums` (checksums of files), `locality` (order).
+- Rows: `hashing` (content hashes), `matching` (equal hashes), `row_sums` (checksums of files), `dead_rows`,
+  `locality` (order).
 - Columns: `theta` (sketches of distinct values), `theta_estimates` (their number).
 
 All public functions check their arrays and raise `errors`. Kernels see only validated arrays (`arrays`,

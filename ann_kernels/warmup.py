@@ -7,6 +7,7 @@ from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.dead_rows import DeadRows
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
@@ -19,7 +20,7 @@ from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import nearest_of_own
 from icepuffin.ann_kernels.postings import Postings, common_rows
-from icepuffin.ann_kernels.row_sums import add_rows
+from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
@@ -82,6 +83,9 @@ def warm() -> None:
     nearest_of_own(even, Metric.L2, even[:1].astype(np.float64), (own.starts, own.nodes), 2)
     zeros = np.zeros(len(hashes), np.uint32)
     add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
+    tally = np.zeros(1, np.int64), np.zeros(1, np.uint64)
+    add_live_nodes(zeros, zeros.astype(np.int64), zeros == 0, np.zeros(1, np.int64), np.zeros(1, np.int64), *tally)
+    DeadRows(zeros[:1], {1: np.zeros(1, np.int64)}).remove(zeros, zeros.astype(np.int64), zeros == 0)
     theta.warm()
 
 

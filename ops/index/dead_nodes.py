@@ -45,7 +45,10 @@ def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner,
     nodes = sum(entry.count for entry in base.routing.shards)
     runner = driver_runner(runner) if nodes <= NODES_AT_ONCE else runner
     groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
-    deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
+    deleted = tuple(
+        (slot, deletion_vector.encode(rows[: np.searchsorted(rows, base.routing.files[slot].rows)]))
+        for slot, rows in sorted(plan.changes.deleted.items())  # a delete file may name rows that its file has not
+    )
     tasks = [
         DeadNodesTask(
             shards=tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group),

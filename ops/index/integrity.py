@@ -179,8 +179,7 @@ def _decoded(place: StoredShard, entry: routing.ShardEntry, storage: StorageConf
 
 def _nodes_of(decoded: Shard, entry: routing.ShardEntry, files: int) -> Tally:
     """The live nodes of a shard. Raises BadBlobError where a node lies in no file."""
-    tally, _ = tally_of(decoded.file_slots, decoded.row_positions, decoded.content_hashes, entry.tombstones, files)
-    return tally
+    return tally_of(decoded.file_slots, decoded.row_positions, decoded.content_hashes, entry.tombstones, files)
 
 
 @dataclass(frozen=True, slots=True)

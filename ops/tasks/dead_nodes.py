@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.dead_rows import DeadRows
 from icepuffin.ops.model import FileSlot, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
-from icepuffin.ops.tasks.rows import by_file, live_nodes
+from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 
 
@@ -41,25 +42,13 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
 
     Raises StorageError, PuffinError.
     """
-    emptied = frozenset(task.emptied_slots.tolist())
-    deleted = {slot: deletion_vector.decode(vector) for slot, vector in task.deleted}
+    rows = DeadRows(task.emptied_slots, {slot: deletion_vector.decode(vector) for slot, vector in task.deleted})
     results = []
     for shard, before in task.shards:
         slots, positions = open_shard(shard, task.storage).read_locations()
-        was_live = live_nodes(len(slots), deletion_vector.decode(before))
-        is_dead = ~was_live
-        distinct, removed = [], []
-        for slot, nodes in by_file(slots):  # file by file: rows of one are looked up in a table of its positions
-            distinct.append(slot)
-            if slot in emptied:
-                rowless = nodes
-            elif slot in deleted:
-                rowless = nodes[np.isin(positions[nodes], deleted[FileSlot(slot)])]
-            else:
-                continue
-            is_dead[rowless] = True
-            if count := int(was_live[rowless].sum()):
-                removed.append((FileSlot(slot), count))
-        dead = deletion_vector.encode(np.flatnonzero(is_dead))
-        results.append(DeadNodesResult(dead, tuple(removed), np.array(distinct, np.uint32)))
+        is_live = live_nodes(len(slots), deletion_vector.decode(before))
+        counts, removed = rows.remove(slots, positions, is_live)
+        removed_rows = tuple((FileSlot(slot), int(removed[slot])) for slot in np.flatnonzero(removed).tolist())
+        nodes = deletion_vector.encode(np.flatnonzero(~is_live))
+        results.append(DeadNodesResult(nodes, removed_rows, np.flatnonzero(counts).astype(np.uint32)))
     return tuple(results)

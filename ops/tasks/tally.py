@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.row_sums import add_rows
+from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard
@@ -129,10 +129,9 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     shard, tombstones = task.shards[place]
     reader = open_shard(shard, task.storage)
     slots, positions = reader.read_locations()
-    tally, alive = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
-    looked_in = np.zeros(task.slots, np.bool_)  # a few files: most nodes are not compared
-    looked_in[rows_at(task.addresses)[0]] = True
-    nodes = alive[looked_in[slots[alive]]]
+    _require_files(slots, task.slots)
+    is_live, tally = live_nodes(len(slots), deletion_vector.decode(tombstones)), Tally.empty(task.slots)
+    nodes = add_live_nodes(slots, positions, is_live, *_windows(task), tally.counts, tally.sums)
     addresses = addresses_of(slots[nodes], positions[nodes])
     is_looked_for = np.isin(addresses, task.addresses)
     nodes, addresses = nodes[is_looked_for], addresses[is_looked_for]
@@ -140,20 +139,34 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     return NodesResult(tally, addresses, hashes, np.full(len(nodes), place, np.int64))
 
 
+def _windows(task: NodesTask) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(first, last) int64[slots]: positions between which the addresses lie that are looked for; none where none do."""
+    firsts, lasts = np.full(task.slots, np.iinfo(np.int64).max), np.full(task.slots, -1, np.int64)
+    slots, positions = rows_at(task.addresses)
+    np.minimum.at(firsts, slots, positions)
+    np.maximum.at(lasts, slots, positions)
+    return firsts, lasts
+
+
+def _require_files(slots: npt.NDArray[np.uint32], files: int) -> None:
+    """Raises BadBlobError where a node lies in no file."""
+    if len(slots) and int(slots.max()) >= files:
+        raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
+
+
 def tally_of(
     slots: npt.NDArray[np.uint32],
     positions: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64] | None,
+    hashes: npt.NDArray[np.uint64],
     tombstones: npt.NDArray[np.int64],
     files: int,
-) -> tuple[Tally, npt.NDArray[np.int64]]:
-    """(tally, live nodes int64[n]) of a shard. Raises BadBlobError where a node lies in no file."""
-    if len(slots) and int(slots.max()) >= files:
-        raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
+) -> Tally:
+    """Tally of the live nodes of a shard, contents included. Raises BadBlobError where a node lies in no file."""
+    _require_files(slots, files)
     alive = np.flatnonzero(live_nodes(len(slots), tombstones))
     tally = Tally.empty(files)
-    tally.add(slots[alive], positions[alive], None if hashes is None else hashes[alive])
-    return tally, alive
+    tally.add(slots[alive], positions[alive], hashes[alive])
+    return tally
 
 
 def tally_rows(task: RowsTask) -> RowsResult:

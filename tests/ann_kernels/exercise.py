@@ -34,7 +34,7 @@ from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import nearest_of_own
 from icepuffin.ann_kernels.postings import Postings, common_rows
-from icepuffin.ann_kernels.row_sums import add_rows
+from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
 from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from tests.ann_kernels.data import clustered, packed, reached, well_formed, widely_spread
@@ -123,6 +123,8 @@ def main() -> dict[str, Any]:
     counts, sums = np.zeros(3, np.int64), np.zeros(3, np.uint64)
     add_rows(np.arange(ROWS, dtype=np.uint32) % 3, np.arange(ROWS), content_hash(even), counts, sums)
     out["rows"] = digest(counts, sums)
+    zeros, limits = np.zeros(ROWS, np.uint32), np.array([[3], [9]])
+    out["nodes"] = digest(add_live_nodes(zeros, np.arange(ROWS), even[:, 0] > 0, *limits, counts[:1], sums[:1]))
     return out
 
 
