@@ -19,10 +19,10 @@ from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError
 from icepuffin.ops.index.included_proof import included_faults
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion, balls_of, included_of, read_routing, stored_shards
+from icepuffin.ops.index.version_reader import balls_of, included_of, read_routing, stored_shards
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import check_shard, open_shard
-from icepuffin.ops.storage import normalize, open_storage, relative_to
+from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
@@ -35,8 +35,6 @@ from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.types import BlobType, canonical_type
 
-CHECK_INTERVAL = 16
-"""Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
 _COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
 _TASKS = 64
 """Tasks that reading all rows is split into, so that progress shows"""
@@ -304,19 +302,8 @@ def _disagreements(nodes: Tally | None, read: RowsResult, paths: frozenset[str],
             yield f"{file.path}: {read.outside[slot]:,} of {count:,} rows lie in none of its balls"
 
 
-def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:
-    """Compare the sections of one shard with their checksums, before a refresh copies it.
-
-    `build_id` selects one of CHECK_INTERVAL shards, or of all if there are more. Bytes that rot on a disk are thus
-    noticed within some refreshes. Object stores check their bytes themselves, and charge for reads: there nothing is
-    read.
-
-    Raises ChecksumError, StorageError.
-    """
-    number = int(build_id, 16) % max(CHECK_INTERVAL, len(base.shards))
-    if number >= len(base.shards) or not normalize(base.shards[number].path).startswith("file:"):
-        return
-    stored = base.shards[number]
+def check_kept(stored: StoredShard, number: int, storage: StorageConfig) -> None:
+    """Compare the sections of a shard that a refresh keeps with their checksums. Raises ChecksumError, StorageError."""
     try:
         check_shard(stored, storage)
     except PuffinError as error:

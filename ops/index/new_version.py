@@ -23,7 +23,6 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.included_columns import included_columns, kept_parts
-from icepuffin.ops.index.integrity import spot_check
 from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof import require_enclosed, require_rows
@@ -72,9 +71,6 @@ def make_version(
     remember_folder(table, plan.folder)
     reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
-    if base:
-        with clock.stage("copy"):
-            spot_check(base, plan.build_id, storage)
     with clock.stage("work"):
         has_nodes = base is not None and plan.definition.has_graphs
         dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base and has_nodes else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.errors import CoverageError
-from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
+from icepuffin.ops.index.integrity import check_kept, search_shards
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
@@ -30,6 +30,8 @@ from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.types import BlobType, canonical_type
 
+CHECK_INTERVAL = 16
+"""Refreshes in which each shard that stays is read whole, once"""
 _ONE_BYTE_IN = 10
 """Bytes of written shards per byte that is read again to be searched"""
 
@@ -70,10 +72,13 @@ def require_rows(
             if nodes.hash_of.get(address) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
     _require_inside(plan, file, rows, where, storage)
-    result, shards = _self_search(plan, shard_set, file, rows, nodes, storage, runner)
+    in_turn = _shard_in_turn(plan, shard_set)
+    result, searched = _self_search(plan, shard_set, file, rows, nodes, in_turn, storage, runner)
     if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
-    return SelfSearch.of(result, shards=shards)
+    if in_turn is not None and in_turn not in searched:  # a search reads all of a shard, and compares its checksums
+        check_kept(file.shards[in_turn], in_turn, storage)
+    return SelfSearch.of(result, shards=len(searched))
 
 
 def require_enclosed(plan: VersionPlan, file: VersionFile, storage: StorageConfig) -> None:
@@ -147,28 +152,28 @@ def _self_search(
     file: VersionFile,
     rows: Sequence[ProofRows],
     nodes: _NodeCounts,
+    in_turn: ShardId | None,
     storage: StorageConfig,
     runner: TaskRunner,
-) -> tuple[SelfSearchResult, int]:
-    """(result, shards): search sampled rows by their own vectors in some shards of the file as written."""
+) -> tuple[SelfSearchResult, list[ShardId]]:
+    """(result, ids of shards): search sampled rows by their own vectors in some shards of the file as written."""
     addresses = np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)])
     shard_ids = np.array([nodes.shard_of[address] for address in addresses.tolist()], np.int64)
-    chosen = _searched_shards(plan, shard_set, Counter(shard_ids.tolist()))
+    chosen = _searched_shards(shard_set, Counter(shard_ids.tolist()), in_turn)
     vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
     tasks = []
     for shard_id in chosen:
         places = np.flatnonzero(shard_ids == shard_id)
         tombstones = deletion_vector.encode(file.routing.shards[shard_id].tombstones)
         tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], storage))
-    return search_shards(tasks, runner), len(chosen)
+    return search_shards(tasks, runner), chosen
 
 
-def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[ShardId, int]) -> list[ShardId]:
+def _searched_shards(shard_set: ShardSet, rows: Mapping[ShardId, int], in_turn: ShardId | None) -> list[ShardId]:
     """Ids of the shards that are searched, of those that hold sampled rows (`rows`: their number, by shard).
 
     Of shards that were written for this version: the ones with most rows, up to a tenth of their bytes, and one at
-    least. Of shards whose graphs are the base version's: each once in CHECK_INTERVAL refreshes, where files are local;
-    to read one takes longer than most refreshes.
+    least. Of shards whose graphs are the base version's: the one whose turn it is.
     """
     written = {shard.shard_id: shard.length for shard in shard_set.shards if not shard.how.keeps_bytes}
     budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
@@ -177,9 +182,19 @@ def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[Shard
         if not chosen or written[shard_id] <= budget:
             chosen.append(shard_id)
             budget -= written[shard_id]
-    turn = ShardId(int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards)))
-    has_turn = turn in rows and shard_set.shards[turn].how.keeps_bytes
-    return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
+    return [*chosen, in_turn] if in_turn is not None and in_turn in rows else chosen
+
+
+def _shard_in_turn(plan: VersionPlan, shard_set: ShardSet) -> ShardId | None:
+    """The shard with the base version's graph that is read whole now: each once in CHECK_INTERVAL refreshes, or in as
+    many as there are shards. To read one takes longer than most refreshes.
+
+    So bytes that rot on a disk are noticed. Object stores check them by themselves, and charge for reads: None.
+    """
+    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards))
+    is_local = normalize(plan.live.location).startswith("file:")
+    has_turn = is_local and turn < len(shard_set.shards) and shard_set.shards[turn].how.keeps_bytes
+    return ShardId(turn) if has_turn else None
 
 
 def _coverage_error(where: str, fault: str) -> CoverageError:

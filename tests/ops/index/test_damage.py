@@ -229,8 +229,7 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
 
 
 def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (integrity, proof):
-        monkeypatch.setattr(module, "CHECK_INTERVAL", 2**300)
+    monkeypatch.setattr(proof, "CHECK_INTERVAL", 2**300)
     damage(table, Section.VECTORS)
     delete_a_row(table)
     assert index_head(table).action is Action.REFRESHED, "it read locations alone"
@@ -246,7 +245,7 @@ def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypa
 def test_what_is_only_copied_is_found_by_chance(
     table: Table, section: Section, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integrity, "CHECK_INTERVAL", 1)
+    monkeypatch.setattr(proof, "CHECK_INTERVAL", 1)
     for shard in range(DEFINITION.shards or 0):
         damage(table, section, shard)
     delete_a_row(table)

@@ -298,6 +298,23 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
     assert ("count addresses", 4) in labels
 
 
+@pytest.mark.parametrize("is_searched", [True, False])
+def test_the_shard_in_turn_is_compared_with_its_checksums_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_searched: bool
+) -> None:
+    """A search reads all of it; else it is read for that alone."""
+    index_head(table)
+    append_position_deletes(table, {live_files(table, head(table)).files[1].path: np.array([3])})
+    checked: list[int] = []
+    monkeypatch.setattr(proof, "check_kept", lambda stored, number, storage: checked.append(number))
+    monkeypatch.setattr(proof, "_shard_in_turn", lambda plan, shard_set: 1)
+    if not is_searched:
+        monkeypatch.setattr(proof, "_searched_shards", lambda shard_set, rows, in_turn: [])
+    searched = index_head(table).self_search
+    assert searched is not None
+    assert (searched.shards, checked) == ((1, []) if is_searched else (0, [1]))
+
+
 def searched_shards(
     rows: dict[int, int],
     lengths: Sequence[int],
@@ -313,7 +330,7 @@ def searched_shards(
             for number, length in enumerate(lengths)
         ]
     )
-    return proof._searched_shards(plan, shard_set, rows)
+    return proof._searched_shards(shard_set, rows, proof._shard_in_turn(plan, shard_set))
 
 
 @pytest.mark.parametrize(
