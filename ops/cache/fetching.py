@@ -29,7 +29,7 @@ from icepuffin.ops.shard_reader import PIECE, RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard import ShardReader, require_finite
-from icepuffin.puffin.blobs.shard_header import Section, ShardHeader, most_decoded
+from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, most_decoded
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.varint import load_decoders
 
@@ -213,7 +213,7 @@ def _take(
             digest.update(piece)
         for entry in header.sections:
             low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
-            if low >= high:
+            if low >= high or entry.kind in OF_CELLS:
                 continue
             part = memoryview(piece)[low - offset : high - offset]
             if entry.kind != Section.VECTORS:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs.addresses import Addresses, decode_locations, encode_locations
+from icepuffin.puffin.blobs.cells import CellDirectory, ShardCells
 from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
@@ -93,6 +94,8 @@ class Shard:
     """u8[N, m], or u8[N, m / 2] where two codes share a byte"""
     codes: ShardCodes | None = None
     """Rotated codes in place of vectors and PQ codes"""
+    cells: ShardCells | None = None
+    """Cells for readers that do not have the shard; None where the index has none"""
 
     @property
     def count(self) -> int:
@@ -182,6 +185,10 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
         yield _plain(Section.HIGH_CODES, codes.high, "u1")
         if codes.bits > min(CODE_BITS):
             yield _plain(Section.LOW_CODES, codes.low, "u1")
+    if (cells := shard.cells) is not None:
+        directory = memoryview(cells.directory.to_bytes())
+        yield Section.CELLS, cells.cells, len(cells.cells), False
+        yield Section.CELL_DIRECTORY, directory, len(directory), False
 
 
 def stored_vectors(vectors: npt.NDArray[Any]) -> memoryview:
@@ -322,6 +329,7 @@ class ShardReader:
             pq_codebook=codebook,
             pq_codes=codes,
             codes=self.read_codes(),
+            cells=self.read_cells(),
         )
 
     def read_graph(self, *, allocate: Allocate = new_lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -415,6 +423,23 @@ class ShardReader:
             low = self._array(Section.LOW_CODES, "u1", (size * (head.code_bits - 4) // 8,))
         high = self._array(Section.HIGH_CODES, "u1", (size // 2,))
         return ShardCodes(head.code_bits, int(rotation[:8].view("<u8")[0]), center, terms, high, low)
+
+    def read_directory(self) -> CellDirectory | None:
+        """The directory of the cells; None in a shard without."""
+        head, cells = self.header, self.header.find(Section.CELLS)
+        if cells is None:
+            return None
+        data = self.read_section(Section.CELL_DIRECTORY)
+        return CellDirectory.parse(data.data, head.dims, head.count, cells.stored_length)
+
+    def read_cells(self) -> ShardCells | None:
+        """All cells, each node in one, with its address in this blob; None in a shard without."""
+        directory = self.read_directory()
+        if directory is None:
+            return None
+        cells = ShardCells(directory, self.read_section(Section.CELLS).data)
+        cells.check(*decode_locations(self.read_section(Section.LOCATIONS), self.header.count))
+        return cells
 
 
 def require_vectors(header: ShardHeader, size: int) -> None:

@@ -14,7 +14,11 @@ from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"DANN"
-VERSION = 3
+VERSION = 4
+_OF_CELLS = 4
+"""Version of shards that have cells, whatever else they hold"""
+_OF_VECTORS_APART = 3
+"""Version of shards whose vectors lie apart, and that have no cells"""
 _OF_ROTATED_CODES = 2
 """Version of shards that hold rotated codes"""
 _WHOLE = 1
@@ -42,14 +46,23 @@ class Section(enum.IntEnum):
     CODE_TERMS = 9
     HIGH_CODES = 10
     LOW_CODES = 11
+    CELLS = 12
+    CELL_DIRECTORY = 13
 
 
 CODE_BITS = 4, 5, 8
 """Bits per dimension of rotated codes; they are vector formats, too"""
 _OF_CODES = frozenset({Section.ROTATION, Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES})
+OF_CELLS = frozenset({Section.CELLS, Section.CELL_DIRECTORY})
+"""Sections that a search of the whole shard does not need"""
 VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
 """Formats of vectors that are stored as numbers"""
-_FORMATS = {_WHOLE: (0, 1, 2), _OF_ROTATED_CODES: CODE_BITS, VERSION: (1, 2)}
+_FORMATS = {
+    _WHOLE: (0, 1, 2),
+    _OF_ROTATED_CODES: CODE_BITS,
+    _OF_VECTORS_APART: (1, 2),
+    _OF_CELLS: (0, 1, 2, *CODE_BITS),
+}
 """Vector formats of each version of the blob"""
 
 
@@ -102,9 +115,11 @@ class ShardHeader:
     @property
     def version(self) -> int:
         """Version of the blob: the one of the first release that reads it."""
+        if self.find(Section.CELLS):
+            return _OF_CELLS
         if self.code_bits:
             return _OF_ROTATED_CODES
-        return VERSION if self.vector_type is not None and not self.find(Section.VECTORS) else _WHOLE
+        return _OF_VECTORS_APART if self.vector_type is not None and not self.find(Section.VECTORS) else _WHOLE
 
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
@@ -205,10 +220,12 @@ def _check_lengths(header: ShardHeader, size: int) -> None:
 
 
 def _check_codes(header: ShardHeader) -> None:
-    """Rotated codes come with all of their sections, and take the place of vectors and PQ codes."""
+    """Rotated codes come with all of their sections, and take the place of vectors and PQ codes. So do cells come."""
     bits = header.code_bits
     expected = _OF_CODES - ({Section.LOW_CODES} if bits == min(CODE_BITS) else set()) if bits else frozenset()
     kinds = {Section(entry.kind) for entry in header.sections}
+    if kinds & OF_CELLS not in (frozenset(), OF_CELLS):
+        raise BadBlobError("shard blob: cells without their directory, or the other way round")
     if kinds & _OF_CODES != expected or (bits and (header.pq_m or Section.VECTORS in kinds)):
         raise BadBlobError(f"shard blob: sections {sorted(kinds)} do not fit vector format {header.vector_format}")
 

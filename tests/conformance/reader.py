@@ -241,7 +241,7 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
     magic, version, dims, count, degree, search_list, metric, medoid = read("4s7I")
     alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
     need((magic, flags, read.take(68)) == (b"DANN", 0, bytes(68)), "header")
-    need(vectors in {1: (0, 1, 2), 2: (4, 5, 8), 3: (1, 2)}[version], "version")
+    need(vectors in {1: (0, 1, 2), 2: (4, 5, 8), 3: (1, 2), 4: (0, 1, 2, 4, 5, 8)}[version], "version")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
     need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2, 4, 5, 8), "formats")
     need(m == 0 or vectors <= 2, "PQ beside rotated codes")
@@ -254,9 +254,10 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
         raw[kind] = frames(data[offset:last]) if codec else data[offset:last]
         need(len(raw[kind]) == length, "section length")
     need(last == len(data), "end")
-    need((5 in raw) == (version == 1 and vectors > 0) and (version == 3 or not apart), "vectors")
+    need(version == 4 or ((5 in raw) == (version == 1 and vectors > 0) and (version == 3 or not apart)), "vectors")
+    need((version == 4) == (12 in raw) == (13 in raw) and not (5 in raw and apart), "cells")
     raw[5] = raw.get(5, apart)
-    need(version == 2 or len(raw[5]) == count * dims * (0, 4, 2)[vectors], "number of vectors")
+    need(vectors > 2 or len(raw[5]) == count * dims * (0, 4, 2)[vectors], "number of vectors")
     out: dict[str, Any] = {"dims": dims, "degree": degree, "search_list": search_list, "metric": metric}
     out |= {"medoid": medoid, "alpha": alpha}
     out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)
@@ -266,7 +267,35 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
     out["codes"] = Bytes(raw[2]).array("u1", count, m * bits // 8) if m else None
     out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors in (1, 2) else None
     out["rotated"] = rotated_codes(raw, vectors, count, dims) if vectors > 2 else None
+    out["cells"] = cells(raw, dims, out) if version == 4 else None
     return out
+
+
+def cells(raw: dict[int, bytes], dims: int, shard: dict[str, Any]) -> dict[str, Any]:
+    """Section 5, cells: their centers, and for each node its vector as the codes have it."""
+    read, cell_bytes = Bytes(raw[13]), Bytes(raw[12])
+    bits, count, recall, probes = read("IIfI")
+    need(bits in (4, 8) and probes > 0, "cells")
+    origin, scales = read.array("<f4", dims), read.array("<f4", count)
+    rows, checksums = read.array("<u4", count).tolist(), read.array("<u4", count).tolist()
+    centers = origin + scales[:, None] * read.array("i1", count, dims)
+    read.end()
+    vectors: dict[int, Any] = {}
+    width = -(-dims * bits // 8)
+    for n, checksum in zip(rows, checksums, strict=True):
+        one = Bytes(cell_bytes.take(8 * dims + n * (16 + width)))
+        need(n > 0 and zlib.crc32(one.data) == checksum, "cell checksum")
+        lows, steps = one.array("<f4", dims), one.array("<f4", dims)
+        nodes, slots, positions = one.array("<u4", n), one.array("<u4", n), one.array("<i8", n)
+        codes = one.array("u1", n, width).astype(int)
+        if bits == 4:
+            codes = np.stack([codes % 16, codes // 16], axis=2).reshape(n, -1)[:, :dims]
+        for node, slot, position, code in zip(nodes.tolist(), slots, positions, codes, strict=True):
+            need(node not in vectors and (slot, position) == (shard["slots"][node], shard["rows"][node]), "cell row")
+            vectors[node] = lows + steps * code
+    cell_bytes.end()
+    need(sorted(vectors) == list(range(len(shard["rows"]))), "cell nodes")
+    return {"bits": bits, "recall": recall, "probes": probes, "centers": centers, "vectors": vectors}
 
 
 def rotated_codes(raw: dict[int, bytes], bits: int, count: int, dims: int) -> dict[str, Any]:

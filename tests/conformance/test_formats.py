@@ -5,6 +5,8 @@ import io
 import numpy as np
 import pytest
 
+from icepuffin.ann_kernels import cells
+from icepuffin.ann_kernels.cells import CodedCell
 from icepuffin.puffin import PuffinWriter
 from icepuffin.puffin.blobs import (
     addresses,
@@ -91,6 +93,26 @@ def test_shards_without_their_vectors_are_read_through_the_text(count: int, vect
     if count:
         with pytest.raises(reader.RefusedError, match="number of vectors"):
             reader.shard(data, bytes(stored[:-8]))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("vectors", [None, "f4", "f2"])
+def test_cells_are_read_through_the_text(bits: int, vectors: str | None) -> None:
+    value = samples.shard_of_cells(50, dims=7, bits=bits, vectors=vectors)
+    read = reader.shard(b"".join(shard.encode(value)))
+    check_shard(read, value)
+    assert value.cells is not None
+    directory = value.cells.directory
+    assert (read["cells"]["bits"], read["cells"]["recall"]) == (bits, 0.75)
+    expected = directory.origin + directory.scales[:, None] * directory.centers
+    assert np.allclose(read["cells"]["centers"], expected)
+    for number in range(len(directory.counts)):
+        cell = value.cells.cell(number)
+        vectors_of_cell = cells.decode(CodedCell(cell.lows, cell.steps, cell.codes), bits)
+        assert all(
+            np.allclose(read["cells"]["vectors"][node], own)
+            for node, own in zip(cell.nodes.tolist(), vectors_of_cell, strict=True)
+        )
 
 
 @pytest.mark.parametrize("bits", [4, 5, 8])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from icepuffin.puffin.blobs import cells as cell_blob
 from icepuffin.puffin.blobs.attributes import (
     AttributeBlob,
     AttributeEntry,
@@ -14,6 +15,7 @@ from icepuffin.puffin.blobs.attributes import (
     entry_of,
     list_entry_of,
 )
+from icepuffin.puffin.blobs.cells import Cell
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedBlob, IncludedEntry, ValueBlock, raw_block
 from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
@@ -61,6 +63,34 @@ def coded_shard(bits: int, count: int = 50, *, dims: int = 8) -> Shard:
         low=rng.integers(0, 256, count * width * (bits - 4) // 8).astype(np.uint8),
     )
     return replace(shard(count, dims=dims, vectors=None, pq_bits=0), codes=codes)
+
+
+def shard_of_cells(count: int = 50, *, dims: int = 8, bits: int = 8, vectors: str | None = "f4") -> Shard:
+    """With cells of up to 16 nodes, which are drawn."""
+    rng = np.random.default_rng(count + bits)
+    value = shard(count, dims=dims, vectors=vectors, pq_bits=0)
+    parts = [np.sort(part) for part in np.array_split(rng.permutation(count), -(-count // 16))]
+    own = [
+        Cell(
+            lows=rng.standard_normal(dims).astype(np.float32),
+            steps=rng.random(dims).astype(np.float32),
+            nodes=nodes.astype(np.uint32),
+            file_slots=value.file_slots[nodes],
+            row_positions=value.row_positions[nodes],
+            codes=rng.integers(0, 256, (len(nodes), -(-dims * bits // 8))).astype(np.uint8),
+        )
+        for nodes in parts
+    ]
+    all_cells = cell_blob.encode(
+        own,
+        bits=bits,
+        recall=0.75,
+        probes=16,
+        origin=rng.standard_normal(dims).astype(np.float32),
+        scales=rng.random(len(own)).astype(np.float32),
+        centers=rng.integers(-127, 128, (len(own), dims)).astype(np.int8),
+    )
+    return replace(value, cells=all_cells)
 
 
 def centroid() -> CentroidIndex:

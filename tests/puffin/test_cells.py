@@ -1,0 +1,151 @@
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from icepuffin.puffin import BytesSource
+from icepuffin.puffin.blobs import cells, shard
+from icepuffin.puffin.blobs.cells import Cell, CellDirectory, ShardCells
+from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from tests.puffin import samples
+
+
+def read(value: Shard) -> Shard:
+    return shard.decode(b"".join(shard.encode(value)))
+
+
+def equal(one: ShardCells, two: ShardCells) -> bool:
+    return one.directory.to_bytes() == two.directory.to_bytes() and bytes(one.cells) == bytes(two.cells)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dims", [7, 8])
+@pytest.mark.parametrize("count", [1, 50])
+def test_cells_are_read_as_written(bits: int, dims: int, count: int) -> None:
+    value = samples.shard_of_cells(count, dims=dims, bits=bits)
+    again = read(value)
+    assert value.cells is not None
+    assert again.cells is not None
+    assert equal(value.cells, again.cells)
+    directory = again.cells.directory
+    assert (directory.bits, directory.recall, directory.probes) == (bits, 0.75, 16)
+
+
+def test_older_releases_say_that_a_shard_of_cells_is_later() -> None:
+    data = b"".join(shard.encode(samples.shard_of_cells()))
+    assert data[4] == 4
+    assert b"".join(shard.encode(replace(samples.shard_of_cells(), cells=None)))[4] == 1
+    with pytest.raises(LaterFormatError):
+        shard.decode(data[:4] + b"\x05" + data[5:])
+
+
+@pytest.mark.parametrize("vectors", [None, "f4", "f2"])
+def test_cells_stand_beside_whatever_a_shard_holds(vectors: str | None) -> None:
+    value = samples.shard_of_cells(vectors=vectors)
+    again = read(value)
+    assert (again.vectors is None) == (vectors is None)
+    data = b"".join(shard.encode(value, apart=True))
+    apart = samples.ApartVectors(value) if vectors else None
+    assert shard.decode(data, vectors=apart).cells is not None
+
+
+def test_one_cell_is_read_alone() -> None:
+    value = samples.shard_of_cells(count=50)
+    reader = ShardReader(BytesSource(b"".join(shard.encode(value))))
+    directory = reader.read_directory()
+    assert directory is not None
+    assert value.cells is not None
+    start, end = directory.offsets[1:3].tolist()
+    cell = directory.cell(1, bytes(value.cells.cells[start:end]))
+    assert cell.row_positions.tolist() == value.row_positions[cell.nodes].tolist()
+    with pytest.raises(BadBlobError, match="cut off"):
+        directory.cell(1, bytes(value.cells.cells[start : end - 1]))
+    for place in range(0, end - start, 7):
+        broken = bytearray(value.cells.cells[start:end])
+        broken[place] ^= 1
+        with pytest.raises(ChecksumError):
+            directory.cell(1, broken)
+
+
+def damaged(change: Callable[[list[Cell]], None]) -> Shard:
+    value = samples.shard_of_cells(count=50)
+    assert value.cells is not None
+    own = [value.cells.cell(number) for number in range(len(value.cells.directory.counts))]
+    change(own)
+    directory = value.cells.directory
+    changed = cells.encode(
+        own, bits=8, recall=1.0, probes=8, origin=directory.origin, scales=directory.scales[: len(own)],
+        centers=directory.centers[: len(own)],
+    )  # fmt: skip
+    return replace(value, cells=changed)
+
+
+def twice(own: list[Cell]) -> None:
+    own[0].nodes[0] = own[1].nodes[0]
+    own[0].file_slots[0], own[0].row_positions[0] = own[1].file_slots[0], own[1].row_positions[0]
+
+
+def elsewhere(own: list[Cell]) -> None:
+    own[0].row_positions[0] += 1
+
+
+def unbounded(own: list[Cell]) -> None:
+    own[0].steps[0] = np.inf
+
+
+def no_node(own: list[Cell]) -> None:
+    own[0].nodes[0] = 50
+
+
+def fewer(own: list[Cell]) -> None:
+    del own[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (twice, "is not in one cell"),
+        (elsewhere, "other addresses"),
+        (unbounded, "not finite"),
+        (no_node, "no node"),
+        (fewer, "do not have the 50 nodes"),
+    ],
+)
+def test_cells_that_are_not_those_of_the_shard_are_refused(change: Callable[[list[Cell]], None], message: str) -> None:
+    with pytest.raises(BadBlobError, match=message):
+        read(damaged(change))
+
+
+@pytest.mark.parametrize("place", [0, 4, 12])
+def test_a_directory_with_other_numbers_is_refused(place: int) -> None:
+    value = samples.shard_of_cells(count=50)
+    assert value.cells is not None
+    data = bytearray(value.cells.directory.to_bytes())
+    data[place] ^= 16
+    with pytest.raises(BadBlobError):
+        CellDirectory.parse(data, 8, 50, len(value.cells.cells))
+
+
+@pytest.mark.parametrize("scale", [np.nan, -1.0])
+def test_a_directory_of_impossible_steps_is_refused(scale: float) -> None:
+    value = samples.shard_of_cells(count=50)
+    assert value.cells is not None
+    value.cells.directory.scales[1] = scale
+    with pytest.raises(BadBlobError, match="not finite, or negative"):
+        read(value)
+
+
+def test_cells_come_with_their_directory() -> None:
+    value = samples.shard_of_cells(count=50)
+    data = bytearray(b"".join(shard.encode(value)))
+    sections = int.from_bytes(data[48:52], "little")
+    last = ShardReader(BytesSource(bytes(data))).header.sections[-2]
+    del data[last.offset + last.stored_length :]
+    data[48:52] = (sections - 1).to_bytes(4, "little")
+    table = bytes(data[128 : 128 + 48 * (sections - 1)])
+    data[56:60] = zlib.crc32(bytes(data[:56]) + bytes(72) + table).to_bytes(4, "little")
+    with pytest.raises(BadBlobError, match="without their directory"):
+        ShardReader(BytesSource(bytes(data)))
