@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from icepuffin.ann_kernels.vamana import VamanaParams
 
 VectorFormat = Literal["none", "rq4", "rq5", "rq8", "f16", "f32"]
+CellCodes = Literal["none", "sq4", "sq8"]
 Method = Literal["diskann", "centroid"]
 METHODS: tuple[str, ...] = get_args(Method)
 BlobNames = Literal["flockdb", "community"]
@@ -140,6 +141,9 @@ class IndexDefinition:
         Bits of each part of a code; with 4 a codebook has a sixteenth of the size, and twice the parts. Default: 8.
     vectors : "none", "rq4", "rq5", "rq8", "f16", "f32"
         What shards hold to rank by: vectors, or codes of so many bits; none: lean, ranked from Parquet. Default: f32.
+    cells : "none", "sq4", "sq8"
+        Codes of so many bits per dimension, in small cells that a process without a shard reads alone, so that its
+        first answer takes few bytes. Default: none.
     shards : int
         Graphs; more where one would exceed 2 GiB. Default: as few as the size allows.
     seed : int
@@ -214,6 +218,11 @@ class IndexDefinition:
         "What shards hold to rank by: vectors, or codes of so many bits; none: lean, ranked from Parquet.",
         choices=get_args(VectorFormat),
     )
+    cells: str = _parameter(
+        "none",
+        "Codes in small cells, which a process that has no shard yet reads alone: its first answer takes few bytes.",
+        choices=get_args(CellCodes),
+    )
     shards: int | None = _parameter(
         None, "Graphs; more where one would exceed 2 GiB. Left out: as few as the size allows.", low=1, high=4096
     )
@@ -284,6 +293,11 @@ class IndexDefinition:
         return ROTATED_BITS.get(self.vectors, 0) if self.has_graphs else 0
 
     @property
+    def cell_bits(self) -> int:
+        """Bits per dimension of the codes in cells; 0 where shards have none."""
+        return {"sq4": 4, "sq8": 8}.get(self.cells, 0) if self.has_graphs else 0
+
+    @property
     def holds_vectors(self) -> bool:
         """Whether shards hold vectors; else their rows' vectors are read from the data files where a graph changes."""
         return self.vectors in ("f16", "f32")
@@ -333,7 +347,7 @@ class IndexDefinition:
             of_bytes = () if "element_type" in self._unset else ("element_type",)
             return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", *of_bytes)}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
-        later = {"pq_nbits", "element_type"} & {*self._unset}  # graphs of before they were there are the same
+        later = {"pq_nbits", "element_type", "cells"} & {*self._unset}  # graphs of before they were there are the same
         skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep, *later)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
@@ -353,10 +367,10 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
-_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type")
+_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type", "cells")
 """Parameters that the first files of this project did not have"""
 _OF_GRAPHS = (
-    *("max_degree", "search_list", "alpha", "pq_m", "pq_nbits", "vectors", "shards"),
+    *("max_degree", "search_list", "alpha", "pq_m", "pq_nbits", "vectors", "cells", "shards"),
     *("rebuild_ratio", "max_deltas", "delta_share"),
 )
 """Parameters of graphs, and of their upkeep: without graphs they mean nothing"""

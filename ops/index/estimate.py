@@ -27,6 +27,7 @@ from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, Stor
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.vector_column import element_type_of
+from icepuffin.puffin.blobs.cells import row_bytes
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
@@ -227,6 +228,7 @@ def _node_bytes(plan: VersionPlan, dims: int) -> float:
     vectors = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, definition.pq_m)
     if definition.code_bits:
         vectors = rotated_bytes(dims, definition.code_bits)
+    vectors += row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
     return vectors + _EDGE_BYTES * definition.max_degree + _STAGED_BYTES
 
 

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.cell_rows import require_codes
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
@@ -172,6 +173,8 @@ def _decoded(place: StoredShard, entry: routing.ShardEntry, storage: StorageConf
     decoded = open_shard(place, storage, blob=BytesSource(data)).read()
     if decoded.count != entry.count:
         raise BadBlobError("the node count is not the routing blob's")
+    if decoded.cells is not None and decoded.vectors is not None:
+        require_codes(decoded.cells, decoded.vectors)
     return decoded
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
+from icepuffin.puffin.blobs.cells import row_bytes
 
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
@@ -19,6 +20,8 @@ _FIXED_BYTES = 4096
 """Bytes of header, section table and gaps"""
 _BYTES_PER_NODE = 8 + 20 + 5
 """Bytes per node of content hash, address and offset of its edges, at most"""
+_BYTES_IN_DIRECTORY = 8
+"""Bytes per node of the directory of cells, and of the levels of their codes, beside the node's own bytes"""
 _BYTES_PER_EDGE = 4
 """Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
 
@@ -53,6 +56,7 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     of_vector = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, code_bytes(m, bits))
     if definition.code_bits:
         of_vector = rotated_bytes(dims, definition.code_bits)
+    of_vector += row_bytes(dims, definition.cell_bits) + _BYTES_IN_DIRECTORY if definition.cell_bits else 0
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = (4 << bits) * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)

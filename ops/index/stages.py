@@ -167,6 +167,7 @@ def shard_task(
         metric=definition.metric,
         params=definition.params,
         vectors=definition.vectors,
+        cell_bits=definition.cell_bits,
         pq_codebook=layout.pq_codebook,
         blocks=blocks,
         passed=passed,

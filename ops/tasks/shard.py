@@ -23,6 +23,7 @@ from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.cells import make_cells
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
@@ -68,6 +69,8 @@ class ShardTask:
     params: VamanaParams
     vectors: str
     """What the blob holds of vectors, as `IndexDefinition.vectors` has it"""
+    cell_bits: int
+    """Bits per dimension of the codes in cells; 0: the blob has no cells"""
     pq_codebook: npt.NDArray[np.float32] | None
     blocks: tuple[Block, ...]
     """Staged rows that come to the shard"""
@@ -155,7 +158,8 @@ def _inputs(
     task: ShardTask, incoming: VectorRows, addresses: Sequence[VectorRows]
 ) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
     """Everything that the result depends on, whichever task staged it. `addresses`: those of the passed rows."""
-    yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
+    yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.cell_bits)
+    yield task.pq_codebook
     yield from (task.is_delta, task.target_recall, task.curve_queries, task.routing_queries)
     yield from (incoming.slots, incoming.positions, incoming.hashes)
     for passed, rows in zip(task.passed, addresses, strict=True):
@@ -302,6 +306,16 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     routing = None
     if task.routing_queries is not None:
         routing = measure_distances(measured.shard, measured.vectors, task.routing_queries, threads=task.threads)
+    if task.cell_bits:
+        cells = make_cells(
+            measured.shard,
+            measured.vectors,
+            measured.is_live,
+            task.cell_bits,
+            seed=task.params.seed,
+            threads=task.threads,
+        )
+        measured = replace(measured, shard=replace(measured.shard, cells=cells))
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
