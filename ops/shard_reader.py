@@ -49,7 +49,14 @@ def check_shard(shard: StoredShard, storage: StorageConfig) -> None:
 def read_addresses(addresses: StoredAddresses, storage: StorageConfig) -> bytes:
     """An addresses blob, compared with its sha256. Raises StorageError, ChecksumError."""
     where = addresses.blob
-    data = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
+    return checked_addresses(
+        addresses, open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
+    )
+
+
+def checked_addresses(addresses: StoredAddresses, data: bytes) -> bytes:
+    """The bytes of an addresses blob, compared with its sha256. Raises ChecksumError."""
+    where = addresses.blob
     if hashlib.sha256(data).digest() != addresses.sha256:
         raise ChecksumError(f"{where.path}: the addresses at {where.offset} do not have the sha256 of the routing blob")
     return data

@@ -18,7 +18,7 @@ def use_shard_cache(settings: Settings) -> None:
 
     cache = settings.cache
     disk, memory, tail = cache.disk_mb * MIB, cache.memory_mb * MIB, cache.tail_mb * MIB
-    use_settings(CacheSettings(cache.directory, disk, memory, cache.layout, tail))
+    use_settings(CacheSettings(cache.directory, disk, memory, cache.layout, tail, cache.prefetch))
 
 
 def engine_of(settings: Settings) -> Engine:

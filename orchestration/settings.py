@@ -108,6 +108,7 @@ class ShardCacheSettings(SettingsModel):
     memory_mb: int = Field(default=2_048, ge=0)
     layout: Literal["auto", "fast", "compact"] = "auto"
     tail_mb: int = Field(default=512, ge=0)
+    prefetch: Literal["background", "never"] = "background"
 
 
 class GarbageSettings(SettingsModel):

@@ -84,6 +84,10 @@ class DiskCache:
             _log.warning("%s cannot be read: %s", path, error)
             return None
 
+    def has(self, owner: str, name: str) -> bool:
+        """Whether there is a file of `owner` under `name`, whatever it holds."""
+        return self._path(owner, name).exists()
+
     def put(self, owner: str, name: str, arrays: Arrays, values: Mapping[str, Any]) -> None:
         """Keep arrays, if they fit the budget: older files make room. A full disk is a warning, not an error."""
         draft = self.draft(owner, name, mapped_arrays.room_for(array.nbytes for array in arrays.values()))

@@ -14,6 +14,9 @@ DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
 MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
 LAYOUT = "ICEPUFFIN_SHARD_CACHE_LAYOUT"
 TAIL_MB = "ICEPUFFIN_SHARD_CACHE_TAIL_MB"
+PREFETCH = "ICEPUFFIN_SHARD_CACHE_PREFETCH"
+Prefetch = Literal["background", "never"]
+PREFETCHES: tuple[str, ...] = get_args(Prefetch)
 Layout = Literal["auto", "fast", "compact"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 
@@ -32,12 +35,20 @@ class CacheSettings:
     """
     tail_bytes: int = 512 << 20
     """Budget of the rows of freshness tails that all readers of a process keep"""
+    prefetch: str = "background"
+    """Whether shards whose cells have answered a search are fetched in the `background`, or `never`: then cells go on
+    answering
+    """
 
     def __post_init__(self) -> None:
         if min(self.disk_bytes, self.memory_bytes, self.tail_bytes) < 0:
             raise ValueError("the budgets of the shard cache are bytes, 0 for none")
         if self.layout not in LAYOUTS:
             raise ValueError(f"the layout of the shard cache is {self.layout!r}; it takes {', '.join(LAYOUTS)}")
+        if self.prefetch not in PREFETCHES:
+            raise ValueError(
+                f"the prefetching of the shard cache is {self.prefetch!r}; it takes {', '.join(PREFETCHES)}"
+            )
 
     @property
     def folder(self) -> Path:
@@ -54,15 +65,18 @@ class CacheSettings:
         layout = os.environ.get(LAYOUT) or "auto"
         if layout not in LAYOUTS:
             raise ValueError(f"the environment variable {LAYOUT} is {layout!r}; it takes {', '.join(LAYOUTS)}")
+        prefetch = os.environ.get(PREFETCH) or "background"
+        if prefetch not in PREFETCHES:
+            raise ValueError(f"the environment variable {PREFETCH} is {prefetch!r}; it takes {', '.join(PREFETCHES)}")
         where = os.environ.get(DIRECTORY, "")
         if where == _OFF:
-            return replace(cls.off(), layout=layout)
+            return replace(cls.off(), layout=layout, prefetch=prefetch)
         budgets = {
             name: _mebibytes(variable) * MIB
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB), ("tail_bytes", TAIL_MB))
             if variable in os.environ
         }
-        return cls(directory=Path(where) if where else None, layout=layout, **budgets)
+        return cls(directory=Path(where) if where else None, layout=layout, prefetch=prefetch, **budgets)
 
 
 def _mebibytes(variable: str) -> int:

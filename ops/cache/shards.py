@@ -79,6 +79,14 @@ def _name_of(addresses: StoredAddresses) -> str:
     return hashlib.sha256(f"{_LAYOUT}\0addresses\0{addresses.sha256.hex()}".encode()).hexdigest()
 
 
+def _names_of(key: ShardKey, storage: StorageConfig) -> list[tuple[str, str]]:
+    """(owner, name) of the entries of a shard: of its blob, and of its addresses where they lie apart."""
+    names = [(principal(key.where.path, storage), key.name)]
+    if (moved := key.stored.addresses) is not None:
+        names.append((principal(moved.blob.path, storage), _name_of(moved)))
+    return names
+
+
 class ShardCache:
     """Ready shards by (principal, blob), and the addresses of moved rows likewise. Thread-safe. Neither is ever served
     to another principal than its fetcher.
@@ -110,11 +118,17 @@ class ShardCache:
 
     def holds(self, key: ShardKey, storage: StorageConfig) -> bool:
         """Whether the shard is in this process's memory."""
-        names = [(principal(key.where.path, storage), key.name)]
-        if (moved := key.stored.addresses) is not None:
-            names.append((principal(moved.blob.path, storage), _name_of(moved)))
+        names = _names_of(key, storage)
         with self._lock:
             return all(name in self._entries for name in names)
+
+    def is_at_hand(self, key: ShardKey, storage: StorageConfig) -> bool:
+        """Whether the shard is in memory or on disk: the store need not be read, unless a file is damaged."""
+        disk = self._disk
+        names = _names_of(key, storage)
+        with self._lock:
+            missing = [name for name in names if name not in self._entries]
+        return all(disk is not None and disk.has(*name) for name in missing)
 
     def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
         """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads."""

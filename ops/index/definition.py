@@ -142,8 +142,8 @@ class IndexDefinition:
     vectors : "none", "rq4", "rq5", "rq8", "f16", "f32"
         What shards hold to rank by: vectors, or codes of so many bits; none: lean, ranked from Parquet. Default: f32.
     cells : "none", "sq4", "sq8"
-        Codes of so many bits per dimension, in small cells that a process without a shard reads alone, so that its
-        first answer takes few bytes. Default: none.
+        Codes in small cells, which a process that has no shard yet reads alone: its first answer takes few bytes.
+        Default: none.
     shards : int
         Graphs; more where one would exceed 2 GiB. Default: as few as the size allows.
     seed : int

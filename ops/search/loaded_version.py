@@ -9,6 +9,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.changes import LaterDeletes
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.cold_shards import ColdShards
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
@@ -54,6 +55,8 @@ class LoadedVersion:
     """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
     column_is_double: bool = False
     """Whether the column's vectors are doubles, which shards hold as floats"""
+    cold: ColdShards | None = None
+    """Cells of those of its shards that are not loaded; None where the index has none, or all are loaded"""
     _restricted: "WeakKeyDictionary[Matches, LoadedShards]" = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
@@ -107,9 +110,12 @@ def load_version(
     """
     masker = ShardMasker(opened, live, storage)
     size = sum(stored.length for stored in opened.shards)
-    routed = masker.covered_by_routing() if on_demand and size > LOADED_AT_ONCE else None
+    later = on_demand and (size > LOADED_AT_ONCE or opened.definition.cell_bits)
+    routed = masker.covered_by_routing() if later else None
     if routed is not None:
-        return _version_on_demand(opened, masker, routed, column_is_double=column_is_double)
+        version = _version_on_demand(opened, masker, routed, column_is_double=column_is_double)
+        has_cells = bool(opened.definition.cell_bits)
+        return replace(version, cold=ColdShards(opened, masker, storage)) if has_cells else version
     ids = [ShardId(number) for number in range(len(opened.shards))]
     with ThreadPoolExecutor(max(1, threads)) as pool:
         shards = list(pool.map(masker.read, ids))

@@ -571,8 +571,9 @@ class IndexReader:
             tail=tail,
             parameters=parameters,
             work=answer.work,
+            cold=answer.cold,
             bytes_read={
-                "index": rerank_meter.bytes,
+                "index": rerank_meter.bytes + (answer.cold.bytes if answer.cold else 0),
                 "scan": self._vectors.value_bytes * read * vectors.shape[1],
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },

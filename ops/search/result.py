@@ -14,6 +14,7 @@ from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall_curve import Foresight
 from icepuffin.ops.search.candidates import Hits
+from icepuffin.ops.search.cold_shards import ColdReads
 from icepuffin.ops.search.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import ShardWork
@@ -98,7 +99,8 @@ class Profile:
     why: str
     """Reason for the path that was taken, in words"""
     strategy: str
-    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search),
+    """`beam`, `cells` (of shards that the process does not have; `cells, beam` where it has others), `scan` (no index),
+    `filtered beam` or `exact over matches` (condition), `threshold` (range search),
     `pruned scan` (an index without graphs); of a certified search with ` + certified`. Queries with conditions of
     their own may take several: each then has the number of its queries, such as `exact over matches (9 queries), beam
     (1 queries)`
@@ -125,7 +127,9 @@ class Profile:
     parameters: SearchParameters | None = None
     """Search parameters that were used; None where no index was searched"""
     work: tuple[ShardWork, ...] = ()
-    """Work of each shard that was searched"""
+    """Work of each shard that was searched as a whole"""
+    cold: ColdReads | None = None
+    """What was read of shards that this process does not have, and whose cells were searched; None without such"""
     queries: int = 1
     """Queries that were answered together"""
     live_recall: LiveRecall | None = None
@@ -248,6 +252,8 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield "pruning", f"{share}; {pruning.why}"
     if (certificate := profile.certificate) is not None:
         yield "certified", _proof(certificate, "row" if profile.matching_rows is None else "matching row")
+    if (cold := profile.cold) is not None:
+        yield "cells", _cells(cold)
     if (parameters := profile.parameters) is not None and profile.nodes_expanded:
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
         yield "parameters", f"{widths}; {parameters.why}"
@@ -268,6 +274,16 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning
+
+
+def _cells(cold: ColdReads) -> str:
+    """What was read of shards that are not in the cache, in words."""
+    more = f", {cold.left_out:,} farther ones were left out" if cold.left_out else ""
+    read = f"{cold.bytes:,} bytes by {cold.requests:,} requests in {cold.rounds} rounds"
+    return (
+        f"{cold.cells:,} of {cold.shards:,} shards that this process does not have{more}: {read}; recall "
+        f"{cold.recall:.4f} was measured through them when they were written"
+    )
 
 
 def _compared(profile: Profile) -> Iterator[tuple[str, str]]:

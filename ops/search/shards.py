@@ -153,6 +153,27 @@ class ShardMasker:
                 is_live[nodes] &= ~np.isin(positions, deleted)
         return np.asarray(is_live)
 
+    def live_numbers(self, shard_id: ShardId, nodes: I64, file_slots: I64, row_positions: I64) -> I64:
+        """int64[n]: file numbers of some nodes of a shard that was not read; -1 where the row is not live.
+
+        Where `covered_by_routing` tells what is covered: then tombstones tell what is live. Raises BadBlobError.
+        """
+        if len(file_slots) and not 0 <= file_slots.min() <= file_slots.max() < len(self._slot_to_number):
+            raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
+        numbers = np.where(
+            np.isin(nodes, self._opened.routing.shards[shard_id].tombstones), -1, self._slot_to_number[file_slots]
+        )
+        counts = np.array([file.record_count for file in self._live.files], np.int64)
+        live = np.flatnonzero(numbers >= 0)
+        positions = row_positions[live]
+        if ((positions < 0) | (positions >= counts[numbers[live]])).any():
+            raise BadBlobError(f"shard {shard_id} names a row that its file does not have")
+        return numbers
+
+    def is_at_hand(self, shard_id: ShardId) -> bool:
+        """Whether the shard is in the cache, in memory or on disk."""
+        return process_cache().is_at_hand(self._keys[shard_id], self._storage)
+
     def nodes_by_file(self, shards: Iterable[MaskedShard]) -> I64:
         """int64[files]: number of live nodes of each live file."""
         nodes = np.zeros(len(self._live.files), np.int64)

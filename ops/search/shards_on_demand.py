@@ -1,5 +1,6 @@
 """Shards of an index version that are loaded when a search first needs them."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.storage import StorageError
 from icepuffin.puffin.errors import BadBlobError, PuffinError
+
+_log = logging.getLogger(__name__)
 
 
 class ShardsOnDemand(Sequence[MaskedShard]):
@@ -33,6 +36,47 @@ class ShardsOnDemand(Sequence[MaskedShard]):
         self._counting = threading.Lock()
         self._nodes = masker.nodes_by_file(())
         self._uncounted = len(opened.shards)
+        self._fetching: threading.Thread | None = None
+        self._unfetched: set[int] = set()
+        """Places of shards that could not be fetched in the background"""
+
+    def cold(self, places: Sequence[int]) -> list[int]:
+        """The places of shards that this process would have to read from the store, out of some; without shards that
+        it could not read before.
+        """
+        return [
+            place
+            for place in places
+            if self._shards[place] is None
+            and place not in self._unfetched
+            and not self._masker.is_at_hand(ShardId(place))
+        ]
+
+    def fetch_in_background(self, places: Sequence[int]) -> None:
+        """Load the shards at some places, one after the other, while searches go on; nothing where that is under way.
+
+        One that cannot be read is left to the next search that needs it, which reports that.
+        """
+        with self._counting:
+            if self._fetching is None or not self._fetching.is_alive():
+                # a process that ends does not wait for it: what it leaves unfinished in the cache is never found
+                self._fetching = threading.Thread(
+                    target=self._fetch, args=(places,), name="icepuffin-fetch", daemon=True
+                )
+                self._fetching.start()
+
+    def wait(self) -> None:
+        """Wait until no shard is fetched in the background."""
+        if self._fetching is not None:
+            self._fetching.join()
+
+    def _fetch(self, places: Sequence[int]) -> None:
+        for place in places:
+            try:
+                self._loaded(place)
+            except IndexUnavailableError as error:
+                _log.warning("a shard could not be fetched in the background: %s", error)
+                self._unfetched.add(place)
 
     def __len__(self) -> int:
         return len(self._shards)

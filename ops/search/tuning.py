@@ -90,6 +90,11 @@ class RecallModel:
         """The routing curve that holds for k rows; empty where none was measured for so many."""
         return next((points for measured_k, points in self.routing.items() if measured_k >= k), ())
 
+    def distances(self, queries: npt.NDArray[Any]) -> dict[int, float]:
+        """Distance of the shards that the codebook routes to from the nearest of some queries."""
+        nearest = self.routed.distances(queries).min(axis=0) if len(self.routed.shards) else np.empty(0)
+        return dict(zip(self.routed.shards.tolist(), nearest.tolist(), strict=True))
+
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: the shards that each query probes; None where every query probes all."""
         routed = self.routed.shards

@@ -14,8 +14,10 @@ from icepuffin.ann_kernels.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import Neighbors
+from icepuffin.ops.cache import process_cache
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.search.candidates import Candidates, merge, nearest_rows
+from icepuffin.ops.search.cold_shards import MOST_QUERIES, MOST_ROWS, ColdReads
 from icepuffin.ops.search.loaded_version import LoadedShards, LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard
@@ -26,6 +28,8 @@ _MATCHES_IN_BEAM = 3
 """Matching nodes that a beam should meet, as a multiple of k"""
 COMPARED = "exact over matches"
 """Strategy of comparing every match"""
+CELLS = "cells"
+"""Strategy of reading the nearest cells of shards that this process does not have"""
 EXTRA_ROWS = 8
 """Rows beyond k that are compared at first, because some may be as near as the k-th"""
 
@@ -63,6 +67,8 @@ class IndexAnswer:
     """Work of each shard that was searched"""
     matching_rows: int | None = None
     """Live rows that satisfy the condition; None without one, and where they are to be counted apart"""
+    cold: ColdReads | None = None
+    """What was read of shards that were searched through their cells; None where there are none"""
 
     @property
     def expanded(self) -> int:
@@ -173,6 +179,10 @@ def _walk(
     work = []
     needed = None if probed is None else frozenset(np.flatnonzero(probed.any(axis=0)).tolist())
     places = [place for place, number in enumerate(version.shard_ids) if needed is None or number in needed]
+    cold: ColdReads | None = None
+    if isinstance(shards, ShardsOnDemand) and not meeting:
+        places, by_cells, cold = _search_cells(version, shards, places, queries, count)
+        parts += [by_cells] if cold is not None else []
     for place, shard in zip(places, shards.take(places, threads=threads), strict=True):
         shard_id = version.shard_ids[place]
         probing = None if probed is None else np.flatnonzero(probed[:, shard_id])
@@ -192,7 +202,28 @@ def _walk(
     if parts and len(intervals) == len(parts):
         parts = _in_reach(parts, intervals, k)
     best = merge(parts or [Candidates.none(len(queries), count)], count)
-    return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
+    strategy = "beam" if cold is None else CELLS if not work else f"{CELLS}, beam"
+    return IndexAnswer(best, strategy, approximate=not version.exact, work=tuple(work), cold=cold)
+
+
+def _search_cells(
+    version: LoadedVersion, shards: ShardsOnDemand, places: list[int], queries: F64, count: int
+) -> tuple[list[int], Candidates, ColdReads | None]:
+    """(places of shards to be searched as a whole, candidates of the others, what was read of these).
+
+    The others are those that this process does not have, and that have cells. They are fetched in the background, so
+    that later searches have them.
+    """
+    none = Candidates.none(len(queries), count)
+    if version.cold is None or len(queries) > MOST_QUERIES or count > MOST_ROWS or not (cold := shards.cold(places)):
+        return places, none, None
+    nearest = version.recall_model.distances(queries)
+    candidates, reads, whole = version.cold.search(cold, nearest, queries, count)
+    if not reads.shards:
+        return places, none, None
+    if process_cache().settings.prefetch == "background":
+        shards.fetch_in_background([place for place in cold if place not in whole])
+    return sorted({*places}.difference(cold).union(whole)), candidates, reads
 
 
 def _spread(interval: tuple[F64, F64], places: I64, queries: int) -> tuple[F64, F64]:

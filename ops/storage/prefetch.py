@@ -11,14 +11,18 @@ _LONGEST = 8 << 20
 """Largest request in bytes, except for a single longer range; several smaller ones run in parallel"""
 
 
-def coalesced(ranges: Iterable[tuple[int, int]], *, longest: int | None = None) -> list[tuple[int, int]]:
-    """(offset, length) of few ranges that hold all of `ranges`, ascending; none is made longer than `longest`."""
+def coalesced(
+    ranges: Iterable[tuple[int, int]], *, longest: int | None = None, gap: int = GAP
+) -> list[tuple[int, int]]:
+    """(offset, length) of few ranges that hold all of `ranges`, ascending; none is made longer than `longest`, or over
+    a gap of more than `gap` bytes.
+    """
     merged: list[tuple[int, int]] = []
     for offset, length in sorted(ranges):
         if merged:
             start, size = merged[-1]
             end = max(start + size, offset + length)
-            if offset - (start + size) <= GAP and (longest is None or end - start <= longest):
+            if offset - (start + size) <= gap and (longest is None or end - start <= longest):
                 merged[-1] = (start, end - start)
                 continue
         merged.append((offset, length))
