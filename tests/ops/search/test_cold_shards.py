@@ -228,7 +228,7 @@ def test_a_shard_of_few_rows_has_one_cell(table_factory: Callable[..., Table]) -
 
 
 def test_shards_are_fetched_in_the_background_and_answer_then(table: Table) -> None:
-    use_settings(CacheSettings())
+    use_settings(CacheSettings.from_environment())
     index_head(table, CELLS)
     reader = opened(table)
     assert reader.search(queries(1), 10, columns=[]).profile.strategy == "cells"
