@@ -38,7 +38,8 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
 from icepuffin.ops import vector_runs
-from icepuffin.ops.cache.settings import LAYOUT
+from icepuffin.ops.cache import use_settings
+from icepuffin.ops.cache.settings import LAYOUT, CacheSettings
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.expiration import expire_packs
@@ -123,6 +124,7 @@ class TableHistory(RuleBasedStateMachine):
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
         vectors=st.sampled_from(["f32", "f32", "f16", "rq4", "rq8"]),
+        cells=st.sampled_from(["none", "sq8", "sq4"]),
     )
     def create(
         self,
@@ -138,6 +140,7 @@ class TableHistory(RuleBasedStateMachine):
         method: str,
         layout: str,
         vectors: str,
+        cells: str,
     ) -> None:
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
@@ -154,6 +157,7 @@ class TableHistory(RuleBasedStateMachine):
             field_id=4,
             method=method,
             vectors=vectors,
+            cells=cells,
             max_deltas=deltas,
             delta_share=share,
             filters=filters,
@@ -479,9 +483,20 @@ class TableHistory(RuleBasedStateMachine):
         assert all(profile.included_rows[name] <= K for name in names)
         COUNTS["rows of the index"] += sum(profile.included_rows.values())
 
+    def _check_cold(self, snapshot_id: int, rows: pa.Table) -> None:
+        """The answers of a process that has no shard."""
+        use_settings(replace(CacheSettings.off(), prefetch="never"))
+        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
+        answer = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank)
+        COUNTS["answers by cells"] += answer.profile.cold is not None
+        self._compare(answer, rows)
+        use_settings(None)
+
     def _check(self, snapshot_id: int) -> SearchResult:
         """The answers of a snapshot, all its rows and one section."""
         rows = self.table.scan(snapshot_id=snapshot_id).to_arrow()
+        if self.definition.cell_bits:
+            self._check_cold(snapshot_id, rows)
         reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
         section = f"section {snapshot_id % 5}"
         name = rows.column_names[2]
