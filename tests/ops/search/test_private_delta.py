@@ -29,7 +29,7 @@ from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import MIB
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
-from icepuffin.ops.search.kept_rows import KeptRows
+from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
 from icepuffin.ops.search.scan import SkippedRows
 from icepuffin.ops.search.tail_memory import TAIL_MEMORY, TailMemory
 from icepuffin.ops.storage.local import to_path
@@ -395,6 +395,18 @@ def test_the_memory_of_a_tail_is_not_more_than_was_reserved(tables: Callable[...
             arrays += [*space, kept.coded.errors.steps, *kept.coded.coarse[:3]]
         whole = {id(memory): memory for memory in map(memory_of, arrays)}.values()
         assert 0 < sum(array.nbytes for array in whole) <= tailed.kept.kept_tail.bytes + MIB // 64
+
+
+def test_a_row_takes_the_memory_that_the_docs_state() -> None:
+    for metric, doubles, size in (
+        (Metric.L2, False, 729),
+        (Metric.INNER_PRODUCT, False, 729),
+        (Metric.COSINE, False, 729 + 512),
+        (Metric.L2, True, 729 + 512),
+        (Metric.COSINE, True, 729 + 1_024),
+    ):
+        assert kept_bytes(1_000, 128, metric, doubles=doubles) == 1_000 * size
+    assert kept_bytes(1, 130, Metric.L2, doubles=False) == 857, "codes are whole blocks"
 
 
 def memory_of(array: Any) -> Any:
