@@ -77,6 +77,10 @@ class ShardsOnDemand(Sequence[MaskedShard]):
             except IndexUnavailableError as error:
                 _log.warning("a shard could not be fetched in the background: %s", error)
                 self._unfetched.add(place)
+            except RuntimeError:
+                if threading.main_thread().is_alive():
+                    raise
+                return  # the process ends, and no thread starts any more
 
     def __len__(self) -> int:
         return len(self._shards)

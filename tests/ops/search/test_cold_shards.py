@@ -2,8 +2,11 @@
 are those of the index.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
+from tests.repository import REPOSITORY
 
 CELLS = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=2, target_recall=0.8, cells="sq8"
@@ -323,3 +327,29 @@ def test_the_check_of_a_version_passes_and_cells_may_be_set_later(table: Table) 
     assert {shard.how for shard in report.shard_reports} == {"built"}
     assert not check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
     assert recall(table, count=5) >= 0.95
+
+
+_SHORT_LIVED = """
+import sys, time
+from icepuffin.ops.cache import fetching
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.search import open_index
+from icepuffin.ops.storage.local import LocalStorage
+from tests.ops.search.test_cold_shards import CELLS
+fetching.PIECE, real = 2048, LocalStorage.read_ranges
+def slowly(self, path, ranges):
+    time.sleep(0.05)
+    return real(self, path, ranges)
+LocalStorage.read_ranges = slowly
+table = open_catalog("test", {"type": "sql", "uri": sys.argv[1], "warehouse": sys.argv[2]}).load_table("db.t")
+print(open_index(table, CELLS).search([0.0] * 16, 10, columns=[]).profile.strategy)
+"""
+
+
+def test_a_process_that_ends_leaves_its_fetching_alone(table: Table, tmp_path: Path) -> None:
+    index_head(table, CELLS)
+    places = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    ended = subprocess.run(
+        [sys.executable, "-c", _SHORT_LIVED, *places], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert (ended.stdout, ended.stderr) == ("cells\n", "")
