@@ -21,7 +21,7 @@ from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.report import Estimate, ShardEstimate
-from icepuffin.ops.index.sizes import balls_per_file, choose_shard_count, rows_per_shard
+from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, balls_per_file, choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -32,10 +32,6 @@ from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
 """Bytes per node in a shard's location map, about"""
-_STAGED_BYTES = 20
-"""Bytes per node of address and content hash"""
-_EDGE_BYTES = 1.6
-"""Bytes per edge, as encoded, on average"""
 
 
 def estimate(
@@ -229,7 +225,7 @@ def _node_bytes(plan: VersionPlan, dims: int) -> float:
     if definition.code_bits:
         vectors = rotated_bytes(dims, definition.code_bits)
     vectors += row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
-    return vectors + _EDGE_BYTES * definition.max_degree + _STAGED_BYTES
+    return vectors + EDGE_BYTES * definition.max_degree + ADDRESS_BYTES
 
 
 def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int]:

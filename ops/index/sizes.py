@@ -16,6 +16,10 @@ SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
 MAX_BLOB_BYTES = 2**31 - 1
 """Bytes of a blob, at most: no Java reader takes more"""
+ADDRESS_BYTES = 20
+"""Bytes per row of address and content hash"""
+EDGE_BYTES = 1.6
+"""Bytes per edge, as encoded, on average"""
 _FIXED_BYTES = 4096
 """Bytes of header, section table and gaps"""
 _BYTES_PER_NODE = 8 + 20 + 5

@@ -1,5 +1,6 @@
 """What the stages of a build and of a refresh share: their context, their tasks and what they make."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import max_shard_rows
+from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
@@ -20,6 +21,7 @@ from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, bala
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
+from icepuffin.puffin.blobs.cells import row_bytes
 from icepuffin.puffin.blobs.routing import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
@@ -85,7 +87,9 @@ class BuildContext:
     driver_bytes: int = 0
     """Bytes of vectors up to which a stage runs in the driver and is not recorded"""
     memory: str = ""
-    """Folder in the driver's memory for what such a stage writes, where only the driver reads it; empty: none"""
+    """Folder in the driver's memory for what such a stage writes, where only the driver reads it and it has no more
+    than `driver_bytes`; empty: none
+    """
 
     @property
     def staging(self) -> str:
@@ -102,11 +106,17 @@ class BuildContext:
 
     def staging_of_blocks(self, rows: int) -> str:
         """Prefix of the staged rows of a stage. Whatever takes them must reach them, be it small or not."""
-        return self.memory if self.memory and self.is_small(rows) and is_local(self.runner) else self.staging
+        return self._staging_of(rows, 4 * self.layout.dims + ADDRESS_BYTES) if is_local(self.runner) else self.staging
 
     def staging_of_shards(self, rows: int) -> str:
         """Prefix of the shards that a stage writes: the driver alone reads them, and copies them to their place."""
-        return self.memory if self.memory and self.is_small(rows) else self.staging
+        definition, dims = self.plan.definition, self.layout.dims
+        of_graph = math.ceil(EDGE_BYTES * definition.max_degree)
+        of_cells = row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
+        return self._staging_of(rows, 4 * dims + ADDRESS_BYTES + of_graph + of_cells)
+
+    def _staging_of(self, rows: int, row_bytes: int) -> str:
+        return self.memory if self.memory and rows * row_bytes <= self.driver_bytes else self.staging
 
     def stage_progress(self, stage: str) -> Progress | None:
         """A callback for the tasks of one stage; None where nobody watches."""

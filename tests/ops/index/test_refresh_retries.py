@@ -2,7 +2,9 @@
 
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -217,6 +219,28 @@ def test_what_is_not_small_is_staged_in_the_store(changed: ChangedTable, monkeyp
 
     monkeypatch.setattr(MemoryStorage, "open_output", refuse)
     assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
+
+
+@pytest.mark.parametrize("limit", [2_000, 8_000, 55_000, 90_000])
+def test_all_that_a_stage_keeps_in_memory_is_bounded(
+    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Addresses, hashes and edges count, too: with few dimensions they are most of it."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", limit)
+    sizes = Counter[str]()
+    open_output = MemoryStorage.open_output
+
+    @contextmanager
+    def counting(store: MemoryStorage, path: str, **options: Any) -> Iterator[Any]:
+        with open_output(store, path, **options) as sink:
+            yield sink
+        sizes[path.rpartition("/")[2].partition("-")[0]] += store.size(path)
+
+    monkeypatch.setattr(MemoryStorage, "open_output", counting)
+    assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
+    heads = 6_000  # of streams and of shards, which do not grow with the rows
+    assert all(size <= limit + heads for size in sizes.values()), sizes
+    assert "block" in sizes or limit < 55_000, sizes
 
 
 class DistantRunner:
