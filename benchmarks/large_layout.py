@@ -23,7 +23,7 @@ from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ann_kernels import grouped_centroids, kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, group_partitions
-from icepuffin.ops.index.routing_recall import curve_in_sample
+from icepuffin.ops.index.routing_recall import curve_in_sample, split_off_queries
 from icepuffin.ops.index.sizes import LARGEST_SAMPLE
 from icepuffin.ops.recall_curve import ShardCentroids
 from icepuffin.puffin.blobs import routing as routing_blob
@@ -58,6 +58,7 @@ def measure(
     sample: npt.NDArray[np.float32], held_out: npt.NDArray[np.float32], options: argparse.Namespace
 ) -> dict[str, Any]:
     """All figures of one layout."""
+    sample, queries = split_off_queries(sample, Metric.L2, options.shards, seed=0)
     partitions = min(PARTITIONS_PER_SHARD * options.shards, len(sample) // 8)
     codebook, training = seconds_of(
         lambda: kmeans.train(sample, partitions, seed=0, threads=options.threads, nearest=grouped_centroids.assign)
@@ -65,7 +66,7 @@ def measure(
     labels, _ = grouped_centroids.assign(sample, codebook, threads=options.threads)
     sizes = np.bincount(labels, minlength=partitions)
     to_shard, grouping = seconds_of(lambda: group_partitions(codebook, sizes, options.shards))
-    curve, measuring = seconds_of(lambda: curve_in_sample(sample, labels, codebook, to_shard, Metric.L2, seed=0))
+    curve, measuring = seconds_of(lambda: curve_in_sample(sample, labels, queries, codebook, to_shard, Metric.L2))
     rows = np.bincount(to_shard[grouped_centroids.assign(held_out, codebook)[0]], minlength=options.shards)
     return {
         "partitions": partitions,

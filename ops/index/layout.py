@@ -12,7 +12,7 @@ from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.routing_recall import curve_in_sample, is_measured, query_rows
+from icepuffin.ops.index.routing_recall import curve_in_sample, split_off_queries
 from icepuffin.ops.index.sizes import choose_shard_count, least_shards, sample_size
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
@@ -75,18 +75,19 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         )  # fmt: skip
         shards = least
     shards = min(shards, len(sample))
-    partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(sample) // 8))
-    codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads, nearest=grouped_centroids.assign)
-    labels, _ = grouped_centroids.assign(sample, codebook, threads=threads)
+    metric, seed = definition.metric, definition.seed
+    rows_to_train, queries = split_off_queries(sample, metric, shards, seed=seed)
+    shards = min(shards, len(rows_to_train))
+    partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(rows_to_train) // 8))
+    codebook = kmeans.train(rows_to_train, partitions, seed=seed, threads=threads, nearest=grouped_centroids.assign)
+    labels, _ = grouped_centroids.assign(rows_to_train, codebook, threads=threads)
     pq_codebook = None
     if definition.vectors == "none":
         m = choose_m(sample.shape[1], definition.pq_m, definition.pq_nbits)
-        pq_codebook = train_pq(sample, m, bits=definition.pq_nbits, seed=definition.seed, threads=threads)
+        pq_codebook = train_pq(sample, m, bits=definition.pq_nbits, seed=seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
-    metric, seed = definition.metric, definition.seed
-    curve = curve_in_sample(sample, labels, codebook, to_shard, metric, seed=seed)
-    queries = sample[query_rows(sample, seed)] if is_measured(metric, to_shard) else None
-    return Layout(codebook, to_shard, shards, pq_codebook, curve, routing_queries=queries)
+    curve = curve_in_sample(rows_to_train, labels, queries, codebook, to_shard, metric)
+    return Layout(codebook, to_shard, shards, pq_codebook, curve, routing_queries=queries if len(queries) else None)
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

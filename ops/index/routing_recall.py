@@ -17,38 +17,43 @@ from icepuffin.ops.recall_curve import MEASURED_K, WIDE_K, Reach, ShardCentroids
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 
 ROUTING_QUERIES = 256
-PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
+PROBE_SLACKS = (0.0, 0.02, 0.05, 0.075, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.8)
 
 
-def query_rows(sample: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.intp]:
-    """int[Q], the rows of the sample f32[n, D] that are queries: few enough that others are left to be found."""
+def split_off_queries(
+    sample: npt.NDArray[np.float32], metric: Metric, shards: int, *, seed: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """(rows f32[n, D] that the codebook is to be trained on, queries f32[Q, D]). The rows are a view of the sample, in
+    which some change places.
+
+    A row that a codebook was trained on lies nearer to its centroid than a query does. There are few queries where
+    there are few rows, and none where no curve is measured: for one shard, and under inner product, which has no near
+    centroids.
+    """
     count = max(0, min(ROUTING_QUERIES, len(sample) // MEASURED_K - 1))
-    return np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
-
-
-def is_measured(metric: Metric, to_shard: npt.NDArray[np.uint32]) -> bool:
-    """Whether there is a choice of shards that a curve can tell about. Inner product has no near centroids."""
-    return bool(to_shard.max(initial=0)) and metric is not Metric.INNER_PRODUCT
+    if shards < 2 or metric is Metric.INNER_PRODUCT:
+        count = 0
+    rest = len(sample) - count
+    chosen = np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False)
+    moving, leaving = np.setdiff1d(np.arange(rest, len(sample)), chosen), np.sort(chosen[chosen < rest])
+    sample[moving], sample[leaving] = sample[leaving], sample[moving]
+    return sample[:rest], sample[rest:].copy()
 
 
 def curve_in_sample(
-    sample: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int32],
+    queries: npt.NDArray[np.float32],
     codebook: npt.NDArray[np.float32],
     to_shard: npt.NDArray[np.uint32],
     metric: Metric,
-    *,
-    seed: int,
 ) -> str:
-    """The curve for the 10 nearest rows of the sample; "" where all shards are searched, or there are too few rows."""
-    rows = query_rows(sample, seed)
-    if not is_measured(metric, to_shard) or not len(rows):
+    """The curve for the 10 nearest rows f32[n, D] of the sample, whose partitions are `labels`; "" without queries."""
+    if not len(queries):
         return ""
-    others = np.ones(len(sample), np.bool_)
-    others[rows] = False
-    nearest, _ = exact_top_k(sample[rows], sample, MEASURED_K, metric, is_live=others)
+    nearest, _ = exact_top_k(queries, rows, MEASURED_K, metric)
     shards = to_shard[labels[nearest]].astype(np.int64)
-    return encode(_points(ShardCentroids.of(codebook, to_shard), sample[rows], shards, MEASURED_K))
+    return encode(_points(ShardCentroids.of(codebook, to_shard), queries, shards, MEASURED_K))
 
 
 def curve_in_table(
