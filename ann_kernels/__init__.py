@@ -7,7 +7,7 @@
 - Codes: `scalar_quantization` (one byte per dimension), `product_quantization` (m bytes per vector), `kmeans`.
 - Rows: `hashing` (content hashes), `matching` (equal hashes), `row_sums` (checksums of files), `dead_rows`,
   `locality` (order).
-- Columns: `theta` (sketches of distinct values), `theta_estimates` (their number), `level_runs` (pages of Parquet).
+- Columns: `theta` (sketches of distinct values), `theta_estimates` (their number).
 
 All public functions check their arrays and raise `errors`. Kernels see only validated arrays (`arrays`,
 `compilation`, `simd`); numba keeps them compiled, by the state of all sources (`compiled_code`).

@@ -14,7 +14,6 @@ from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
 from icepuffin.ann_kernels.graph import PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ann_kernels.level_runs import are_periodic, look_up
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE
 from icepuffin.ann_kernels.matching import pair_equal
@@ -87,9 +86,6 @@ def warm() -> None:
     tally = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     add_live_nodes(zeros, zeros.astype(np.int64), zeros == 0, np.zeros(1, np.int64), np.zeros(1, np.int64), *tally)
     DeadRows(zeros[:1], {1: np.zeros(1, np.int64)}).remove(zeros, zeros.astype(np.int64), zeros == 0)
-    run = read_only(np.array([2, 0], np.uint8))
-    are_periodic(run, 1, 0, 1, 1, 0, 1)
-    look_up(run, 1, read_only(even[0]), np.empty(1, np.float32))
     theta.warm()
 
 

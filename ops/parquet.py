@@ -7,10 +7,8 @@ caller's thread, and column chunks are fetched ahead, in one request for chunks 
 Executors import this: no dagster, no pyspark.
 """
 
-import contextlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,12 +16,9 @@ import pyarrow.parquet as pq
 from icepuffin.ops.storage import Storage, normalize
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.storage.prefetch import coalesced
-from icepuffin.ops.vector_pages import UnusualPageError, VectorChunk, as_lists, read_vectors
 
 _READ = 1 << 20
 """Bytes of a column chunk that Arrow reads at once; without a limit it reads the whole chunk for its first rows"""
-_MOST_VALUES = 2**31 - 1
-"""Values of a list array, at most"""
 
 
 class ParquetObject:
@@ -32,13 +27,11 @@ class ParquetObject:
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         self._remote = None if normalize(path).startswith("file:") else StorageFile(storage, path, size)
         try:
-            self._source = (
-                pa.OSFile(str(to_path(path))) if self._remote is None else pa.PythonFile(self._remote, mode="r")
-            )
+            source = pa.OSFile(str(to_path(path))) if self._remote is None else pa.PythonFile(self._remote, mode="r")
         except FileNotFoundError:
             storage.size(path)  # raises the store's own error
             raise
-        self._file = pq.ParquetFile(self._source, buffer_size=_READ, pre_buffer=False)
+        self._file = pq.ParquetFile(source, buffer_size=_READ, pre_buffer=False)
         self.metadata: pq.FileMetaData = self._file.metadata
         self.schema: pa.Schema = self._file.schema_arrow
 
@@ -48,32 +41,7 @@ class ParquetObject:
         """Rows in order, of all or some row groups; one row group's chunks are held at a time."""
         for group in range(self.metadata.num_row_groups) if groups is None else groups:
             self._fetch([group], columns)
-            passed = 0
-            for batch in self._vectors(columns, batch_rows, group):
-                passed += 1
-                yield batch
-            if passed * batch_rows < self.metadata.row_group(group).num_rows:
-                threads = self._threads(columns)
-                batches = self._file.iter_batches(batch_rows, [group], list(columns), use_threads=threads)
-                yield from islice(batches, passed, None)
-
-    def _vectors(self, columns: Sequence[str], batch_rows: int, group: int) -> Iterator[pa.RecordBatch]:
-        """The first batches of a row group, as far as they are vectors that can be read by their pages: all, or none of
-        most other columns.
-        """
-        number = self.schema.get_field_index(columns[0]) if len(columns) == 1 else -1
-        chunk = VectorChunk.of(self.metadata, group, self.schema.field(number)) if number >= 0 else None
-        if chunk is None or batch_rows * chunk.dims > _MOST_VALUES:
-            return
-        field = self.schema.field(number)
-        with contextlib.suppress(UnusualPageError):  # the batches that are missing are Arrow's
-            for vectors in read_vectors(chunk, self._read_range, batch_rows):
-                yield pa.record_batch([as_lists(vectors, field.type)], schema=pa.schema([field]))
-
-    def _read_range(self, offset: int, length: int) -> bytes:
-        if self._remote is not None:
-            return self._remote.read_at(offset, length)
-        return bytes(self._source.read_at(length, offset))
+            yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._threads(columns))
 
     def first(self, columns: Sequence[str], *, rows: int, group: int) -> pa.RecordBatch | None:
         """The first rows of a row group, without a read of the rest; None where it is empty."""
@@ -139,12 +107,11 @@ class StorageFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._position)
         length = left if size is None or size < 0 else min(size, left)
-        data = self.read_at(self._position, length) if length else b""
+        data = self._read(self._position, length) if length else b""
         self._position += len(data)
         return data
 
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Bytes of a range that lies within the object."""
+    def _read(self, offset: int, length: int) -> bytes:
         for start, piece in self._fetched:
             if start <= offset and offset + length <= start + len(piece):
                 return bytes(piece[offset - start : offset - start + length])

@@ -31,7 +31,6 @@ from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ann_kernels.level_runs import are_periodic, look_up
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import nearest_of_own
 from icepuffin.ann_kernels.postings import Postings, common_rows
@@ -126,10 +125,6 @@ def main() -> dict[str, Any]:
     out["rows"] = digest(counts, sums)
     zeros, limits = np.zeros(ROWS, np.uint32), np.array([[3], [9]])
     out["nodes"] = digest(add_live_nodes(zeros, np.arange(ROWS), even[:, 0] > 0, *limits, counts[:1], sums[:1]))
-    levels, values = np.array([3, 0b11111110, 16, 1], np.uint8), np.zeros(16, np.float32)
-    assert are_periodic(levels, 1, 0, 16, 16, 0, 1)
-    assert look_up(levels, 1, even[0], values)
-    out["values"] = digest(values)
     return out
 
 
