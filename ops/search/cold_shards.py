@@ -34,7 +34,7 @@ MOST_QUERIES = 8
 MOST_ROWS = 100
 """Candidates per query, at most"""
 _DIRECTORY_BYTES = 3 << 20
-"""Limit of the bytes of directories that one search reads; beyond it the nearest shards are taken"""
+"""Limit of the bytes of directories that one search reads, unless its nearest shards alone have more"""
 _ADDRESSES_BYTES = 1 << 20
 """Bytes of new addresses of moved rows, per shard, up to which they are read whole"""
 _MORE_CELLS = 1.2
@@ -109,15 +109,15 @@ class ColdShards:
         self._path = opened.bound.puffin_path
 
     def search(
-        self, shards: Sequence[int], distances: Mapping[int, float], queries: F64, count: int
+        self, shards: Sequence[int], ranks: Mapping[int, int], queries: F64, count: int
     ) -> tuple[Candidates, ColdReads, list[int]]:
         """(up to `count` of the nearest rows of each query, what was read, shards that have to be searched otherwise).
 
-        `distances`: of the shards from the queries, where they are known; `queries` f64[Q, D], prepared.
+        `ranks`: of the shards by distance from the queries, where it is known; `queries` f64[Q, D], prepared.
         """
         search = _Search()
         try:
-            searched = self._nearest_shards(shards, distances)
+            searched = self._nearest_shards(shards, ranks, count)
             with self._opening:
                 self._read_directories(searched, search.reads)
             cold = [shard for shard in searched if self._shards[shard] is not None]
@@ -138,13 +138,15 @@ class ColdShards:
             raise ValueError(f"shard {shard} has no cells")
         return cold_shard
 
-    def _nearest_shards(self, shards: Sequence[int], distances: Mapping[int, float]) -> list[int]:
-        """The nearest shards whose directories together are small enough, one at least, by shard id. Deltas, whose
-        distance is not known, are first.
+    def _nearest_shards(self, shards: Sequence[int], ranks: Mapping[int, int], count: int) -> list[int]:
+        """The nearest shards whose directories together are small enough, by shard id. In any case deltas, whose
+        distance is not known, the nearest shard of each query, and so many shards that they have `count` live rows.
         """
-        ordered = sorted(shards, key=lambda shard: (distances.get(shard, -np.inf), shard))
+        ordered = sorted(shards, key=lambda shard: (ranks.get(shard, -1), shard))
         sizes = np.cumsum([self._directory_bytes(shard) for shard in ordered])
-        return sorted(ordered[: max(1, int((sizes <= _DIRECTORY_BYTES).sum()))])
+        rows = np.cumsum([self._opened.routing.shards[shard].live_rows for shard in ordered])
+        nearest = sum(ranks.get(shard, -1) <= 0 for shard in ordered)
+        return sorted(ordered[: max(nearest, int((sizes <= _DIRECTORY_BYTES).sum()), int((rows < count).sum()) + 1)])
 
     def _directory_bytes(self, shard: int) -> int:
         """Bytes that a directory has in general; one with more cells takes one more request."""

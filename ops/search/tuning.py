@@ -90,10 +90,15 @@ class RecallModel:
         """The routing curve that holds for k rows; empty where none was measured for so many."""
         return next((points for measured_k, points in self.routing.items() if measured_k >= k), ())
 
-    def distances(self, queries: npt.NDArray[Any]) -> dict[int, float]:
-        """Distance of the shards that the codebook routes to from the nearest of some queries."""
-        nearest = self.routed.distances(queries).min(axis=0) if len(self.routed.shards) else np.empty(0)
-        return dict(zip(self.routed.shards.tolist(), nearest.tolist(), strict=True))
+    def ranks(self, queries: npt.NDArray[Any]) -> dict[int, int]:
+        """Rank of the shards that the codebook routes to, by distance from some queries, the best of each: the nearest
+        shard of any query has 0.
+        """
+        if not len(self.routed.shards):
+            return {}
+        order = np.argsort(self.routed.distances(queries), axis=1, kind="stable")
+        ranks = np.argsort(order, axis=1, kind="stable").min(axis=0)
+        return dict(zip(self.routed.shards.tolist(), ranks.tolist(), strict=True))
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: the shards that each query probes; None where every query probes all."""

@@ -217,8 +217,7 @@ def _search_cells(
     none = Candidates.none(len(queries), count)
     if version.cold is None or len(queries) > MOST_QUERIES or count > MOST_ROWS or not (cold := shards.cold(places)):
         return places, none, None
-    nearest = version.recall_model.distances(queries)
-    candidates, reads, whole = version.cold.search(cold, nearest, queries, count)
+    candidates, reads, whole = version.cold.search(cold, version.recall_model.ranks(queries), queries, count)
     if not reads.shards:
         return places, none, None
     if process_cache().settings.prefetch == "background":

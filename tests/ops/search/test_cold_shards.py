@@ -162,6 +162,42 @@ def test_the_nearest_of_many_shards_are_searched(table: Table, monkeypatch: pyte
     assert "farther ones were left out" in dict(explain(answer))["cells"]
 
 
+def test_so_many_shards_are_searched_that_they_have_k_rows(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = replace(CELLS, shards=6)
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    index_head(table, definition)
+    monkeypatch.setattr(cold_shards, "_DIRECTORY_BYTES", 1)
+    for query in queries(3):
+        answer = opened(table, definition).search(query, 30, columns=[])
+        assert answer.profile.cold is not None
+        assert answer.profile.cold.left_out > 0
+        assert len(answer) == 30
+
+
+def test_a_delta_does_not_stand_for_the_nearest_shard(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = replace(CELLS, shards=1, max_deltas=4)
+    index_head(table, definition)
+    table.append(make_rows(3_000, 3_040))
+    index_head(table, definition)
+    monkeypatch.setattr(cold_shards, "_DIRECTORY_BYTES", 1)
+    assert opened(table, definition).search(queries(1), 10, columns=[]).profile.cold.shards == 2  # type: ignore[union-attr]
+    assert recall(table, definition, count=5) >= 0.95
+
+
+def test_the_nearest_shard_of_each_query_is_searched(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = replace(CELLS, shards=6)
+    index_head(table, definition)
+    monkeypatch.setattr(cold_shards, "_DIRECTORY_BYTES", 1)
+    rows = opened(table, definition).search(queries(8), 10, columns=[]).rows
+    together = np.array(rows["distance"].to_pylist()).reshape(8, 10)
+    for query, own in zip(queries(8), together, strict=True):
+        alone = opened(table, definition).search(query, 10, columns=[]).rows
+        assert (own <= np.array(alone["distance"].to_pylist())).all()
+
+
 def test_more_cells_are_read_where_few_of_their_rows_are_live(table: Table) -> None:
     index_head(table, CELLS)
     nearest = distances(opened(table), queries(1), 100)
