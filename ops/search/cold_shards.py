@@ -271,7 +271,7 @@ class ColdShards:
         out = []
         for number, own in enumerate(chosen):
             data = b"".join(next(parts) for _ in range(len(own.numbers)))
-            vectors = np.frombuffer(data, dtype).astype(np.float32).reshape(len(own.numbers), -1)
+            vectors = np.frombuffer(data, dtype).astype(np.float32).reshape(-1, self._opened.routing.dims)
             self._require_coded(vectors, own.rows)
             every = np.arange(len(vectors))
             metric = self._opened.definition.metric

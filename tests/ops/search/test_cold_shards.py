@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ShardCache, use_settings
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import open_version
@@ -28,6 +29,7 @@ from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
 from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage.local import LocalStorage, to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
@@ -160,6 +162,18 @@ def test_the_nearest_of_many_shards_are_searched(table: Table, monkeypatch: pyte
     assert answer.profile.cold.shards + answer.profile.cold.left_out == 6
     assert 0 < answer.profile.cold.left_out < 6
     assert "farther ones were left out" in dict(explain(answer))["cells"]
+
+
+@pytest.mark.parametrize("vectors", ["f32", "none"])
+def test_cells_without_a_live_row_have_no_answer(table: Table, vectors: str) -> None:
+    definition = replace(CELLS, vectors=vectors, rebuild_ratio=1.0)
+    index_head(table, definition)
+    files = live_files(table, table.metadata.current_snapshot_id).files
+    append_position_deletes(table, {file.path: np.arange(file.record_count) for file in files})
+    index_head(table, definition)
+    answer = opened(table, definition).search(queries(2), 10, columns=[])
+    assert (len(answer), answer.profile.strategy) == (0, "cells")
+    assert opened(table, definition).search(queries(1), 10, columns=[], certified=True).profile.cold is not None
 
 
 def test_so_many_shards_are_searched_that_they_have_k_rows(
