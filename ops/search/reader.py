@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import asdict, replace
 from typing import NoReturn, cast
 
 import numpy as np
@@ -11,12 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
-from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.index.tuning_record import usable_record
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
@@ -25,59 +22,31 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
-from icepuffin.ops.search.attribute_matches import AttributeMatches, find_matches_by_attributes
-from icepuffin.ops.search.attribute_values import VersionValues
-from icepuffin.ops.search.attributes import Attributes
-from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
+from icepuffin.ops.search.candidates import fetch
 from icepuffin.ops.search.condition_per_query import (
-    Answer,
     Condition,
     Conditions,
-    TailAnswer,
     conditions_of,
-    groups_of,
-    joined,
-    summed_over_queries,
 )
-from icepuffin.ops.search.conjunctions import ConjunctionSearch, Lists
-from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
-from icepuffin.ops.search.file_scans import FileScans, TaskChoice
+from icepuffin.ops.search.file_scans import TaskChoice
 from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.included_columns import IncludedColumns
 from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
-from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.private_delta import FROM_FILES, KeptTail, PrivateDelta, SourceWithDelta, TailAccess
-from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
+from icepuffin.ops.search.nearest_search import NearestSearch, RowsRequest
+from icepuffin.ops.search.private_delta import KeptTail
 from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import SkippedRows, VectorSource
-from icepuffin.ops.search.tail_values import TailValues
+from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.tiers import InProcessTier, Tier
-from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
-from icepuffin.ops.search.version_search import COMPARED, IndexAnswer, exact_distances
+from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.stage_clock import StageClock
 
-_CUT_IN_DOUBT = (
-    "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
-    "be missing; a larger oversample finds more, within and exact scans find all"
-)
-_NO_GRAPHS = "the index has no graphs: search parameters have no effect"
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RowsRequest:
-    """The rows that a search is for."""
-
-    k: int
-    options: SearchOptions
-    to_certify: bool
 
 
 class IndexReader:
@@ -122,7 +91,6 @@ class IndexReader:
         self._reload = reload
         self._reloading = threading.Lock()
         self._reloaded: IndexReader | None = None
-        self._sampler = sampler
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
         opened = choice.opened
@@ -133,31 +101,16 @@ class IndexReader:
         self._vectors = VectorSource(
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
-        self._match_cache = MatchCache()
-        self._values = (
-            VersionValues(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
-        )
-        self._attributes = (
-            Attributes(self._values, target.live, target.schema, target.storage) if self._values else None
-        )
-        self._is_pruned_scan = opened is not None and not opened.definition.has_graphs
-        """Whether files are ruled out by their balls, and all rows of the others are compared"""
-        record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
-        self._parameters = ParameterChooser(None if self._is_pruned_scan else choice.loaded, record, unfit)
-        self._delta = self._private_delta()
-        self._tail_values = (
-            TailValues(self._values, target.live, target.schema, target.storage)
-            if self._values and self._delta
-            else None
-        )
-        source = SourceWithDelta.of(self._vectors, self._delta) if self._delta else self._vectors
-        self._file_scans = FileScans(source, self._tasks)
-        self._range_search = RangeSearch(
-            target, choice, self._vectors, self._coverage.tail, self._rows, self._file_scans
-        )
-        loaded = choice.loaded
-        self._tier: Tier = (
-            loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, self._vectors, self._threads)
+        self._nearest = NearestSearch(
+            target,
+            choice,
+            self._coverage,
+            self._vectors,
+            self._rows,
+            threads=threads,
+            tasks=self._tasks,
+            sampler=sampler,
+            about=self._profile,
         )
 
     def __repr__(self) -> str:
@@ -214,14 +167,14 @@ class IndexReader:
     @property
     def kept_tail(self) -> KeptTail:
         """What this reader keeps of the freshness tail in memory, and why."""
-        if self._delta is not None:
-            return self._delta.state
+        if self._nearest.delta is not None:
+            return self._nearest.delta.state
         return KeptTail(0, 0, "there is no tail" if not self.tail else "each search reads it from the data files")
 
     @property
     def scanned(self) -> tuple[FileNumber, ...]:
         """File numbers of all files that no shard answers for: the freshness tail, or every file without graphs."""
-        covered = self._choice.covered if self._is_pruned_scan else ()
+        covered = self._choice.covered if self._nearest.is_pruned_scan else ()
         return tuple(sorted({*self.tail, *covered}))
 
     @property
@@ -232,7 +185,7 @@ class IndexReader:
     @property
     def tier(self) -> str:
         """Where the index is searched: `in-process`, or `distributed`."""
-        return self._tier.name
+        return self._nearest.tier.name
 
     def search(
         self,
@@ -306,17 +259,17 @@ class IndexReader:
         if certified and self._choice.loaded is not None:
             self._require_certifiable()
         # an exact scan needs no proof, and a pruned one has it
-        to_certify = certified and not self._is_pruned_scan and self._choice.loaded is not None
+        to_certify = certified and not self._nearest.is_pruned_scan and self._choice.loaded is not None
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         conditions = conditions_of(where, len(vectors))
         returned = field_ids(self._target.schema, columns, self.table)
-        request = _RowsRequest(min(k, self._max_k), options, to_certify)
+        request = RowsRequest(min(k, self._max_k), options, to_certify)
         try:
             if conditions:
-                answer = self._nearest_per_condition(vectors, request, conditions, clock)
+                answer = self._nearest.nearest_per_condition(vectors, request, conditions, clock)
             else:
                 one = cast("Condition | None", where) if conditions is None else None
-                answer = self._nearest(vectors, request, one, clock)
+                answer = self._nearest.nearest(vectors, request, one, clock)
         except IndexUnavailableError as error:
             other = self._without_index(error)
             each = where if conditions is None else conditions
@@ -381,10 +334,10 @@ class IndexReader:
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = field_ids(self._target.schema, columns, self.table)
-        matches = self._matches(where, clock)
+        matches = self._nearest.matches(where, clock)
         settle_meter, row_meter = Meter(), Meter()
         try:
-            answer = self._range_search.find(vectors, thresholds, matches, limit, clock, settle_meter)
+            answer = self._nearest.range_search.find(vectors, thresholds, matches, limit, clock, settle_meter)
         except IndexUnavailableError as error:
             other = self._without_index(error)
             return other.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
@@ -393,14 +346,14 @@ class IndexReader:
         profile = Profile(
             why=self.why,
             strategy="threshold",
-            shards=self._range_search.shards,
+            shards=self._nearest.range_search.shards,
             nodes_expanded=0,
             distances=answer.compared * len(vectors),
             tail_rows=answer.read,
             milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
             condition=matches.how if matches else "",
-            tail=self._delta.state.why if self._delta else "",
+            tail=self._nearest.delta.state.why if self._nearest.delta else "",
             pruning=answer.pruning,
             queries=len(vectors),
             tier=answer.tier,
@@ -465,9 +418,9 @@ class IndexReader:
         >>> reader.stats().queries, reader.stats().why
         (0, 'open the reader with recall_sample, such as 0.01, to measure that share of its queries')
         """
-        sampler = self._sampler or RecallSampler(0.0)
+        sampler = self._nearest.sampler or RecallSampler(0.0)
         version = self.version.index_snapshot_id if self.version else SnapshotId(0)
-        return sampler.recall(version, self._why_no_recall(sampler.share))
+        return sampler.recall(version, self._nearest.why_no_recall(sampler.share))
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
@@ -476,10 +429,10 @@ class IndexReader:
     def recall_trial(self) -> RecallTrial:
         """What measures the recall of the version that answers. Raises QueryError where no graph is searched."""
         choice = self._choice
-        if choice.opened is None or choice.loaded is None or self._is_pruned_scan:
+        if choice.opened is None or choice.loaded is None or self._nearest.is_pruned_scan:
             raise QueryError(f"{self.table}: every row is compared, which needs no tuning: {self.why}")
         covered = tuple(sorted(choice.covered))
-        return RecallTrial(self._tier, self._vectors, choice.opened, choice.loaded, covered)
+        return RecallTrial(self._nearest.tier, self._vectors, choice.opened, choice.loaded, covered)
 
     def search_job(self) -> SearchJob:
         """This reader's snapshot and version, to be searched in other processes: both stay what they are."""
@@ -505,188 +458,13 @@ class IndexReader:
         """
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
         k = min(k, self._max_k)
-        matches = self._matches(where, StageClock())
-        parameters, warnings = self._parameters_of(k, options, matches)
+        matches = self._nearest.matches(where, StageClock())
+        parameters, warnings = self._nearest.parameters_of(k, options, matches)
         return SearchRequest(k, parameters, matches), warnings
 
     def _newest(self) -> "IndexReader":
         """The reader that a fresh look at the catalog leads to, of what this very reader was opened by."""
         return self._reopen(self._reloaded or self) if self._reopen else self
-
-    def _matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
-        """The live rows that satisfy the condition; None without one."""
-        if where is None:
-            return None
-        target = self._target
-        of_snapshot = target.table, target.live, target.schema, where, target.storage
-        find = partial(find_matches, *of_snapshot, self._file_scans.matches)
-        if self._attributes is not None:
-            find = partial(
-                find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches, self._tail_values
-            )
-        matches = self._match_cache.get(where, find)
-        clock.lap("filter")
-        return matches
-
-    def _nearest(
-        self,
-        vectors: npt.NDArray[np.float64],
-        request: _RowsRequest,
-        where: Condition | None,
-        clock: StageClock,
-    ) -> Answer:
-        """The k nearest rows of each query (that match). Raises IndexUnavailableError."""
-        k = request.k
-        matches = self._matches(where, clock)
-        parameters, warnings = self._parameters_of(k, request.options, matches)
-        rerank_meter, settle_meter = Meter(), Meter()
-        answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
-        clock.lap("index")
-        if self._sampler is not None and self._sampler.share:
-            self._sample_recall(self._sampler, vectors, k, answer.candidates.distances, [where] * len(vectors))
-        candidates, skipped, nearest, tail = answer.candidates, SkippedRows(), None, ""
-        scanned = read = 0
-        width = candidates.files.shape[1] + k if answer.rounded_directions else k
-        if self._is_pruned_scan:
-            nearest = self._range_search.nearest(vectors, k, matches, skipped)
-            candidates, scanned, read = nearest.candidates, nearest.compared, nearest.compared
-        elif self.tail:
-            tail_candidates, scanned, read, tail = self._scan_tail(vectors, k, matches, skipped)
-            candidates = merge([candidates, tail_candidates], width)
-        clock.lap("scan")
-        hits = Hits.of(candidates.first(width))
-        if answer.rounded_directions:
-            hits = self._settled(vectors, hits, k, settle_meter)
-            clock.lap("settle")
-        certified_hits = self._range_search.certify(vectors, hits, k, matches, clock) if request.to_certify else None
-        hits = certified_hits.hits if certified_hits else hits
-        profile = replace(
-            self._profile(len(vectors)),
-            strategy=answer.strategy,
-            nodes_expanded=answer.expanded,
-            distances=answer.computed,
-            tail_rows=scanned,
-            matching_rows=_matching_rows(answer, matches),
-            condition=matches.how if matches else "",
-            tail=tail,
-            parameters=parameters,
-            work=answer.work,
-            cold=answer.cold,
-            bytes_read={
-                "index": rerank_meter.bytes + (answer.cold.bytes if answer.cold else 0),
-                "scan": self._vectors.value_bytes * read * vectors.shape[1],
-                **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
-            },
-        )
-        doubts = (*doubts, *skipped.warnings)
-        if certified_hits is not None:
-            profile, doubts = certified_hits.profile(profile), certified_hits.warnings
-        if nearest is not None:
-            complete = self.coverage is not Coverage.NEAREST_VERSION_ONLY
-            profile, doubts = nearest.profile(profile, complete=complete), (*nearest.warnings, *doubts)
-        return Answer(hits, profile, (*warnings, *doubts))
-
-    def _scan_tail(
-        self, vectors: npt.NDArray[np.float64], k: int, matches: Matches | None, skipped: SkippedRows
-    ) -> tuple[Candidates, int, int, str]:
-        """(the k nearest rows of the tail (that match), rows compared, those read from data files, how, in words)."""
-        access = self._delta.rows(matches, self.tail) if self._delta else TailAccess(None, FROM_FILES)
-        if access.rows is None:
-            candidates, compared = self._tier.scan(vectors, k, self.tail, matches, skipped)
-            return candidates, compared, compared, access.how
-        candidates, compared = access.rows.nearest(vectors, k, matches)
-        skipped.add(access.rows.skipped.count, access.rows.skipped.first)
-        return candidates, compared, access.rows.count if access.was_read else 0, access.how
-
-    def _nearest_per_condition(
-        self,
-        vectors: npt.NDArray[np.float64],
-        request: _RowsRequest,
-        conditions: Sequence[Condition | None],
-        clock: StageClock,
-    ) -> Answer:
-        """The k nearest rows of each query that match a condition of its own: conjunctions of look-ups all at once, the
-        others by distinct condition. Raises IndexUnavailableError.
-        """
-        parts: list[tuple[I64, Answer]] = []
-        others = list(range(len(vectors)))
-        if self._conjunctions is not None and not request.to_certify:
-            lists = list(map(self._conjunctions.lists_of, conditions))
-            clock.lap("filter")
-            places = np.array([place for place, own in enumerate(lists) if own is not None], np.int64)
-            if len(places):
-                answer, left_out = self._nearest_of_conjunctions(
-                    self._conjunctions, vectors[places], request, [own for own in lists if own is not None],
-                    [conditions[place] for place in places.tolist()], clock,
-                )  # fmt: skip
-                parts.append((places, answer))
-                others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
-        for where, own_places in groups_of(conditions, others):
-            answer = self._nearest(vectors[own_places], request, where, clock)
-            parts.append((own_places, summed_over_queries(answer)))
-        return joined(parts, len(vectors))
-
-    def _nearest_of_conjunctions(
-        self,
-        conjunctions: ConjunctionSearch,
-        vectors: npt.NDArray[np.float64],
-        request: _RowsRequest,
-        lists: Sequence[tuple[Lists, ...]],
-        conditions: Sequence[Condition | None],
-        clock: StageClock,
-    ) -> tuple[Answer, I64]:
-        """(the k nearest rows of each query under its conjunction, queries int64[n] without an answer)."""
-        k, meter = request.k, Meter()
-        parameters, warnings = self._parameters.choose(k, request.options, filtered=True)
-        if parameters is None:
-            raise ValueError("there is no version to search")
-        by_lists = conjunctions.search(vectors, lists, k, parameters)
-        clock.lap("index")
-        hits = by_lists.hits
-        if self._sampler is not None and self._sampler.share:
-            answered = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out)  # the others are drawn elsewhere
-            distances = hits.first_distances(len(vectors), k)[answered]
-            own = [conditions[place] for place in answered.tolist()]
-            self._sample_recall(self._sampler, vectors[answered], k, distances, own)
-        tail = TailAnswer.none()
-        if self.tail:
-            places = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out).tolist()
-            groups = groups_of(conditions, places)
-            tail = TailAnswer.of([(own, self._tail_under(vectors[own], k, where, clock)) for where, own in groups])
-            hits = Hits.ranked([hits, tail.hits], None if by_lists.rounded_directions else k)
-            clock.lap("scan")
-        if by_lists.rounded_directions:
-            hits = self._settled(vectors, hits, k, meter)
-            clock.lap("settle")
-        profile = replace(
-            self._profile(len(vectors) - len(by_lists.left_out)),
-            strategy=COMPARED,
-            distances=sum(shard.distances for shard in by_lists.work),
-            tail_rows=tail.compared,
-            matching_rows=by_lists.matching_rows + tail.matching_rows,
-            condition=tail.condition or by_lists.how,
-            tail=tail.tail,
-            parameters=parameters,
-            work=by_lists.work,
-            bytes_read={
-                "index": 0,
-                "scan": self._vectors.value_bytes * tail.read * vectors.shape[1],
-                **({"settle": meter.bytes} if by_lists.rounded_directions else {}),
-            },
-        )
-        return Answer(hits, profile, (*warnings, *tail.warnings)), by_lists.left_out
-
-    def _tail_under(
-        self, vectors: npt.NDArray[np.float64], k: int, where: Condition | None, clock: StageClock
-    ) -> TailAnswer:
-        """The k nearest rows of the tail that match one condition, which is of look-ups in columns of the index."""
-        matches, skipped = self._matches(where, clock), SkippedRows()
-        if matches is None or self._values is None:
-            raise ValueError("there is no condition, or no value that would decide it")
-        candidates, compared, read, how = self._scan_tail(vectors, k, matches, skipped)
-        # by the data files alone where all is false by the column's type
-        others = matches.others if isinstance(matches, AttributeMatches) else matches.in_files(self._values.lacking)
-        return TailAnswer(Hits.of(candidates), others.count, compared, read, matches.how, how, skipped.warnings)
 
     def _included_rows(self, meter: Meter) -> dict[str, int]:
         """Rows whose values the index version has stored, by column."""
@@ -704,88 +482,10 @@ class IndexReader:
             tail_rows=0,
             milliseconds={},
             queries=queries,
-            live_recall=self.stats() if self._sampler is not None and self._sampler.share else None,
+            live_recall=self.stats() if self._nearest.sampler is not None and self._nearest.sampler.share else None,
             tier=self.tier,
             tier_why=self._choice.tier_why,
         )
-
-    def _settled(self, vectors: npt.NDArray[np.float64], hits: Hits, k: int, meter: Meter) -> Hits:
-        """The k nearest of hits that are ranked by rounded directions: data files decide where these leave doubt."""
-        distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, meter)
-        return resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
-
-    def _parameters_of(
-        self, k: int, options: SearchOptions, matches: Matches | None
-    ) -> tuple[SearchParameters | None, tuple[str, ...]]:
-        """The search parameters (None where no graph is searched), and warnings of options that were not followed."""
-        if self._is_pruned_scan:
-            return None, () if options == SearchOptions() else (_NO_GRAPHS,)
-        return self._parameters.choose(k, options, filtered=matches is not None)
-
-    def _search_index(
-        self,
-        vectors: npt.NDArray[np.float64],
-        k: int,
-        parameters: SearchParameters | None,
-        matches: Matches | None,
-        meter: Meter,
-    ) -> tuple[IndexAnswer, tuple[str, ...]]:
-        """The candidates of the index, reranked where the parameters demand it, and warnings of rows that this missed.
-
-        `meter` counts what reranking reads.
-        """
-        warnings: tuple[str, ...] = ()
-        if parameters is None:
-            return IndexAnswer(Candidates.none(len(vectors), k), "scan"), warnings
-        answer = self._tier.search(vectors, k, parameters, matches)
-        if answer.approximate and parameters.rerank:
-            best = rerank(answer.candidates, vectors, self._rows, self._target.field_id, self._metric, meter)
-            answer = replace(answer, candidates=best, unranked=answer.candidates)
-        rounded = answer.unranked if self._holds_floats_of_doubles else None
-        if rounded is not None and cut_in_doubt(
-            rounded, answer.candidates, vectors, k, self._metric, self._longest_vector
-        ):
-            warnings = (_CUT_IN_DOUBT,)
-        return answer, warnings
-
-    def _why_no_recall(self, share: float) -> str:
-        """Why the recall of queries is not measured; empty where it is."""
-        loaded = self._choice.loaded
-        if loaded is None:
-            return "every row is compared: answers are exact"
-        if self._is_pruned_scan:
-            if self.coverage is Coverage.NEAREST_VERSION_ONLY:
-                return "every row of the index in reach is compared: answers lack nothing but the rows that it lacks"
-            return "every row of the files in reach is compared: answers are exact"
-        if not isinstance(loaded, LoadedVersion):
-            return "tasks search the index, which is not in this process"
-        if loaded.lean or not loaded.exact:
-            return "the index does not hold the table's vectors as they are"
-        return "" if share else "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
-
-    def _sample_recall(
-        self,
-        sampler: RecallSampler,
-        vectors: npt.NDArray[np.float64],
-        k: int,
-        distances: F64,
-        conditions: Sequence[Condition | None],
-    ) -> None:
-        """Draw some of the queries, and have them answered exactly, too. `distances`: of their rows, ascending."""
-        loaded, version = self._choice.loaded, self.version
-        if not isinstance(loaded, LoadedVersion) or version is None or self._why_no_recall(sampler.share):
-            return
-        for place in range(len(vectors)):
-            if sampler.draws():
-                # copies: a query that waits does not keep its whole batch
-                exact = partial(self._exact_distances, loaded, vectors[place : place + 1].copy(), k, conditions[place])
-                sampler.add(version.index_snapshot_id, distances[place, :k].copy(), exact)
-
-    def _exact_distances(
-        self, loaded: LoadedVersion, query: npt.NDArray[np.float64], k: int, where: Condition | None
-    ) -> F64:
-        """`exact_distances` under a condition."""
-        return exact_distances(loaded, query, k, self._matches(where, StageClock()))
 
     def _require_certifiable(self) -> None:
         """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""
@@ -796,33 +496,6 @@ class IndexReader:
                 "certified cannot rule out a file under inner product, which obeys no triangle inequality: "
                 "icepuffin.open_exact compares every row"
             )
-
-    @cached_property
-    def _longest_vector(self) -> float:
-        """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
-        loaded = self._choice.loaded
-        return loaded.longest_vector() if loaded and self._metric is Metric.INNER_PRODUCT else 0.0
-
-    def _private_delta(self) -> PrivateDelta | None:
-        """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case."""
-        loaded = self._choice.loaded
-        if not self.tail or self._is_pruned_scan or not isinstance(loaded, LoadedVersion):
-            return None
-        return PrivateDelta(self._vectors, self.tail, loaded.dims, threads=self._threads)
-
-    @cached_property
-    def _conjunctions(self) -> ConjunctionSearch | None:
-        """What answers many queries at once, each under look-ups of its own; None where the version is not for it."""
-        loaded = None if self._is_pruned_scan else self._choice.loaded
-        is_complete = self._values is not None and self.coverage is not Coverage.NEAREST_VERSION_ONLY
-        lacking = self._values.lacking if self._values is not None and is_complete else frozenset[FileNumber]()
-        return ConjunctionSearch.of(self._attributes, loaded, lacking, self._threads)
-
-    @property
-    def _holds_floats_of_doubles(self) -> bool:
-        """Whether the version has the vectors of a column of doubles, rounded to f32 and no further."""
-        opened, loaded = self._choice.opened, self._choice.loaded
-        return bool(opened and loaded and loaded.column_is_double and opened.definition.vectors == "f32")
 
     def _without_index(self, error: IndexUnavailableError) -> "IndexReader":
         """A reader that does without what cannot be read, and warns.
@@ -866,10 +539,3 @@ def _row_bytes(meter: Meter) -> dict[str, int]:
     """Bytes that the rows of an answer took: of data files, and of the index."""
     included = {"included": meter.included.bytes} if meter.included.rows else {}
     return {"rows": meter.bytes, **included}
-
-
-def _matching_rows(answer: IndexAnswer, matches: Matches | None) -> int | None:
-    """The number of live rows that satisfy the condition; None without one."""
-    if matches is None:
-        return None
-    return matches.count if answer.matching_rows is None else answer.matching_rows

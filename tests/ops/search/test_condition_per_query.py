@@ -273,7 +273,7 @@ def test_rows_under_several_values_are_the_nearest_of_brute_force(table: Table) 
 
 def test_conditions_of_many_combinations_are_answered_one_by_one(table: Table) -> None:
     index(table)
-    lists_of: Callable[[Any], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[Any], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
     values = ", ".join(map(str, range(32)))
     sections = "section in ('section 1', 'section 2')"
     assert [len(lists) for lists in lists_of(f"shelf in ({values}) and {sections}")] == [32, 2]
@@ -412,7 +412,7 @@ def test_values_that_could_not_be_kept(table: Table, monkeypatch: pytest.MonkeyP
 def test_live_recall_counts_queries_under_conditions_of_their_own(table: Table) -> None:
     index(table)
     reader = opened(table, recall_sample=1.0)
-    reader._sampler = RecallSampler(1.0, budget=1e6)
+    reader._nearest.sampler = RecallSampler(1.0, budget=1e6)
     conditions = ["array_contains(tags, 't1')", "section = 'section 1'", "array_contains(tags, 't40')", None] * 3
     reader.search(queries(12), 5, where=conditions, columns=[])
     assert settled(reader.stats, 12).queries == 12
@@ -426,7 +426,7 @@ def test_live_recall_is_that_of_one_call_per_query_where_some_go_through_the_gra
 
     def recall_of(search: Callable[[IndexReader], SearchResult | list[SearchResult]]) -> tuple[int, float | None]:
         reader = opened(table, definition, recall_sample=1.0)
-        reader._sampler = RecallSampler(1.0, budget=1e6)
+        reader._nearest.sampler = RecallSampler(1.0, budget=1e6)
         search(reader)
         measured = settled(reader.stats, 8)
         return measured.queries, measured.recall
@@ -490,7 +490,7 @@ def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -
 
 def test_expressions_of_look_ups_are_answered_at_once(table: Table) -> None:
     index(table)
-    lists_of: Callable[[Any], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[Any], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
     both = And(EqualTo("section", "section 2"), ArrayContains("tags", "t1"), EqualTo("shelf", 3))
     text = "section = 'section 2' and array_contains(tags, 't1') and shelf = 3"
     assert lists_of(both) == lists_of(text)
@@ -514,7 +514,7 @@ def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: py
 
 def test_an_and_within_quotes_joins_nothing(table: Table) -> None:
     index(table)
-    lists_of: Callable[[str], Any] = opened(table)._conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[str], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
     roll, one = lists_of("array_contains(tags, 'rock and roll')"), lists_of("array_contains(tags, 't1')")
     assert lists_of("array_contains(tags, 'rock and roll') and array_contains(tags, 't1')") == roll + one
     assert len({*roll, *one, *lists_of("section = 'section 1'")}) == 3
