@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.graph_search import comparing_is_faster
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
@@ -167,11 +167,39 @@ def _walk(
     meeting: int = 0,
 ) -> IndexAnswer:
     """The k nearest candidates (k x oversample where distances are not exact) of those of a version's shards, maybe
-    restricted, that each query probes.
+    restricted, that each query probes. It probes all where those that the parameters chose have fewer than k rows.
 
     `widest` and `meeting`: see `Searcher.search`.
     """
     probed = version.recall_model.probed(queries, parameters)
+    answer = _walk_probed(
+        version, shards, queries, k, parameters, probed, threads=threads, widest=widest, meeting=meeting
+    )
+    if probed is None or parameters.shards is not None:
+        return answer
+    short = np.flatnonzero(answer.candidates.padded(k).files[:, k - 1] < 0)
+    if not len(short):
+        return answer
+    everywhere = probed.copy()
+    everywhere[short] = True
+    return _walk_probed(
+        version, shards, queries, k, parameters, everywhere, threads=threads, widest=widest, meeting=meeting
+    )
+
+
+def _walk_probed(
+    version: LoadedVersion,
+    shards: LoadedShards | ShardsOnDemand,
+    queries: F64,
+    k: int,
+    parameters: SearchParameters,
+    probed: Bool | None,
+    *,
+    threads: int,
+    widest: int,
+    meeting: int,
+) -> IndexAnswer:
+    """`_walk` of the shards that each query probes: bool[Q, shards], or all."""
     count = k if version.exact else k * parameters.oversample
     width = max(parameters.search_list, count)
     parts: list[Candidates] = []

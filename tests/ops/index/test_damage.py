@@ -31,6 +31,7 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shard_reader import open_shard, vector_place
+from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid, routing, shard_header
@@ -68,9 +69,29 @@ def damage(table: Table, section: Section, shard: int = 0) -> None:
         file.write(bytes([byte ^ 1]))
 
 
+DELETED = 7
+"""Position of the row of the first file that `delete_a_row` deletes"""
+
+
 def delete_a_row(table: Table) -> None:
-    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
-    append_position_deletes(table, {file.path: np.array([7])})
+    append_position_deletes(table, {first_file(table): np.array([DELETED])})
+
+
+def first_file(table: Table) -> str:
+    return live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
+
+
+def shard_that_is_only_copied(table: Table) -> int:
+    """The first shard without the row that `delete_a_row` deletes; recall is measured again in the shard with it."""
+    version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    path = relative_to(first_file(table), table.location())
+    slot = next(slot for slot, file in enumerate(version.routing.files) if file.path == path)
+    shards = [open_shard(stored, STORAGE).read() for stored in version.shards]
+    return next(
+        number
+        for number, shard in enumerate(shards)
+        if not ((shard.file_slots == slot) & (shard.row_positions == DELETED)).any()
+    )
 
 
 @pytest.fixture
@@ -230,7 +251,7 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
 
 def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "CHECK_INTERVAL", 2**300)
-    damage(table, Section.VECTORS)
+    damage(table, Section.VECTORS, shard_that_is_only_copied(table))
     delete_a_row(table)
     assert index_head(table).action is Action.REFRESHED, "it read locations alone"
     assert len(faults(table)) == 1

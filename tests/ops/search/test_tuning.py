@@ -123,6 +123,19 @@ def test_a_target_is_met_whatever_k_is(table: Table, k: int) -> None:
     assert recall(reader, table, k, target_recall=0.9) >= 0.87
 
 
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.9])
+def test_an_answer_has_as_many_rows_as_there_are_whatever_the_target_is(
+    table_factory: TableFactory, target: float
+) -> None:
+    """Shards that hold most of the 100 nearest rows need not have 100 rows."""
+    few = table_factory()
+    few.append(make_rows(0, 400))
+    index_head(few, SHARDED)
+    result = open_index(few, SHARDED, storage=STORAGE).search(queries(20), 100, target_recall=target)
+    assert len(result) == 20 * 100
+    assert len(open_index(few, SHARDED, storage=STORAGE).search(queries(2), 500, target_recall=target)) == 2 * 400
+
+
 def test_a_lower_target_costs_less(table: Table) -> None:
     index_head(table, SHARDED)
     reader = open_index(table, SHARDED, storage=STORAGE)
