@@ -77,8 +77,9 @@ class ShardsOnDemand(Sequence[MaskedShard]):
             except IndexUnavailableError as error:
                 _log.warning("a shard could not be fetched in the background: %s", error)
                 self._unfetched.add(place)
-            except RuntimeError:
-                if threading.main_thread().is_alive():
+            except RuntimeError as error:
+                # executors refuse new work before the main thread has stopped
+                if "shutdown" not in str(error) and threading.main_thread().is_alive():
                     raise
                 return  # the process ends, and no thread starts any more
 
