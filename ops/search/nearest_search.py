@@ -1,6 +1,6 @@
 """The k nearest rows of the queries of one reader: by the index, in the rows that it lacks, and under conditions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -11,7 +11,7 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.tuning_record import usable_record
-from icepuffin.ops.model import FileNumber
+from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.attribute_matches import AttributeMatches, find_matches_by_attributes
 from icepuffin.ops.search.attribute_values import VersionValues
@@ -28,7 +28,7 @@ from icepuffin.ops.search.condition_per_query import (
 from icepuffin.ops.search.conjunctions import ConjunctionSearch, Lists
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.file_scans import FileScans, TaskChoice
-from icepuffin.ops.search.live_recall import RecallSampler
+from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.private_delta import FROM_FILES, PrivateDelta, SourceWithDelta, TailAccess
@@ -72,8 +72,6 @@ class NearestSearch:
         When tasks read data files.
     sampler : RecallSampler, optional
         What measures the recall of some of the queries.
-    about : callable
-        Function of a number of queries that gives what is the same in the profile of every search.
     """
 
     def __init__(
@@ -87,7 +85,6 @@ class NearestSearch:
         threads: int,
         tasks: TaskChoice,
         sampler: RecallSampler | None,
-        about: Callable[[int], Profile],
     ) -> None:
         self._target = target
         self._choice = choice
@@ -95,7 +92,6 @@ class NearestSearch:
         self._vectors = vectors
         self._rows = rows
         self._threads = threads
-        self._about = about
         self._metric = target.metric
         self.sampler = sampler
         self.match_cache = MatchCache()
@@ -171,7 +167,7 @@ class NearestSearch:
         certified_hits = self.range_search.certify(vectors, hits, k, matches, clock) if request.to_certify else None
         hits = certified_hits.hits if certified_hits else hits
         profile = replace(
-            self._about(len(vectors)),
+            self._profile(len(vectors)),
             strategy=answer.strategy,
             nodes_expanded=answer.expanded,
             distances=answer.computed,
@@ -257,7 +253,7 @@ class NearestSearch:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")
         profile = replace(
-            self._about(len(vectors) - len(by_lists.left_out)),
+            self._profile(len(vectors) - len(by_lists.left_out)),
             strategy=COMPARED,
             distances=sum(shard.distances for shard in by_lists.work),
             tail_rows=tail.compared,
@@ -328,6 +324,28 @@ class NearestSearch:
         """The k nearest of hits that are ranked by rounded directions: data files decide where these leave doubt."""
         distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, meter)
         return resolve_rounding(hits, RangeThresholds.none(len(vectors), self._metric), k, distances)
+
+    def live_recall(self) -> LiveRecall:
+        """The recall of the queries that were answered, by a sample, as of now."""
+        sampler, opened = self.sampler or RecallSampler(0.0), self._choice.opened
+        version = opened.bound.index_snapshot_id if opened else SnapshotId(0)
+        return sampler.recall(version, self.why_no_recall(sampler.share))
+
+    def _profile(self, queries: int) -> Profile:
+        """What is the same for every search of so many queries."""
+        return Profile(
+            why=self._choice.why,
+            strategy="",
+            shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
+            nodes_expanded=0,
+            distances=0,
+            tail_rows=0,
+            milliseconds={},
+            queries=queries,
+            live_recall=self.live_recall() if self.sampler is not None and self.sampler.share else None,
+            tier=self.tier.name,
+            tier_why=self._choice.tier_why,
+        )
 
     def why_no_recall(self, share: float) -> str:
         """Why the recall of queries is not measured; empty where it is."""

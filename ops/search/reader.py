@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.model import FileNumber, SnapshotId
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
     checked_distance,
@@ -110,7 +110,6 @@ class IndexReader:
             threads=threads,
             tasks=self._tasks,
             sampler=sampler,
-            about=self._profile,
         )
 
     def __repr__(self) -> str:
@@ -418,9 +417,7 @@ class IndexReader:
         >>> reader.stats().queries, reader.stats().why
         (0, 'open the reader with recall_sample, such as 0.01, to measure that share of its queries')
         """
-        sampler = self._nearest.sampler or RecallSampler(0.0)
-        version = self.version.index_snapshot_id if self.version else SnapshotId(0)
-        return sampler.recall(version, self._nearest.why_no_recall(sampler.share))
+        return self._nearest.live_recall()
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
@@ -470,22 +467,6 @@ class IndexReader:
         """Rows whose values the index version has stored, by column."""
         schema = self._target.schema
         return {str(schema.find_column_name(field_id)): rows for field_id, rows in meter.included.rows.items()}
-
-    def _profile(self, queries: int) -> Profile:
-        """What is the same for every search of so many queries."""
-        return Profile(
-            why=self.why,
-            strategy="",
-            shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
-            nodes_expanded=0,
-            distances=0,
-            tail_rows=0,
-            milliseconds={},
-            queries=queries,
-            live_recall=self.stats() if self._nearest.sampler is not None and self._nearest.sampler.share else None,
-            tier=self.tier,
-            tier_why=self._choice.tier_why,
-        )
 
     def _require_certifiable(self) -> None:
         """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""

@@ -21,6 +21,7 @@ from icepuffin.ops.search.conjunctions import ConjunctionSearch
 from icepuffin.ops.search.errors import FilterError, QueryError
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.live_recall import RecallSampler
+from icepuffin.ops.search.nearest_search import NearestSearch
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
@@ -168,7 +169,7 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     assert set(names.split(", ")) == set(FILTERS)
     assert len(result.profile.work) == 1
     assert f"{result.profile.distances:,} distances" in result.explain()
-    monkeypatch.delattr(IndexReader, "_nearest")
+    monkeypatch.delattr(NearestSearch, "nearest")
     assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
 
 
@@ -300,7 +301,7 @@ def test_look_ups_are_answered_at_once_over_a_tail(
     assert max(result.rows["id"].to_pylist()) >= 2_200
     by_memory = "and those in memory of 2 data files that it lacks"
     assert (by_memory in each[-1].profile.condition) == (tail_mb > 0)
-    monkeypatch.delattr(IndexReader, "_nearest")
+    monkeypatch.delattr(NearestSearch, "nearest")
     assert reader.search(queries(80), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
     use_settings(None)
 
