@@ -21,13 +21,19 @@ from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.report import Estimate, ShardEstimate
-from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, balls_per_file, choose_shard_count, rows_per_shard
+from icepuffin.ops.index.sizes import (
+    ADDRESS_BYTES,
+    EDGE_BYTES,
+    balls_per_file,
+    cell_row_bytes,
+    choose_shard_count,
+    rows_per_shard,
+)
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.vector_column import element_type_of
-from icepuffin.puffin.blobs.cells import row_bytes
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
@@ -224,7 +230,7 @@ def _node_bytes(plan: VersionPlan, dims: int) -> float:
     vectors = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, definition.pq_m)
     if definition.code_bits:
         vectors = rotated_bytes(dims, definition.code_bits)
-    vectors += row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
+    vectors += cell_row_bytes(definition, dims)
     return vectors + EDGE_BYTES * definition.max_degree + ADDRESS_BYTES
 
 

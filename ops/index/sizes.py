@@ -60,10 +60,15 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     of_vector = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, code_bytes(m, bits))
     if definition.code_bits:
         of_vector = rotated_bytes(dims, definition.code_bits)
-    of_vector += row_bytes(dims, definition.cell_bits) + _BYTES_IN_DIRECTORY if definition.cell_bits else 0
+    of_vector += cell_row_bytes(definition, dims) + _BYTES_IN_DIRECTORY if definition.cell_bits else 0
     node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = (4 << bits) * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
+
+
+def cell_row_bytes(definition: IndexDefinition, dims: int) -> int:
+    """Bytes of a row in the cells of a shard; 0 where it has none."""
+    return row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
 
 
 def least_shards(definition: IndexDefinition, rows: int, dims: int) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, max_shard_rows
+from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
@@ -21,7 +21,6 @@ from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, bala
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
-from icepuffin.puffin.blobs.cells import row_bytes
 from icepuffin.puffin.blobs.routing import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
@@ -112,8 +111,7 @@ class BuildContext:
         """Prefix of the shards that a stage writes: the driver alone reads them, and copies them to their place."""
         definition, dims = self.plan.definition, self.layout.dims
         of_graph = math.ceil(EDGE_BYTES * definition.max_degree)
-        of_cells = row_bytes(dims, definition.cell_bits) if definition.cell_bits else 0
-        return self._staging_of(rows, 4 * dims + ADDRESS_BYTES + of_graph + of_cells)
+        return self._staging_of(rows, 4 * dims + ADDRESS_BYTES + of_graph + cell_row_bytes(definition, dims))
 
     def _staging_of(self, rows: int, row_bytes: int) -> str:
         return self.memory if self.memory and rows * row_bytes <= self.driver_bytes else self.staging

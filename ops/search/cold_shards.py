@@ -62,7 +62,7 @@ class ColdReads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ColdShard:
-    """A shard of which the directory of the cells is cold_shard."""
+    """A shard whose directory of cells has been read."""
 
     header: ShardHeader
     directory: CellDirectory
@@ -154,7 +154,7 @@ class ColdShards:
         return directory_bytes(cells, self._opened.routing.dims)
 
     def _read_directories(self, shards: Sequence[int], reads: ColdReads) -> None:
-        """Read heads, directories and new addresses of those shards of which they are not cold_shard."""
+        """Read heads, directories and new addresses of the shards that have not been read yet."""
         missing = [shard for shard in shards if shard not in self._shards]
         places: list[ObjectRange] = []
         for shard in missing:

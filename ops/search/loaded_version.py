@@ -110,11 +110,11 @@ def load_version(
     """
     masker = ShardMasker(opened, live, storage)
     size = sum(stored.length for stored in opened.shards)
-    later = on_demand and (size > LOADED_AT_ONCE or opened.definition.cell_bits)
+    has_cells = opened.definition.cell_bits > 0
+    later = on_demand and (size > LOADED_AT_ONCE or has_cells)
     routed = masker.covered_by_routing() if later else None
     if routed is not None:
         version = _version_on_demand(opened, masker, routed, column_is_double=column_is_double)
-        has_cells = bool(opened.definition.cell_bits)
         return replace(version, cold=ColdShards(opened, masker, storage)) if has_cells else version
     ids = [ShardId(number) for number in range(len(opened.shards))]
     with ThreadPoolExecutor(max(1, threads)) as pool:

@@ -237,15 +237,14 @@ class NearestSearch:
         by_lists = conjunctions.search(vectors, lists, k, parameters)
         clock.lap("index")
         hits = by_lists.hits
+        answered = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out)  # the others are answered elsewhere
         if self.sampler is not None and self.sampler.share:
-            answered = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out)  # the others are drawn elsewhere
             distances = hits.first_distances(len(vectors), k)[answered]
             own = [conditions[place] for place in answered.tolist()]
             self._sample_recall(self.sampler, vectors[answered], k, distances, own)
         tail = TailAnswer.none()
         if self._coverage.tail:
-            places = np.setdiff1d(np.arange(len(vectors)), by_lists.left_out).tolist()
-            groups = groups_of(conditions, places)
+            groups = groups_of(conditions, answered.tolist())
             tail = TailAnswer.of([(own, self._tail_under(vectors[own], k, where, clock)) for where, own in groups])
             hits = Hits.ranked([hits, tail.hits], None if by_lists.rounded_directions else k)
             clock.lap("scan")
@@ -253,7 +252,7 @@ class NearestSearch:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")
         profile = replace(
-            self._profile(len(vectors) - len(by_lists.left_out)),
+            self._profile(len(answered)),
             strategy=COMPARED,
             distances=sum(shard.distances for shard in by_lists.work),
             tail_rows=tail.compared,
