@@ -96,7 +96,7 @@ def test_exactly_the_rows_under_the_distance_come_back(table: Table, metric: str
     assert result.coverage is Coverage.EXACT_VERSION
     assert check(result, table, query_vectors, t, metric) > 50
     assert result.profile.pruning is not None
-    assert (result.profile.pruning.files_pruned == 3) == (metric != "ip")
+    assert (result.profile.pruning.files_pruned > 0) == (metric != "ip")  # how many: as the sample's partitions fall
 
 
 @pytest.mark.parametrize("seed", range(3))
