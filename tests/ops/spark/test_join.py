@@ -1,5 +1,6 @@
 """The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
 if TYPE_CHECKING:
@@ -109,6 +110,38 @@ def test_the_join_gives_the_rows_of_the_reader(
     if definition is CODED:
         exact = open_exact(table, "embedding", "l2", storage=STORAGE).search(queries(50), 6).rows
         assert (other_rows["distance"].to_pylist()[:6] == exact["distance"].to_pylist()[:6]) is not by_codes
+
+
+def test_a_join_finds_the_rows_of_a_tail_whose_matches_its_reader_has_in_memory(
+    spark: "SparkSession", table_factory: Callable[..., Table]
+) -> None:
+    """Tasks read the tail, and the reader tells them which rows match. Compared with brute force over the ids."""
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    definition = replace(DEFINITION, shards=1, search_list=300, filters=("section", "id"))
+    index_head(table, definition)
+    table.append(make_rows(300, 360))
+    for file in live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files:
+        append_position_deletes(table, {file.path: np.arange(0, file.record_count, 5)})
+    live = np.flatnonzero(np.arange(360) % 5)
+    vectors = queries(6)
+    distances = np.linalg.norm(vectors_of(live).astype(np.float64) - vectors[:, None].astype(np.float64), axis=2)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    for first in range(2):
+        reader.search(vectors, 1, columns=[])
+        reader.search(vectors, 1, columns=[], where=f"id > {first} and section != 'x'")
+    for where, matching in (
+        (None, np.ones(len(live), np.bool_)),
+        ("section in ('section 1', 'section 3') and id > 250", np.isin(live % 5, (1, 3)) & (live > 250)),
+    ):
+        local_result = reader.search(vectors, 6, where=where, columns=["id"])
+        assert local_result.profile.tail == "48 rows in memory, compared each"
+        rows = in_order(joined(left_side(spark, 6), reader, k=6, where=where, columns=["id", "section"]))
+        order = np.argsort(np.where(matching, distances, np.inf), axis=1)[:, :6]
+        assert rows["id"].to_pylist() == live[order].ravel().tolist() == local_result.rows["id"].to_pylist()
+        assert rows["distance"].to_pylist() == pytest.approx(np.take_along_axis(distances, order, 1).ravel().tolist())
+        assert rows["section"].to_pylist() == [f"section {number % 5}" for number in live[order].ravel()]
+    assert "those in memory of 1 data files" in local_result.profile.condition
 
 
 def test_the_tier_on_spark_gives_the_rows_of_this_process(
