@@ -19,9 +19,8 @@ from icepuffin.ops.index.definition import (
     find_name_clash,
     from_properties,
     index_of_property,
-    resolve_field,
-    with_column_ids,
 )
+from icepuffin.ops.index.definition_columns import resolve_field, with_column_ids
 from icepuffin.ops.index.tuning_record import PREFIX, forget_record
 
 

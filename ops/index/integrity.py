@@ -16,7 +16,8 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.cell_rows import require_codes
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.attribute_proof import attribute_faults
-from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
+from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError
+from icepuffin.ops.index.definition_columns import resolve_field
 from icepuffin.ops.index.included_proof import included_faults
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of

@@ -26,14 +26,8 @@ from icepuffin.ops.index.changes import (
     find_changes,
     shared_fraction,
 )
-from icepuffin.ops.index.definition import (
-    OWN_NAMES,
-    IndexDefinition,
-    has_kept_values,
-    has_plain_values,
-    resolve_field,
-    with_column_ids,
-)
+from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
+from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
     covers_all_older_files,

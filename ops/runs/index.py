@@ -8,7 +8,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, rows_in_files, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
-from icepuffin.ops.index.definition import COLUMN_LISTS, IndexDefinition, resolve_columns
+from icepuffin.ops.index.definition import COLUMN_LISTS, IndexDefinition
+from icepuffin.ops.index.definition_columns import resolve_columns
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version

@@ -29,7 +29,8 @@ from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault, resolve_column, resolve_field
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault
+from icepuffin.ops.index.definition_columns import resolve_column, resolve_field
 from icepuffin.ops.index.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig

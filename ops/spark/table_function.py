@@ -41,7 +41,8 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import load_definition
-from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definition_columns import resolve_field
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_one
 from icepuffin.ops.search.candidates import answer_names

@@ -24,7 +24,7 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
-from icepuffin.ops.index.definition import resolve_column
+from icepuffin.ops.index.definition_columns import resolve_column
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError

@@ -95,7 +95,7 @@ class TableContext:
     def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:
         """Name of the index's column in the snapshot: the column may have been renamed since, or before."""
         from icepuffin.ops.catalog.snapshots import schema_at
-        from icepuffin.ops.index.definition import resolve_field
+        from icepuffin.ops.index.definition_columns import resolve_field
 
         schema = schema_at(self.table, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
@@ -103,7 +103,7 @@ class TableContext:
     def checked_column(self, column: str, snapshot: str | None, element_type: str | None) -> str:
         """A column's name, once the snapshot is known to have vectors there. Raises DefinitionError."""
         from icepuffin.ops.catalog.snapshots import schema_at
-        from icepuffin.ops.index.definition import resolve_column
+        from icepuffin.ops.index.definition_columns import resolve_column
 
         resolve_column(column, schema_at(self.table, snapshot), self.name, element_type or OF_COLUMN)
         return column

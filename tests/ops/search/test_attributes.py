@@ -45,7 +45,7 @@ from icepuffin.ops.index import (
     load_definition,
     materialize_index,
 )
-from icepuffin.ops.index.definition import resolve_columns
+from icepuffin.ops.index.definition_columns import resolve_columns
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
