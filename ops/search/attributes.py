@@ -5,15 +5,12 @@ of comparing the rows of the data files: the same code compares (`predicate`), b
 which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
 """
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from operator import or_
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, BoundEqualTo, BoundIn, BoundIsNull, BoundNotNull, Or
@@ -21,12 +18,22 @@ from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType
 
-from icepuffin.ann_kernels.arrays import I64, U32, Bool
+from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, merged, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.attribute_values import ValueSource
+from icepuffin.ops.search.coded_rows import (
+    NO_LIST,
+    CodedRows,
+    ColumnPart,
+    Combination,
+    ConditionTree,
+    ListPart,
+    Lists,
+    evaluate,
+)
 from icepuffin.ops.search.condition_parser import LookUp
 from icepuffin.ops.search.list_predicate import BoundArrayContains
 from icepuffin.ops.search.predicate import RowPredicate, element_truth
@@ -35,199 +42,6 @@ from icepuffin.ops.search.value_codes import ValueCodes
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
-
-_NO_LIST = 3
-"""State of the list of a row that is deleted, or whose file's values are missing"""
-_MOST_RUNS = 8
-"""Runs of codes whose rows are looked up run by run, which is faster than a look-up of each row's code"""
-_SPARSE = 32
-"""Rows of a column per row with some codes, from which these rows are marked one by one: a bitmap has as many rows in
-the bytes of one number"""
-
-
-class CodedRows:
-    """Some rows, or nodes, by the code of each. Thread-safe.
-
-    Memory, once a condition was on them: at most 8 bytes per row beside the codes.
-    """
-
-    def __init__(self, codes: Codes, count: int) -> None:
-        self.codes = codes
-        """u8, u16 or u32 [n]: under `count`"""
-        self._count = count
-        self._kept: dict[int, Bitmap] = {}
-        """Rows of codes that are not sparse: there are fewer than `_SPARSE` such codes"""
-
-    @cached_property
-    def _order(self) -> U32:
-        """u32[n]: the rows by their codes, those of a code ascending."""
-        order = np.argsort(self.codes.astype(np.uint16), kind="stable")  # a radix sort, which for u32 there is not
-        if self.codes.dtype.itemsize > 2:
-            order = order[np.argsort((self.codes >> 16).astype(np.uint16)[order], kind="stable")]
-        return order.astype(np.uint32)
-
-    @cached_property
-    def starts(self) -> I64:
-        """int64[codes + 1]: rows of smaller codes than each."""
-        return np.append(0, np.cumsum(np.bincount(self.codes, minlength=self._count)))
-
-    @property
-    def postings(self) -> tuple[I64, U32]:
-        """The rows of each code, ascending: (int64[codes + 1], numbers of the rows before those of each; u32[n])."""
-        return self.starts, self._order
-
-    def number_within(self, first: int, last: int) -> int:
-        """Number of rows with the codes `first` to `last`."""
-        return int(self.starts[last + 1] - self.starts[first])
-
-    def within(self, first: int, last: int) -> Bitmap:
-        """The rows with the codes `first` to `last`."""
-        if self.number_within(first, last) * _SPARSE <= len(self.codes):
-            if first == last:
-                return Bitmap.of_few(self._order[self.starts[first] : self.starts[first + 1]], len(self.codes))
-            return Bitmap.of_rows(self._order[self.starts[first] : self.starts[last + 1]], len(self.codes))
-        if first < last:
-            return Bitmap.of(_within(self.codes, first, last))
-        if first not in self._kept:
-            self._kept[first] = Bitmap.of(_within(self.codes, first, last))
-        return self._kept[first]
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A part of a condition that is on one column: the codes for which it is true."""
-
-    field_id: int
-    runs: Sequence[tuple[int, int]]
-    """(first, last) of codes for which it is true, ascending; one may begin right behind another"""
-
-    @classmethod
-    def of(cls, field_id: int, true: Bool) -> "_Part":
-        """From bool[values]: for which values it is true."""
-        codes = np.flatnonzero(true)
-        breaks = np.flatnonzero(np.diff(codes) > 1)
-        firsts, lasts = np.append(codes[:1], codes[breaks + 1]), np.append(codes[breaks], codes[-1:])
-        return cls(field_id, list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
-
-    def count(self, rows: CodedRows) -> int:
-        """Number of rows for which it is true."""
-        return sum(rows.number_within(*run) for run in self.runs)
-
-    def rows(self, rows: CodedRows) -> Bitmap:
-        """The rows for which it is true."""
-        if not self.runs:
-            return Bitmap.of_rows((), len(rows.codes))
-        if len(self.runs) <= _MOST_RUNS:
-            return reduce(or_, (rows.within(*run) for run in self.runs))
-        edges = np.zeros(len(rows.starts), np.int8)
-        firsts, lasts = np.array(self.runs).T
-        edges[firsts] += 1
-        edges[lasts + 1] -= 1  # where the next run may begin
-        return Bitmap.of(np.cumsum(edges, dtype=np.int8).view(np.bool_).take(rows.codes))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Combination:
-    """A conjunction of parts of a condition (`every`), or a disjunction."""
-
-    every: bool
-    parts: "tuple[_Tree, ...]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lists:
-    """The lists of some rows, or of the rows of some nodes."""
-
-    states: npt.NDArray[np.uint8]
-    """u8[n], of each list: `WHOLE`, `WITH_NULL`, `NULL`, or `_NO_LIST` where the row is deleted or not here"""
-    starts: I64
-    """int64[elements + 1], numbers of `places` before those of each element"""
-    places: npt.NDArray[np.unsignedinteger]
-    """u32 or u64: numbers of the lists that have an element; of rows ascending per element"""
-    _kept: dict[int, Bitmap] = field(default_factory=dict, init=False, repr=False)
-    """Lists that have an element which is not sparse: there are fewer than `_SPARSE` per element of an average list"""
-
-    @property
-    def postings(self) -> tuple[I64, npt.NDArray[np.unsignedinteger]]:
-        """The lists that have each element, as numbers before those of each, and these; of rows ascending."""
-        return self.starts, self.places
-
-    def in_state(self, states: Sequence[int]) -> Bitmap:
-        """The lists in one of some states."""
-        return Bitmap.of(np.isin(self.states, states))
-
-    def having(self, codes: Sequence[int]) -> Bitmap:
-        """The lists that have one of some elements."""
-        return reduce(or_, map(self._having, codes)) if codes else Bitmap.of_rows((), len(self.states))
-
-    def _having(self, code: int) -> Bitmap:
-        places = self.places[self.starts[code] : self.starts[code + 1]]
-        if len(places) * _SPARSE <= len(self.states):
-            return Bitmap.of_rows(places, len(self.states))
-        if code not in self._kept:
-            self._kept[code] = Bitmap.of_rows(places, len(self.states))
-        return self._kept[code]
-
-
-@dataclass(frozen=True, eq=False)
-class _ListPart:
-    """A part of a condition that is on one column of lists: `array_contains`, or whether the list is null."""
-
-    field_id: int
-    elements: tuple[int, ...] | None
-    """Codes of the elements that the list must have one of, or none of; None where the state alone decides"""
-    states: tuple[int, ...]
-    """States of a list that has none of the elements, for which the part is true"""
-
-    def rows(self, lists: Lists) -> Bitmap:
-        """The lists for which it is true."""
-        if self.elements is None:
-            return lists.in_state(self.states)
-        having = lists.having(self.elements)
-        return lists.in_state(self.states).without(having) if self.states else having
-
-
-_Tree = _Part | _ListPart | _Combination
-
-
-def _within(codes: Codes, first: int, last: int) -> Bool:
-    """bool[n]: which codes are `first` to `last`."""
-    kind = codes.dtype.type
-    if first == last:
-        return np.equal(codes, kind(first))
-    return codes <= kind(last) if not first else codes - kind(first) <= kind(last - first)  # unsigned: wraps around
-
-
-def _evaluate(tree: _Tree, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
-    """The rows for which a tree is true, by their codes or lists in each column."""
-    if isinstance(tree, _Combination):
-        if tree.every:
-            return _intersection(tree, columns)
-        return reduce(or_, (_evaluate(part, columns) for part in tree.parts))
-    values = columns[tree.field_id]
-    if isinstance(tree, _ListPart) and isinstance(values, Lists):
-        return tree.rows(values)
-    if isinstance(tree, _Part) and isinstance(values, CodedRows):
-        return tree.rows(values)
-    raise TypeError(f"field {tree.field_id} is a column of lists to a condition, and of plain values to the index")
-
-
-def _intersection(tree: _Combination, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
-    """The rows for which all parts are true. Those of the rarest part are looked at one by one, where they are few."""
-
-    def most(part: _Tree) -> float:
-        values = None if isinstance(part, _Combination) else columns[part.field_id]
-        return part.count(values) if isinstance(part, _Part) and isinstance(values, CodedRows) else math.inf
-
-    rarest, *others = sorted(tree.parts, key=most)
-    rows = _evaluate(rarest, columns)
-    for part in others:
-        values = columns[part.field_id] if isinstance(part, _Part) else None
-        if rows.is_few and isinstance(part, _Part) and len(part.runs) == 1 and isinstance(values, CodedRows):
-            rows = rows.coded(values.codes, *part.runs[0])
-        else:
-            rows &= _evaluate(part, columns)
-    return rows
 
 
 class AttributeColumn:
@@ -253,21 +67,21 @@ class AttributeColumn:
     def _value_codes(self) -> ValueCodes | None:
         return ValueCodes.of(self.values[:-1])
 
-    def look_up(self, look_up: LookUp, field_id: int) -> _Part | None:
+    def look_up(self, look_up: LookUp, field_id: int) -> ColumnPart | None:
         """The part of a condition that compares this column with some values; None where this is no look-up."""
         codes = self.codes_of(look_up)
-        return None if codes is None else _Part(field_id, [(code, code) for code in codes])
+        return None if codes is None else ColumnPart(field_id, [(code, code) for code in codes])
 
     def codes_of(self, look_up: LookUp) -> list[int] | None:
         """Codes of the rows for which a look-up is true; None where this column has no such look-ups."""
         return None if look_up.of_lists else _codes_of(look_up.values, self._value_codes)
 
-    def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> _Part:
+    def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> ColumnPart:
         """A part of a predicate that is on this column. Raises FilterError."""
         if self._value_codes and isinstance(part, BoundEqualTo | BoundIn):
             values = part.value_set if isinstance(part, BoundIn) else {part.literal.value}
-            return _Part(field_id, [(code, code) for code in self._value_codes.codes(values)])
-        return _Part.of(field_id, predicate.truth(part, self.values))
+            return ColumnPart(field_id, [(code, code) for code in self._value_codes.codes(values)])
+        return ColumnPart.of(field_id, predicate.truth(part, self.values))
 
 
 class ListColumn:
@@ -286,16 +100,16 @@ class ListColumn:
     @cached_property
     def live_rows(self) -> int:
         """Number of live rows whose lists are here."""
-        return int(np.count_nonzero(self.rows.states != _NO_LIST))
+        return int(np.count_nonzero(self.rows.states != NO_LIST))
 
     @cached_property
     def _value_codes(self) -> ValueCodes | None:
         return ValueCodes.of(self.values)
 
-    def look_up(self, look_up: LookUp, field_id: int) -> _ListPart | None:
+    def look_up(self, look_up: LookUp, field_id: int) -> ListPart | None:
         """The part of a condition that compares elements with a value; None where this is no look-up."""
         codes = self.codes_of(look_up)
-        return None if codes is None else _ListPart(field_id, tuple(codes), ())
+        return None if codes is None else ListPart(field_id, tuple(codes), ())
 
     def codes_of(self, look_up: LookUp) -> list[int] | None:
         """Codes of the elements of which a list has one where a look-up is true; None as of `AttributeColumn`."""
@@ -351,7 +165,7 @@ class Attributes:
         """The condition that all look-ups are true; None where the version does not keep a column, or another code
         compares its values.
         """
-        parts: list[_Tree] = []
+        parts: list[ConditionTree] = []
         columns: dict[int, AttributeColumn | ListColumn] = {}
         for look_up in joined:
             field_id = self._field_ids.get(look_up.column)
@@ -362,7 +176,7 @@ class Attributes:
             if part is None:
                 return None
             parts.append(part)
-        tree = parts[0] if len(parts) == 1 else _Combination(every=True, parts=tuple(parts))
+        tree = parts[0] if len(parts) == 1 else Combination(every=True, parts=tuple(parts))
         return Condition(self, tree, dict(sorted(columns.items())))
 
     def looked_up(self, look_up: LookUp) -> tuple[int, AttributeColumn | ListColumn, list[int]] | None:
@@ -402,7 +216,7 @@ class Attributes:
             if shard_id not in column.nodes:
                 rows, outside = self._rows_of(shard)
                 live = np.flatnonzero(~outside & shard.is_live)
-                states = np.full(len(rows), _NO_LIST, np.uint8)
+                states = np.full(len(rows), NO_LIST, np.uint8)
                 states[live] = column.rows.states[rows[live]]
                 none = len(rows)
                 node_of_row = np.full(len(column.rows.states), none, np.uint32)
@@ -473,16 +287,16 @@ class Attributes:
         codes_of = ranks[codes_of]
         count = int(self.starts[-1])
         row_type = np.uint32 if count < 1 << 32 else np.uint64
-        states = np.full(count, _NO_LIST, np.uint8)
+        states = np.full(count, NO_LIST, np.uint8)
         codes, rows, first = [np.empty(0, np.int64)], [np.empty(0, row_type)], 0
         for number, file, own in zip(numbers, files, elements, strict=True):
             states[self.starts[number] : self.starts[number + 1]] = file.states
             codes.append(np.repeat(codes_of[first : first + len(own)], np.diff(file.starts)))
             rows.append((file.rows + self.starts[number]).astype(row_type))
             first += len(own)
-        states[self._deleted] = _NO_LIST
+        states[self._deleted] = NO_LIST
         code, row = np.concatenate(codes), np.concatenate(rows)
-        live = np.flatnonzero(states[row] != _NO_LIST)
+        live = np.flatnonzero(states[row] != NO_LIST)
         code, row = code[live], row[live]
         order = np.argsort(code, kind="stable")  # files ascend, and so do the rows of each element
         starts = np.searchsorted(code[order], np.arange(len(distinct) + 1))
@@ -505,7 +319,7 @@ class Condition:
     """The part of a condition that is on columns of an index version."""
 
     attributes: Attributes
-    tree: _Tree
+    tree: ConditionTree
     columns: Mapping[int, AttributeColumn | ListColumn]
     """Columns of the condition, by field id"""
 
@@ -515,19 +329,19 @@ class Condition:
         field_ids = sorted({field_id for part in parts for field_id in extract_field_ids(part)})
         columns = {field_id: attributes.column(field_id) for field_id in field_ids}
 
-        def tree_of(part: BooleanExpression) -> _Tree:
+        def tree_of(part: BooleanExpression) -> ConditionTree:
             own = extract_field_ids(part)
             column = columns[min(own)]
             if len(own) == 1 and isinstance(column, AttributeColumn):
                 return column.part(part, min(own), predicate)
             if isinstance(part, And | Or):
-                return _Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
+                return Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
             if len(own) == 1 and isinstance(column, ListColumn):
                 return _list_part(part, min(own), column.values)
             raise TypeError(f"{part} is on several columns")
 
         trees = tuple(map(tree_of, parts))
-        return cls(attributes, trees[0] if len(trees) == 1 else _Combination(every=True, parts=trees), columns)
+        return cls(attributes, trees[0] if len(trees) == 1 else Combination(every=True, parts=trees), columns)
 
     @property
     def live_rows(self) -> int:
@@ -555,29 +369,29 @@ class Condition:
             else self.attributes.node_codes(column, shard_id, shard)
             for field_id, column in self.columns.items()
         }
-        return _evaluate(self.tree, own)
+        return evaluate(self.tree, own)
 
     def count(self) -> int:
         """Number of rows that satisfy it, of the files that it decides."""
-        column = None if isinstance(self.tree, _Combination) else self.columns[self.tree.field_id]
-        if isinstance(self.tree, _Part) and isinstance(column, AttributeColumn):
+        column = None if isinstance(self.tree, Combination) else self.columns[self.tree.field_id]
+        if isinstance(self.tree, ColumnPart) and isinstance(column, AttributeColumn):
             return self.tree.count(column.rows)
         return self._rows.count() - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
 
     @cached_property
     def _rows(self) -> Bitmap:
         """The rows that satisfy it, of all."""
-        return _evaluate(self.tree, {field_id: column.rows for field_id, column in self.columns.items()})
+        return evaluate(self.tree, {field_id: column.rows for field_id, column in self.columns.items()})
 
 
-def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> _ListPart:
+def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> ListPart:
     """A part of a condition that is on a column of lists. `elements`: the distinct ones. Raises FilterError."""
     match part:
         case BoundArrayContains():
             codes = tuple(np.flatnonzero(element_truth(part, elements).to_numpy(zero_copy_only=False)).tolist())
-            return _ListPart(field_id, codes, (WHOLE,) if part.negated else ())
+            return ListPart(field_id, codes, (WHOLE,) if part.negated else ())
         case BoundIsNull():
-            return _ListPart(field_id, None, (NULL,))
+            return ListPart(field_id, None, (NULL,))
         case BoundNotNull():
-            return _ListPart(field_id, None, (WHOLE, WITH_NULL))
+            return ListPart(field_id, None, (WHOLE, WITH_NULL))
     raise TypeError(f"{part} is no condition on lists")
