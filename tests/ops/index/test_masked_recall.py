@@ -36,14 +36,14 @@ def delete_rows(table: Table, count: int) -> None:
     append_position_deletes(table, {first.path: np.arange(count)})
 
 
-def recall_of_all_rows(table: Table) -> float:
-    """recall@10 of the one shard, by each live row as a query."""
+def recall_of_all_rows(table: Table, rows: int = 10) -> float:
+    """recall@`rows` of the one shard, by each live row as a query."""
     version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     shard = open_shard(version.shards[0], STORAGE).read()
     vectors = np.asarray(shard.vectors, np.float32)
     live = live_nodes(shard.count, version.routing.shards[0].tombstones)
     searcher = searcher_of(shard, vectors, live)
-    return float(recall_of_nodes(searcher, shard, vectors, live, np.flatnonzero(live), threads=1).mean())
+    return float(recall_of_nodes(searcher, shard, vectors, live, np.flatnonzero(live), threads=1, rows=rows).mean())
 
 
 @pytest.mark.parametrize("kept", ["f32", "f16", "none"])
@@ -69,6 +69,10 @@ def test_where_the_rows_that_were_found_are_deleted_the_recall_of_the_version_fa
     assert (masked.recall_basis.rows_here, masked.recall_basis.queries) == (NUMBER - EASY, 400)
     assert masked.recall == pytest.approx(recall_of_all_rows(table), abs=0.03)
     assert masked.recall < before - 0.05
+    wide = recall_of_all_rows(table, 100)
+    assert built.recall_basis.wide is not None
+    assert built.recall_basis.wide > wide + 0.03
+    assert masked.recall_basis.wide == (pytest.approx(wide, abs=0.01) if kept == "f32" else None)
     searched = check_integrity(table, index_versions(table.refresh(), "e")[-1], STORAGE).self_search
     assert searched is not None
     assert searched.recall_low <= masked.recall <= searched.recall_high

@@ -54,6 +54,25 @@ def test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_ans
     np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
 
 
+def test_recall_is_of_the_nearest_ten_and_hundred_live_rows() -> None:
+    shard, vectors = searchable_shard(Metric.L2, rows=400, scale=0.01, offset=100.0)
+    rounded = replace(shard, vectors=vectors.astype(np.float16))
+    live = np.arange(400) % 3 > 0
+    nodes = np.flatnonzero(live)
+    searcher = searcher_of(rounded, vectors, live)
+
+    def by_brute_force(query_nodes: np.ndarray, rows: int) -> float:
+        answers = search_by_defaults(searcher, rounded, vectors[query_nodes], rows + 1, threads=1)
+        exact = np.linalg.norm(vectors[query_nodes, None].astype(float) - vectors[nodes], axis=2)
+        nearest = nodes[np.argsort(exact, axis=1)[:, 1 : rows + 1]]
+        return float(np.mean([np.isin(own, true).sum() / rows for own, true in zip(answers, nearest, strict=True)]))
+
+    measured = measure_recall(rounded, vectors, live, seed=0, threads=1, queries=len(nodes))
+    assert measured.recall == pytest.approx(by_brute_force(nodes, 10))
+    assert measured.wide_recall == pytest.approx(by_brute_force(nodes[::4], 100))
+    assert measured.recall + 0.1 < measured.wide_recall < 0.95
+
+
 def test_a_row_is_not_among_its_own_neighbours() -> None:
     """All edges lead to eleven rows, which lie far from each other: a search finds them, and none of them is near."""
     hubs, rows = 11, 44
