@@ -1,14 +1,23 @@
-"""Puffin files between this project and Iceberg Java, both ways."""
+"""Puffin files between this project and Iceberg Java, both ways, and what PyIceberg's reader makes of ours."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasketches
 import numpy as np
 import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.puffin import PuffinFile
 
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.types import BlobType
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.puffin import samples
 
 pytestmark = pytest.mark.jvm
@@ -52,6 +61,40 @@ def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> No
         read[blob.type()] = bytes(iceberg.util.ByteBuffers.toByteArray(pair.second()))
     java.close()
     assert read == {kind: data for kind, (data, _) in BLOBS.items()}
+
+
+def test_java_and_pyiceberg_read_the_files_of_an_index_and_of_its_table_s_sketches(
+    spark: Any, table_factory: Callable[..., Table]
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 200))
+    index = index_head(table, DEFINITION)
+    sketches = materialize_theta_sketches(table.refresh(), index.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+    iceberg = spark._jvm.org.apache.iceberg
+    lists = iceberg.relocated.com.google.common.collect.Lists
+    for location, kinds in (
+        (index.puffin_path, {BlobType.ROUTING, BlobType.CENTROID, BlobType.SHARD}),
+        (sketches.statistics_path, {BlobType.THETA}),
+    ):
+        assert location is not None
+        path = to_path(location)
+        reader = PuffinReader(FileSource(path))
+        expected = [(blob.type, blob.fields, reader.read_blob(blob)) for blob in reader.footer.blobs]
+        assert {kind for kind, _, _ in expected} >= kinds
+        java = iceberg.puffin.Puffin.read(iceberg.Files.localInput(str(path))).build()
+        read = [
+            (pair.first().type(), tuple(pair.first().inputFields()), bytes(iceberg.util.ByteBuffers.toByteArray(data)))
+            for pair in lists.newArrayList(java.readAll(java.fileMetadata().blobs()))
+            for data in [pair.second()]
+        ]
+        java.close()
+        assert read == expected
+        file = PuffinFile(path.read_bytes())
+        assert [(blob.type, tuple(blob.fields), file.get_blob_payload(blob)) for blob in file.footer.blobs] == expected
+    values = {
+        fields: datasketches.compact_theta_sketch.deserialize(image).get_estimate() for _, fields, image in expected
+    }
+    assert values == {(1,): 200, (2,): 200, (3,): 5}
 
 
 @pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
