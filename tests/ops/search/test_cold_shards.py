@@ -381,6 +381,7 @@ def test_the_check_of_a_version_passes_and_cells_may_be_set_later(table: Table) 
 
 _SHORT_LIVED = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from icepuffin.ops.cache import fetching
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.search import open_index
@@ -393,6 +394,7 @@ def slowly(self, path, ranges):
 LocalStorage.read_ranges = slowly
 table = open_catalog("test", {"type": "sql", "uri": sys.argv[1], "warehouse": sys.argv[2]}).load_table("db.t")
 print(open_index(table, CELLS).search([0.0] * 16, 10, columns=[]).profile.strategy)
+ThreadPoolExecutor(1).submit(time.sleep, 1)  # the main thread waits for it, and executors refuse work meanwhile
 """
 
 
