@@ -38,7 +38,7 @@ def test_the_empty_reference_file_is_read_and_written_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=name)
-def test_the_reference_samples_are_read(path: Path) -> None:
+def test_the_reference_samples_are_read_and_written_byte_for_byte(path: Path) -> None:
     puffin = PuffinReader(FileSource(path))
     first, second = puffin.footer.blobs
     assert puffin.footer.properties == {"created-by": "Test 1234"}
@@ -46,6 +46,19 @@ def test_the_reference_samples_are_read(path: Path) -> None:
     assert puffin.read_blob(first) == b"abcdefghi"
     assert puffin.read_blob(second).startswith(b"some blob \x00 binary data ")
     assert [data for _, data in reader.puffin(path.read_bytes())[0]] == [puffin.read_blob(b) for b in (first, second)]
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    for blob in (first, second):
+        writer.add_blob(
+            blob.type,
+            fields=blob.fields,
+            snapshot_id=blob.snapshot_id,
+            sequence_number=blob.sequence_number,
+            data=puffin.read_blob(blob),
+            codec=blob.compression_codec,
+        )
+    writer.finish(puffin.footer.properties)
+    assert sink.getvalue() == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", SKETCHES, ids=name)
