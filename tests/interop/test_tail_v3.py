@@ -49,9 +49,8 @@ def test_rows_that_deletion_vectors_remove_from_tail_and_index_are_in_no_answer(
     lake.sql("UPDATE {t} SET section = 'moved' WHERE id % 11 = 1")
     lake.sql("DELETE FROM {t} WHERE id % 13 = 2")
     files = live_files(lake.table, lake.table.metadata.current_snapshot_id or 0).files
-    deleted = [{delete.kind for delete in file.deletes} for file in files]
-    assert sorted(map(len, deleted)) == [1, 1, 1], "of the index, of what came later, and of the rows that moved"
-    assert set.union(*deleted) == {DeleteKind.DELETION_VECTOR}
+    with_vectors = [file for file in files if {delete.kind for delete in file.deletes} == {DeleteKind.DELETION_VECTOR}]
+    assert {INDEXED, 90} <= {file.record_count for file in with_vectors}, "of the index, and of the tail"
 
     rows = lake.sql("SELECT id, section, {v} FROM {t}")
     vectors = queries(4, DIMS)
@@ -71,5 +70,5 @@ def test_rows_that_deletion_vectors_remove_from_tail_and_index_are_in_no_answer(
     in_index = sum(row["id"] < INDEXED and row["section"] != "moved" for row in rows)
     assert whole.profile.tail == f"{len(rows) - in_index} rows in memory, compared each"
     assert whole.profile.bytes_read["scan"] == 0
-    assert filtered.profile.condition.endswith("and those in memory of 2 data files that it lacks")
+    assert filtered.profile.condition.endswith(f"in memory of {len(files) - 1} data files that it lacks")
     assert filtered.profile.matching_rows == len(matching)
