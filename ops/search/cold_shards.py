@@ -58,6 +58,22 @@ class ColdReads:
     """Rounds of requests, each of which needs the one before"""
     recall: float = 1.0
     """recall@10 through the cells, as it was measured when the shards were written; the mean over their rows"""
+    rows: int = 0
+    """Rows of the shards whose cells were searched, deleted ones included"""
+
+    def plus(self, other: "ColdReads") -> "ColdReads":
+        """What was read for two searches, one after the other, of other shards."""
+        rows = self.rows + other.rows
+        return ColdReads(
+            shards=self.shards + other.shards,
+            left_out=self.left_out + other.left_out,
+            cells=self.cells + other.cells,
+            bytes=self.bytes + other.bytes,
+            requests=self.requests + other.requests,
+            rounds=self.rounds + other.rounds,
+            recall=(self.recall * self.rows + other.recall * other.rows) / rows,
+            rows=rows,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +145,7 @@ class ColdShards:
         reads.shards, reads.left_out, reads.cells = len(cold), len(shards) - len(searched), len(search.cells)
         if read_shards:
             weights = [shard.header.count for shard in read_shards]
+            reads.rows = sum(weights)
             reads.recall = float(np.average([shard.directory.recall for shard in read_shards], weights=weights))
         return candidates, reads, [shard for shard in searched if self._shards[shard] is None]
 

@@ -23,7 +23,7 @@ from icepuffin.ops.search.scan import SkippedRows
 from icepuffin.ops.search.shard_keys import shard_keys
 from icepuffin.ops.search.shards import ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer, strategy_of, work_by_shard
+from icepuffin.ops.search.version_search import IndexAnswer, completed, strategy_of, work_by_shard
 from icepuffin.ops.search.worker import (
     FileCandidates,
     SearchJob,
@@ -123,21 +123,31 @@ class DistributedVersion:
         Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
         Raises IndexUnavailableError where a task cannot read a shard any more.
         """
-        results = self._find(queries, self._shares, SearchRequest(k, parameters, matches))
+        request = SearchRequest(k, parameters, matches)
+        answer = self._merged(queries, request)
+        if matches is None:
+            others = replace(request, others=True)
+            answer = completed(
+                answer, k, self.recall_model, parameters, lambda short: self._merged(queries[short], others)
+            )
+        best = answer.candidates
+        if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
+            return replace(answer, candidates=self._ranked(best, queries), unranked=best, approximate=False)
+        return answer
+
+    def _merged(self, queries: F64, request: SearchRequest) -> IndexAnswer:
+        """The answers of all shares, as one. Candidates are not ranked by the table's vectors."""
+        results = self._find(queries, self._shares, request)
         answers = [result.indexed for result in results if result.indexed is not None]
         widths = [answer.candidates.files.shape[1] for answer in answers]
         directions = any(answer.rounded_directions for answer in answers)
-        width = sum(widths) if directions else max(widths, default=k)
+        width = sum(widths) if directions else max(widths, default=request.k)
         best = merge_sorted([answer.candidates for answer in answers], width)
-        approximate, unranked = any(answer.approximate for answer in answers), None
-        if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
-            best, unranked, approximate = self._ranked(best, queries), best, False
         return IndexAnswer(
             best,
             strategy_of(answers),
-            approximate=approximate,
+            approximate=any(answer.approximate for answer in answers),
             rounded_directions=directions,
-            unranked=unranked,
             work=work_by_shard([shard for answer in answers for shard in answer.work]),
         )
 

@@ -102,10 +102,9 @@ class RecallModel:
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: the shards that each query probes; None where every query probes all."""
-        routed = self.routed.shards
-        nearest = len(routed) if parameters.shards is None else min(parameters.shards, len(routed))
-        if self.shards == 1 or not len(routed) or (math.isinf(parameters.probe_slack) and nearest == len(routed)):
+        if not self.leaves_out_shards(parameters):
             return None
+        routed, nearest = self.routed.shards, self._nearest(parameters)
         distances = self.routed.distances(queries)
         limit = np.partition(distances, nearest - 1, axis=1)[:, nearest - 1 : nearest]
         if not math.isinf(parameters.probe_slack):
@@ -113,6 +112,17 @@ class RecallModel:
         probed = np.ones((len(queries), self.shards), np.bool_)
         probed[:, routed] = distances <= limit
         return probed
+
+    def leaves_out_shards(self, parameters: "SearchParameters") -> bool:
+        """Whether some query may not probe all shards."""
+        routed = len(self.routed.shards)
+        every = math.isinf(parameters.probe_slack) and self._nearest(parameters) == routed
+        return self.shards > 1 and routed > 0 and not every
+
+    def _nearest(self, parameters: "SearchParameters") -> int:
+        """Number of the nearest shards that a query probes at most, of those that the codebook routes to."""
+        routed = len(self.routed.shards)
+        return routed if parameters.shards is None else min(parameters.shards, routed)
 
 
 def _routing_curves(opened: OpenVersion, rows: int) -> dict[int, tuple[Reach, ...]]:

@@ -4,7 +4,7 @@ Under a condition there are two ways, and the faster one is taken: to compare ev
 all nodes with a beam that is wide enough to meet matching ones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from icepuffin.ops.search.loaded_version import LoadedShards, LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
-from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 
 _MATCHES_IN_BEAM = 3
 """Matching nodes that a beam should meet, as a multiple of k"""
@@ -91,8 +91,63 @@ def search_version(
     threads: int,
 ) -> IndexAnswer:
     """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
+    answer = search_shards(version, queries, k, parameters, matches, threads=threads)
+    if matches is not None:
+        return answer
+
+    def search_others(short: I64) -> IndexAnswer:
+        probed = _not_searched(version, queries, short, parameters, answer)
+        return _walk(version, version.shards, queries[short], k, parameters, probed, threads=threads)
+
+    return completed(answer, k, version.recall_model, parameters, search_others)
+
+
+def completed(
+    answer: IndexAnswer,
+    k: int,
+    model: RecallModel,
+    parameters: SearchParameters,
+    search_others: Callable[[I64], IndexAnswer],
+) -> IndexAnswer:
+    """An answer without a condition, with rows of the shards that were left out for the queries that have fewer than k
+    rows. `search_others` answers queries int64[n] by these shards alone.
+
+    The caller who gave the number of shards gets no others.
+    """
+    if not model.leaves_out_shards(parameters) or parameters.shards is not None:
+        return answer
+    short = np.flatnonzero(answer.candidates.padded(k).files[:, k - 1] < 0)
+    if not len(short):
+        return answer
+    others = search_others(short)
+    parts = [answer.candidates, others.candidates.spread(short, len(answer.candidates.files))]
+    work = work_by_shard([*answer.work, *others.work])
+    cold = answer.cold.plus(others.cold) if answer.cold and others.cold else answer.cold or others.cold
+    return replace(
+        answer,
+        candidates=merge(parts, max(part.files.shape[1] for part in parts)),
+        strategy=_strategy(work, cold),
+        work=work,
+        cold=cold,
+    )
+
+
+def search_shards(
+    version: LoadedVersion,
+    queries: F64,
+    k: int,
+    parameters: SearchParameters,
+    matches: Matches | None,
+    *,
+    threads: int,
+    others: bool = False,
+) -> IndexAnswer:
+    """The nearest rows of the shards that the parameters choose, or of the `others`, which may be fewer than k."""
     if matches is None:
-        return _walk(version, version.shards, queries, k, parameters, threads=threads)
+        probed = version.recall_model.probed(queries, parameters)
+        if others and probed is not None:
+            probed = ~probed
+        return _walk(version, version.shards, queries, k, parameters, probed, threads=threads)
     shards = version.restricted_shards(matches)
     matching = sum(shard.searcher.live_count for shard in shards)
     if not matching:
@@ -103,7 +158,8 @@ def search_version(
     if comparing_is_faster(matching, width * len(shards), coded=coded) and not version.lean:
         answer = _compare(version, shards, queries, k if version.exact else k * parameters.oversample)
         return replace(answer, matching_rows=matching_rows)
-    answer = _walk(version, shards, queries, k, parameters, threads=threads, widest=width, meeting=_MATCHES_IN_BEAM * k)
+    probed, meeting = version.recall_model.probed(queries, parameters), _MATCHES_IN_BEAM * k
+    answer = _walk(version, shards, queries, k, parameters, probed, threads=threads, widest=width, meeting=meeting)
     return replace(answer, strategy="filtered beam", matching_rows=matching_rows)
 
 
@@ -161,45 +217,17 @@ def _walk(
     queries: F64,
     k: int,
     parameters: SearchParameters,
+    probed: Bool | None,
     *,
     threads: int,
     widest: int = 0,
     meeting: int = 0,
 ) -> IndexAnswer:
     """The k nearest candidates (k x oversample where distances are not exact) of those of a version's shards, maybe
-    restricted, that each query probes. It probes all where those that the parameters chose have fewer than k rows.
+    restricted, that each query probes: bool[Q, shards], or all.
 
     `widest` and `meeting`: see `Searcher.search`.
     """
-    probed = version.recall_model.probed(queries, parameters)
-    answer = _walk_probed(
-        version, shards, queries, k, parameters, probed, threads=threads, widest=widest, meeting=meeting
-    )
-    if probed is None or parameters.shards is not None:
-        return answer
-    short = np.flatnonzero(answer.candidates.padded(k).files[:, k - 1] < 0)
-    if not len(short):
-        return answer
-    everywhere = probed.copy()
-    everywhere[short] = True
-    return _walk_probed(
-        version, shards, queries, k, parameters, everywhere, threads=threads, widest=widest, meeting=meeting
-    )
-
-
-def _walk_probed(
-    version: LoadedVersion,
-    shards: LoadedShards | ShardsOnDemand,
-    queries: F64,
-    k: int,
-    parameters: SearchParameters,
-    probed: Bool | None,
-    *,
-    threads: int,
-    widest: int,
-    meeting: int,
-) -> IndexAnswer:
-    """`_walk` of the shards that each query probes: bool[Q, shards], or all."""
     count = k if version.exact else k * parameters.oversample
     width = max(parameters.search_list, count)
     parts: list[Candidates] = []
@@ -230,8 +258,25 @@ def _walk_probed(
     if parts and len(intervals) == len(parts):
         parts = _in_reach(parts, intervals, k)
     best = merge(parts or [Candidates.none(len(queries), count)], count)
-    strategy = "beam" if cold is None else CELLS if not work else f"{CELLS}, beam"
-    return IndexAnswer(best, strategy, approximate=not version.exact, work=tuple(work), cold=cold)
+    return IndexAnswer(best, _strategy(work, cold), approximate=not version.exact, work=tuple(work), cold=cold)
+
+
+def _strategy(work: Sequence[ShardWork], cold: ColdReads | None) -> str:
+    """The strategy of walks through some shards, and of reading cells of others."""
+    return "beam" if cold is None else CELLS if not work else f"{CELLS}, beam"
+
+
+def _not_searched(
+    version: LoadedVersion, queries: F64, short: I64, parameters: SearchParameters, answer: IndexAnswer
+) -> Bool:
+    """bool[n, shards]: the shards that were not searched for each of the queries int64[n], in an answer to all."""
+    probed = version.recall_model.probed(queries, parameters)
+    if probed is None:
+        raise ValueError("every query probes all shards")
+    walked = np.zeros(probed.shape[1], np.bool_)
+    walked[[shard.shard_id for shard in answer.work]] = True
+    by_cells = probed.any(axis=0) & ~walked  # for every query, whichever it was that probes the shard
+    return ~(probed[short] | by_cells)
 
 
 def _search_cells(

@@ -28,7 +28,7 @@ from icepuffin.ops.search.row_reader import RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.search.tuning import SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer, search_version
+from icepuffin.ops.search.version_search import IndexAnswer, search_shards
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.vector_column import element_type_of, exact_vectors, holds_doubles
 from icepuffin.puffin.errors import PuffinError
@@ -101,6 +101,8 @@ class SearchRequest:
     matches: Matches | None = None
     strict: bool = True
     """Whether a row without a distance is an error"""
+    others: bool = False
+    """Whether the shards that the parameters do not choose are searched, in place of those that they choose"""
 
     @property
     def rerank(self) -> bool:
@@ -216,7 +218,9 @@ class SearchWorker:
         shards = {shard_id: self._shard(shard_id) for shard_id in shard_ids}
         covered = job.covered or frozenset()
         version = version_of(self._version, shards, covered, column_is_double=job.column_is_double)
-        answer = search_version(version, queries, request.k, parameters, request.matches, threads=job.threads)
+        answer = search_shards(
+            version, queries, request.k, parameters, request.matches, threads=job.threads, others=request.others
+        )
         return replace(answer, approximate=answer.approximate and parameters.rerank)
 
     def _shard(self, shard_id: ShardId) -> MaskedShard:

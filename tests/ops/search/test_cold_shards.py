@@ -191,6 +191,25 @@ def test_so_many_shards_are_searched_that_they_have_k_rows(
         assert len(answer) == 30
 
 
+def test_cells_of_further_shards_are_read_where_those_of_a_target_have_too_few_rows(
+    table_factory: Callable[..., Table],
+) -> None:
+    definition = replace(CELLS, shards=6)
+    table = table_factory()
+    table.append(make_rows(0, 400))
+    index_head(table, definition)
+    few, many = (opened(table, definition).search(queries(1), k, columns=["id"], target_recall=0.2) for k in (10, 100))
+    assert (len(few), len(many), many.profile.strategy) == (10, 100, "cells")
+    assert few.profile.cold is not None
+    assert many.profile.cold is not None
+    assert (few.profile.cold.shards, few.profile.cold.rounds) == (1, 3)
+    assert (many.profile.cold.shards, many.profile.cold.left_out, many.profile.cold.rounds) == (6, 0, 6)
+    assert many.profile.cold.rows == 400
+    assert many.profile.cold.bytes == many.profile.bytes_read["index"] > few.profile.cold.bytes
+    assert 0.9 <= many.profile.cold.recall <= 1
+    assert len({*many.rows["id"].to_pylist()}) == 100
+
+
 def test_a_delta_does_not_stand_for_the_nearest_shard(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     definition = replace(CELLS, shards=1, max_deltas=4)
     index_head(table, definition)

@@ -271,6 +271,25 @@ def test_directions_that_floats_cannot_tell_apart_are_settled_over_all_shards(
     assert_exact(table.refresh(), definition, query_vectors, 5)
 
 
+@pytest.mark.parametrize("k", [10, 60])
+def test_tasks_search_the_shards_that_a_target_chooses_and_no_others(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """For 60 rows, some queries need further shards."""
+    monkeypatch.setattr(SeveralAtOnce, "parallelism", 3)
+    table = table_factory()
+    table.append(make_rows(0, 400))
+    definition = replace(DEFINITION, shards=6)
+    index_head(table, definition)
+    here, there = (
+        reader.search(queries(20), k, columns=["id"], target_recall=0.2) for reader in both(table.refresh(), definition)
+    )
+    assert (there.profile.tier, len(there)) == ("distributed", 20 * k)
+    assert there.profile.work == here.profile.work
+    assert there.rows.equals(here.rows)
+    assert (sum(shard.queries for shard in there.profile.work) > 20) == (k == 60)
+
+
 def test_rounded_vectors_are_compared_with_more_candidates_than_rows_wanted(
     table_factory: Callable[..., Table],
 ) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
@@ -134,6 +135,30 @@ def test_an_answer_has_as_many_rows_as_there_are_whatever_the_target_is(
     result = open_index(few, SHARDED, storage=STORAGE).search(queries(20), 100, target_recall=target)
     assert len(result) == 20 * 100
     assert len(open_index(few, SHARDED, storage=STORAGE).search(queries(2), 500, target_recall=target)) == 2 * 400
+
+
+def test_only_queries_with_too_few_rows_search_further_shards(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, real, searched = table_factory(), Searcher.search, []
+
+    def counted(self: Searcher, vectors: npt.NDArray[np.float64], *args: Any, **options: Any) -> Any:
+        searched.append(len(vectors))
+        return real(self, vectors, *args, **options)
+
+    few.append(make_rows(0, 400))
+    index_head(few, SHARDED)
+    reader = open_index(few, SHARDED, storage=STORAGE)
+    rows = sorted(entry.live_rows for entry in open_version(index_versions(few, "e")[-1], STORAGE).routing.shards)
+    k = rows[3]  # some shards have as many, and others do not
+    alone = [reader.search(query, k, columns=["id"], target_recall=0.2) for query in queries(20)]
+    shards = [len(answer.profile.work) for answer in alone]
+    assert {*shards} == {1, 6}
+    monkeypatch.setattr(Searcher, "search", counted)
+    together = reader.search(queries(20), k, columns=["id"], target_recall=0.2)
+    assert sum(searched) == sum(shard.queries for shard in together.profile.work) == sum(shards)
+    assert together.profile.distances == sum(answer.profile.distances for answer in alone)
+    assert together.rows["id"].to_pylist() == [row["id"] for answer in alone for row in answer]
 
 
 def test_a_lower_target_costs_less(table: Table) -> None:
