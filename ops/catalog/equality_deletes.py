@@ -11,7 +11,6 @@ Executors import this: no dagster, no pyspark.
 """
 
 import hashlib
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +27,7 @@ from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.datafile import DataFile
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.storage import Storage, StorageError
 from icepuffin.ops.storage.local import LocalStorage
 
@@ -201,7 +201,7 @@ class _Resolutions:
     """What was resolved in this process, by data file; those that were used last stay. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._of_file: OrderedDict[tuple[object, ...], tuple[_Resolution, ...]] = OrderedDict()
         self._nbytes = 0
 

@@ -5,7 +5,6 @@ of comparing the rows of the data files: the same code compares (`predicate`), b
 which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, merged, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.attribute_values import ValueSource
 from icepuffin.ops.search.coded_rows import (
     NO_LIST,
@@ -133,7 +133,7 @@ class Attributes:
         self._live = live
         self._schema = schema
         self._storage = storage
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._columns: dict[int, AttributeColumn | ListColumn] = {}
         counts = np.array([file.record_count for file in live.files], np.int64)
         self._counts = counts

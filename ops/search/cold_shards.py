@@ -3,7 +3,6 @@
 It takes two rounds of requests, and a third one where shards hold vectors, by which the last candidates are compared.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ops.cell_rows import CellRows, are_coded, chosen_cells, nearest_first
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.shards import ShardMasker
@@ -121,7 +121,7 @@ class ColdShards:
         self._storage = storage
         self._shards: dict[int, _ColdShard | None] = {}
         """Directories, by shard; None for a shard that has no cells, or too many new addresses"""
-        self._opening = threading.Lock()
+        self._opening = ProcessLock()
         self._path = opened.bound.puffin_path
 
     def search(

@@ -9,7 +9,6 @@ its combinations, which have one list of each look-up, one combination after the
 """
 
 import re
-import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import OwnNearest, nearest_of_own
 from icepuffin.ann_kernels.postings import NO_NODE, CommonRows, Postings, common_rows
 from icepuffin.ops.model import FileNumber
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.attributes import Attributes, ListColumn
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.condition_parser import LookUp, look_ups
@@ -88,7 +88,7 @@ class ConjunctionSearch:
         self._version = version
         self._lacking = frozenset(lacking)
         self._threads = threads
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._lists: dict[str, Lists | None] = {}
         self._first_lists: dict[int, int] = {}
         """Number of the first list of each column, by field id, ascending. The last one of a column has no rows"""

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import SearchResult
@@ -61,7 +62,7 @@ class FollowingReader(Generic[R]):
         self._interval = seconds
         self._checked = time.time()
         self._error: Exception | None = None
-        self._updating = threading.Lock()
+        self._updating = ProcessLock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icepuffin-follow", daemon=True)
         self._thread.start()

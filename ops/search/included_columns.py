@@ -3,7 +3,6 @@
 What a search needs of all files is read in two rounds at most: block indexes that are not in memory, then blocks.
 """
 
-import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.included_columns import values_at
 from icepuffin.ops.index.version_reader import OpenVersion, place_of, read_included_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.puffin.blobs.included_columns import BlockIndex, IncludedEntry, ValueBlock, block_index, decode_block
 from icepuffin.puffin.errors import PuffinError
@@ -89,7 +89,7 @@ class IncludedColumns:
         self._schema = schema
         self._storage = storage
         self._budget = budget_bytes
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._entries: dict[int, dict[FileNumber, IncludedEntry]] = {}
         self._stored: dict[_Key, _StoredValues | None] = {}
         self._types: dict[int, tuple[pa.DataType, pa.DataType]] = {}

@@ -4,7 +4,6 @@ A condition is an Iceberg row filter. Partitions and column statistics exclude f
 only the columns of the condition are read.
 """
 
-import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from icepuffin.ops.catalog.row_deletes import deleted_of_scanned
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import normalize, open_storage
@@ -129,7 +129,7 @@ class MatchCache:
     """The matches of recent conditions in one snapshot, which never changes. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._matches: OrderedDict[str, Matches] = OrderedDict()
         self._weight = 0
 

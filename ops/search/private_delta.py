@@ -6,15 +6,14 @@ does; the next one reads it. A search that comes while another one reads it wait
 longer. The memory is reserved before, and given back with the reader.
 """
 
-import os
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from weakref import WeakSet, finalize
+from weakref import finalize
 
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import MIB, FileNumber
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
@@ -62,12 +61,11 @@ class PrivateDelta:
         self._threads = threads
         rows, doubles = source.live.record_count_of(self.files), source.value_bytes == _DOUBLE
         self._bytes = kept_bytes(rows, dims, source.metric, doubles=doubles)
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._rows_read = 0.0
         """Rows that searches under conditions have read, or others that would take as long"""
         self._kept: KeptRows | None = None
         self._why = "no search has read the tail yet"
-        _deltas.add(self)
 
     @property
     def state(self) -> KeptTail:
@@ -127,21 +125,6 @@ class PrivateDelta:
         by = "by codes" if kept.coded else "each"
         self._kept, self._why = kept, f"{kept.count:,} rows in memory, compared {by}"
         return True
-
-    def forked(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
-
-_deltas: "WeakSet[PrivateDelta]" = WeakSet()
-
-
-def _forked() -> None:
-    for delta in list(_deltas):
-        delta.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True, slots=True)

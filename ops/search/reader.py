@@ -1,6 +1,5 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import NoReturn, cast
@@ -15,6 +14,7 @@ from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
 from icepuffin.ops.model import FileNumber
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
     checked_distance,
@@ -89,7 +89,7 @@ class IndexReader:
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
         self._reload = reload
-        self._reloading = threading.Lock()
+        self._reloading = ProcessLock()
         self._reloaded: IndexReader | None = None
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric

@@ -3,7 +3,6 @@
 A search returns few rows of many files; neighbours share row groups, and so do the searches of one user.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ops.datafile import DataFile, arrow_schema
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.included_columns import IncludedColumns, IncludedMeter
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.vector_column import element_type_of
@@ -61,8 +61,8 @@ class RowReader:
         self._budget = budget_bytes
         self._included = included
         self._is_local = live.location.startswith("file:")
-        self._lock = threading.Lock()
-        self._files: OrderedDict[_FileKey, tuple[DataFile, threading.Lock]] = OrderedDict()
+        self._lock = ProcessLock()
+        self._files: OrderedDict[_FileKey, tuple[DataFile, ProcessLock]] = OrderedDict()
         self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
         self._cached = 0
         self._schemas: dict[tuple[int, ...], pa.Schema] = {}
@@ -139,20 +139,20 @@ class RowReader:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
 
-    def _open(self, key: _FileKey) -> tuple[DataFile, threading.Lock]:
+    def _open(self, key: _FileKey) -> tuple[DataFile, ProcessLock]:
         with self._lock:
             if key in self._files:
                 self._files.move_to_end(key)
                 return self._files[key]
         file = self._live.files[key[0]]
-        opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), threading.Lock()
+        opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), ProcessLock()
         with self._lock:
             self._files[key] = opened
             while len(self._files) > _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
         return opened
 
-    def _group(self, key: _FileKey, file: DataFile, lock: threading.Lock, meter: Meter, group: int) -> pa.Table:
+    def _group(self, key: _FileKey, file: DataFile, lock: ProcessLock, meter: Meter, group: int) -> pa.Table:
         with self._lock:
             cached = self._groups.get((key, group))
             if cached is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, ShardId
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.storage import StorageError
@@ -32,8 +33,8 @@ class ShardsOnDemand(Sequence[MaskedShard]):
         """Live files all of whose live rows have a node, as the routing blob says"""
         self._rounded = opened.definition.vectors != "f32"
         self._shards: list[MaskedShard | None] = [None] * len(opened.shards)
-        self._locks = [threading.Lock() for _ in opened.shards]
-        self._counting = threading.Lock()
+        self._locks = [ProcessLock() for _ in opened.shards]
+        self._counting = ProcessLock()
         self._nodes = masker.nodes_by_file(())
         self._uncounted = len(opened.shards)
         self._fetching: threading.Thread | None = None

@@ -1,16 +1,14 @@
 """Memory of this process for rows of freshness tails: one budget for all readers, so that they do not grow together."""
 
-import os
-import threading
-
 from icepuffin.ops.cache import process_cache
+from icepuffin.ops.process_lock import ProcessLock
 
 
 class TailMemory:
     """Bytes that are reserved, within the budget of the cache's settings. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._reserved = 0
 
     @property
@@ -37,10 +35,5 @@ class TailMemory:
         with self._lock:
             self._reserved -= size
 
-    def forked(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.Lock()
-
 
 TAIL_MEMORY = TailMemory()
-os.register_at_fork(after_in_child=TAIL_MEMORY.forked)

@@ -1,0 +1,55 @@
+"""Servers open an index once and fork: a child can search, whatever other threads of its parent were doing then."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.search import IndexReader, open_index
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.comparison import DEFINITION, index_head
+
+ATTRIBUTES = replace(DEFINITION, filters=("section", "id"), include=("name",), cells="sq8", shards=1)
+
+
+def searches_in_a_fork(reader: IndexReader, lock: ProcessLock, **options: Any) -> int | None:
+    """The exit code of a child that searches and was forked while another thread held the lock; None: it hangs."""
+    arguments = {"columns": ["name"], **options}
+    with lock:
+        child = get_context("fork").Process(target=reader.search, args=(queries(2), 3), kwargs=arguments)
+        child.start()
+        child.join(30)
+        hangs = child.is_alive()
+        child.kill()
+    child.join()
+    return None if hangs else child.exitcode
+
+
+LOCKS: dict[str, tuple[Callable[[Any], ProcessLock], dict[str, Any]]] = {
+    "matches of conditions": (lambda reader: reader._nearest.match_cache._lock, {"where": "id < 200"}),
+    "columns of conditions": (lambda reader: reader._nearest._attributes._lock, {"where": "id < 200"}),
+    "lists of conjunctions": (
+        lambda reader: reader._nearest.conjunctions._lock,
+        {"where": ["section = 'section 1'", "section = 'section 2'"]},
+    ),
+    "a shard that is fetched": (lambda reader: reader._choice.loaded.shards._locks[0], {"where": "id < 200"}),
+    "directories of cells": (lambda reader: reader._choice.loaded.cold._opening, {}),
+    "rows of answers": (lambda reader: reader._nearest._rows._lock, {"columns": ["embedding"]}),
+    "included columns": (lambda reader: reader._rows._included._lock, {}),
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_process_that_is_forked_while_a_thread_has_a_lock_can_search(
+    table_factory: Callable[..., Table], name: str
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 400))
+    index_head(table, ATTRIBUTES)
+    lock_of, options = LOCKS[name]
+    reader = open_index(table.refresh(), ATTRIBUTES, storage=STORAGE)
+    assert searches_in_a_fork(reader, lock_of(reader), **options) == 0
