@@ -3,7 +3,7 @@
 Of the data files only what these values do not decide is read.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -103,26 +103,30 @@ def find_matches_by_attributes(
     attributes: Attributes,
     read: ConditionReader | None = None,
     tail: TailValues | None = None,
+    *,
+    files: Collection[FileNumber] | None = None,
 ) -> Matches:
     """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes, and the
     values in memory of a tail, do not decide is read, by `read` as there. Raises FilterError.
+
+    `files`: those with rows that may be in the answer; the files for which attributes have values are among them.
     """
     joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
     looked_up = None if joined is None else attributes.condition(joined)
     if joined is not None and looked_up is not None:
-        in_memory = _in_memory(tail, looked_up, lambda values: values.condition(joined))
+        in_memory = _in_memory(tail, looked_up, files, lambda values: values.condition(joined))
         if in_memory is not None:
             return _matches_of(looked_up, None, in_memory, _how(looked_up, in_memory))
     predicate = RowPredicate(where, schema)
     conjuncts = list(_conjuncts(predicate.bound))
     own = [part for part in conjuncts if _is_decided(part, attributes)]
     if not own:
-        return scan_matches(table, live, schema, predicate, storage, read=read)
+        return scan_matches(table, live, schema, predicate, storage, files=files, read=read)
     condition = Condition.of(own, predicate, attributes)
-    missing = condition.missing
+    missing = _undecided(condition, files)
     left_over = [part for part in conjuncts if part not in own]
     if not left_over and looked_up is None:
-        in_memory = _in_memory(tail, condition, lambda values: Condition.of(own, predicate, values))
+        in_memory = _in_memory(tail, condition, files, lambda values: Condition.of(own, predicate, values))
         if in_memory is not None:
             return _matches_of(condition, None, in_memory, _how(condition, in_memory))
     others, rest = Matches({}, 0), None
@@ -130,7 +134,7 @@ def find_matches_by_attributes(
         others = scan_matches(table, live, schema, predicate, storage, files=missing.keys(), read=read)
         others = replace(others, in_tail=tail is not None and missing.keys() <= {*tail.files})
     if left_over:
-        decided = {FileNumber(number) for number in range(attributes.files)} - missing.keys()
+        decided = {FileNumber(number) for number in range(attributes.files)} - condition.missing.keys()
         candidates = {number for number in decided if condition.rows(number).any()}
         part = predicate.part(_conjunction(left_over))
         rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
@@ -143,11 +147,19 @@ def find_matches_by_attributes(
     return _matches_of(condition, rest, others, how)
 
 
+def _undecided(condition: Condition, files: Collection[FileNumber] | None) -> dict[FileNumber, str]:
+    """Files that a condition does not decide, with the reason; of `files` alone, where they are given."""
+    return {number: why for number, why in condition.missing.items() if files is None or number in files}
+
+
 def _in_memory(
-    tail: TailValues | None, condition: Condition, condition_of: Callable[[Attributes], Condition | None]
+    tail: TailValues | None,
+    condition: Condition,
+    files: Collection[FileNumber] | None,
+    condition_of: Callable[[Attributes], Condition | None],
 ) -> Matches | None:
-    """The matches in the files that a condition does not decide, as of `TailValues.matches`."""
-    if not condition.missing:
+    """The matches in those of the files that a condition does not decide, as of `TailValues.matches`."""
+    if not _undecided(condition, files):
         return Matches({}, 0, "")
     return None if tail is None else tail.matches(condition, condition_of)
 

@@ -161,13 +161,15 @@ def find_matches(
     where: str | BooleanExpression,
     storage: StorageConfig,
     read: ConditionReader | None = None,
+    *,
+    files: Collection[FileNumber] | None = None,
 ) -> Matches:
-    """The live rows of the snapshot for which `where` is true (not false, not unknown).
+    """The live rows of the snapshot, or of some of its files, for which `where` is true (not false, not unknown).
 
     `schema` is the snapshot's. `read` reads the files that are not excluded; this process does without it. Memory: one
     batch of the condition's columns, and 8 bytes per match. Raises FilterError, ManifestError.
     """
-    return scan_matches(table, live, schema, RowPredicate(where, schema), storage, read=read)
+    return scan_matches(table, live, schema, RowPredicate(where, schema), storage, files=files, read=read)
 
 
 def scan_matches(

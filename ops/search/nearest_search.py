@@ -11,6 +11,7 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.tuning_record import usable_record
+from icepuffin.ops.index.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.attribute_matches import AttributeMatches, find_matches_by_attributes
@@ -99,6 +100,10 @@ class NearestSearch:
         self.is_pruned_scan = opened is not None and not opened.definition.has_graphs
         """Whether files are ruled out by their balls, and all rows of the others are compared"""
         source = target.live, target.schema, target.storage
+        self._answering = None
+        """Files with rows that may be in an answer; None where all have some"""
+        if opened is not None and coverage.coverage is Coverage.NEAREST_VERSION_ONLY:
+            self._answering = frozenset(same_files(opened, target.live).values())
         self._values = VersionValues(opened, *source) if opened and opened.attributes else None
         self._attributes = Attributes(self._values, *source) if self._values else None
         record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
@@ -112,7 +117,7 @@ class NearestSearch:
         self.tier: Tier = loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, vectors, threads)
 
     def matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
-        """The live rows that satisfy the condition; None without one."""
+        """The live rows that satisfy the condition, of those that may be in an answer; None without one."""
         if where is None:
             return None
         target = self._target
@@ -122,7 +127,7 @@ class NearestSearch:
             find = partial(
                 find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches, self._tail_values
             )
-        matches = self.match_cache.get(where, find)
+        matches = self.match_cache.get(where, partial(find, files=self._answering))
         clock.lap("filter")
         return matches
 

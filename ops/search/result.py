@@ -114,7 +114,7 @@ class Profile:
     """Milliseconds, by stage"""
     matching_rows: int | None = None
     """Live rows that satisfy the condition, or the sum over the queries that have conditions of their own; None without
-    a condition"""
+    a condition. With `nearest-only`, those of files that the version lacks do not count"""
     condition: str = ""
     """How the condition was evaluated, in words; empty without one"""
     tail: str = ""

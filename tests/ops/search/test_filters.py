@@ -276,3 +276,27 @@ def test_doubtful_matches_of_every_group_are_settled_together(table_factory: Tab
         found = reader.search(query_vectors, 64, where="id >= 0", columns=["id"], search_list=200)
         assert found.profile.strategy == "exact over matches"
         assert found.rows.select(["rank", "id"]).equals(expected.rows.select(["rank", "id"]))
+
+
+@pytest.mark.parametrize("filters", [(), ("id",), ("id", "section")])
+def test_the_nearest_version_alone_reads_no_file_of_the_tail(table_factory: Callable[..., Table], filters: Any) -> None:
+    definition = replace(DEFINITION, filters=filters)
+    table = table_factory()
+    table.append(make_rows(0, 300))
+    index_head(table, definition)
+    indexed = {task.file.file_path for task in table.refresh().scan().plan_files()}
+    table.append(make_rows(300, 400))
+    reader = open_index(table, definition, storage=STORAGE, stale="nearest-only")
+    for task in table.scan().plan_files():
+        if task.file.file_path not in indexed:
+            to_path(task.file.file_path).unlink()
+    compared, looked_up = "id >= 100 AND section = 'section 1'", "section = 'section 1'"
+    for where, ids in ((compared, [*range(101, 300, 5)]), (looked_up, [*range(1, 300, 5)])):
+        result = reader.search(queries(2), 60, columns=["id"], where=where)
+        assert result.coverage is Coverage.NEAREST_VERSION_ONLY
+        assert result.profile.matching_rows == len(ids)
+        assert sorted(result.rows["id"].to_pylist()) == sorted(2 * ids)
+        within = reader.within(queries(1), 1e9, columns=["id"], where=where)
+        assert sorted(within.rows["id"].to_pylist()) == ids
+        each = reader.search(queries(2), 60, columns=["id"], where=[where, "id < 0"])
+        assert sorted(each.rows["id"].to_pylist()) == ids
