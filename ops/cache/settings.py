@@ -43,12 +43,8 @@ class CacheSettings:
     def __post_init__(self) -> None:
         if min(self.disk_bytes, self.memory_bytes, self.tail_bytes) < 0:
             raise ValueError("the budgets of the shard cache are bytes, 0 for none")
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"the layout of the shard cache is {self.layout!r}; it takes {', '.join(LAYOUTS)}")
-        if self.prefetch not in PREFETCHES:
-            raise ValueError(
-                f"the prefetching of the shard cache is {self.prefetch!r}; it takes {', '.join(PREFETCHES)}"
-            )
+        _require_choice("the layout of the shard cache", self.layout, LAYOUTS)
+        _require_choice("the prefetching of the shard cache", self.prefetch, PREFETCHES)
 
     @property
     def folder(self) -> Path:
@@ -62,12 +58,7 @@ class CacheSettings:
     @classmethod
     def from_environment(cls) -> "CacheSettings":
         """The defaults with the environment's variables over them. Raises ValueError for a budget that is no number."""
-        layout = os.environ.get(LAYOUT) or "auto"
-        if layout not in LAYOUTS:
-            raise ValueError(f"the environment variable {LAYOUT} is {layout!r}; it takes {', '.join(LAYOUTS)}")
-        prefetch = os.environ.get(PREFETCH) or "background"
-        if prefetch not in PREFETCHES:
-            raise ValueError(f"the environment variable {PREFETCH} is {prefetch!r}; it takes {', '.join(PREFETCHES)}")
+        layout, prefetch = _choice(LAYOUT, LAYOUTS), _choice(PREFETCH, PREFETCHES)
         where = os.environ.get(DIRECTORY, "")
         if where == _OFF:
             return replace(cls.off(), layout=layout, prefetch=prefetch)
@@ -77,6 +68,18 @@ class CacheSettings:
             if variable in os.environ
         }
         return cls(directory=Path(where) if where else None, layout=layout, prefetch=prefetch, **budgets)
+
+
+def _choice(variable: str, choices: tuple[str, ...]) -> str:
+    """The value of an environment variable; the first of the choices where it is not set."""
+    value = os.environ.get(variable) or choices[0]
+    _require_choice(f"the environment variable {variable}", value, choices)
+    return value
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it takes {', '.join(choices)}")
 
 
 def _mebibytes(variable: str) -> int:

@@ -12,6 +12,7 @@ from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import PackedGraph
 from icepuffin.ops.cache import CacheSettings, ShardCache, layout
 from icepuffin.ops.cache.layout import is_compact, memory_bytes, walked_bytes
+from icepuffin.ops.cache.settings import LAYOUT, PREFETCH
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -19,6 +20,22 @@ from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.cache.stored import kept_by, random_shard, stored
 
 DEFINITION = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=16, shards=2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "choices"),
+    [(LAYOUT, "layout", ["auto", "fast", "compact"]), (PREFETCH, "prefetch", ["background", "never"])],
+)
+def test_the_environment_has_one_of_the_choices(
+    monkeypatch: pytest.MonkeyPatch, variable: str, name: str, choices: list[str]
+) -> None:
+    message = f"the environment variable {variable} is 'small'; it takes {', '.join(choices)}"
+    monkeypatch.setenv(variable, "small")
+    with pytest.raises(ValueError, match=message):
+        CacheSettings.from_environment()
+    for value in (*choices, ""):
+        monkeypatch.setenv(variable, value)
+        assert getattr(CacheSettings.from_environment(), name) == (value or choices[0])
 
 
 def test_a_setting_or_the_size_beside_the_memory_decides() -> None:
