@@ -66,11 +66,6 @@ class ShardsOnDemand(Sequence[MaskedShard]):
                 )
                 self._fetching.start()
 
-    def wait(self) -> None:
-        """Wait until no shard is fetched in the background."""
-        if self._fetching is not None:
-            self._fetching.join()
-
     def _fetch(self, places: Sequence[int]) -> None:
         for place in places:
             try:

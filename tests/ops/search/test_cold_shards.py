@@ -307,7 +307,8 @@ def test_shards_are_fetched_in_the_background_and_answer_then(table: Table) -> N
     assert reader.search(queries(1), 10, columns=[]).profile.strategy == "cells"
     shards = reader._choice.loaded.shards  # type: ignore[union-attr]
     assert isinstance(shards, ShardsOnDemand)
-    shards.wait()
+    assert shards._fetching is not None
+    shards._fetching.join()
     assert reader.search(queries(1), 10, columns=[]).profile.strategy == "beam"
     other = opened(table)
     assert other.search(queries(1), 10, columns=[]).profile.strategy == "beam", "the cache has them"
