@@ -339,8 +339,9 @@ class Searcher:
         compared = has_codes and width == self._count  # a walk would lose what codes misplace
         compared |= meeting > 0 and self._compares_from(width)
         empty = last < 0 or compared
-        results = _Results.nothing(len(queries), k)
-        if not empty:
+        if empty:
+            results = _Results.nothing(len(queries), k)
+        else:
             results = self._walk(queries, k, _Beam(first, width, meeting), threads)
         short = self._short(results, last, meeting) if last >= 0 else np.empty(0, np.intp)
         while len(short) and width < self._count:
@@ -360,7 +361,7 @@ class Searcher:
     def _short(self, results: _Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
         short = results.ids[:, last] < 0
-        if self._compares:  # else nothing is left but to widen the beam, up to all nodes
+        if meeting and self._compares:  # else nothing is left but to widen the beam, up to all nodes
             short |= 2 * results.work[:, 2] < min(meeting, self._live_count)
         return np.flatnonzero(short)
 

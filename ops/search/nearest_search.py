@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,8 +172,8 @@ class NearestSearch:
             clock.lap("settle")
         certified_hits = self.range_search.certify(vectors, hits, k, matches, clock) if request.to_certify else None
         hits = certified_hits.hits if certified_hits else hits
-        profile = replace(
-            self._profile(len(vectors)),
+        profile = self._profile(
+            len(vectors),
             strategy=answer.strategy,
             nodes_expanded=answer.expanded,
             distances=answer.computed,
@@ -185,7 +186,7 @@ class NearestSearch:
             cold=answer.cold,
             bytes_read={
                 "index": rerank_meter.bytes + (answer.cold.bytes if answer.cold else 0),
-                "scan": self._vectors.value_bytes * read * vectors.shape[1],
+                "scan": self._scanned_bytes(read, vectors.shape[1]),
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
@@ -256,9 +257,10 @@ class NearestSearch:
         if by_lists.rounded_directions:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")
-        profile = replace(
-            self._profile(len(answered)),
+        profile = self._profile(
+            len(answered),
             strategy=COMPARED,
+            nodes_expanded=0,
             distances=sum(shard.distances for shard in by_lists.work),
             tail_rows=tail.compared,
             matching_rows=by_lists.matching_rows + tail.matching_rows,
@@ -268,7 +270,7 @@ class NearestSearch:
             work=by_lists.work,
             bytes_read={
                 "index": 0,
-                "scan": self._vectors.value_bytes * tail.read * vectors.shape[1],
+                "scan": self._scanned_bytes(tail.read, vectors.shape[1]),
                 **({"settle": meter.bytes} if by_lists.rounded_directions else {}),
             },
         )
@@ -335,21 +337,22 @@ class NearestSearch:
         version = opened.bound.index_snapshot_id if opened else SnapshotId(0)
         return sampler.recall(version, self.why_no_recall(sampler.share))
 
-    def _profile(self, queries: int) -> Profile:
-        """What is the same for every search of so many queries."""
+    def _profile(self, queries: int, **of_search: Any) -> Profile:
+        """The profile of a search of so many queries: what is its own, and what is the same for every search."""
         return Profile(
             why=self._choice.why,
-            strategy="",
             shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
-            nodes_expanded=0,
-            distances=0,
-            tail_rows=0,
             milliseconds={},
             queries=queries,
             live_recall=self.live_recall() if self.sampler is not None and self.sampler.share else None,
             tier=self.tier.name,
             tier_why=self._choice.tier_why,
+            **of_search,
         )
+
+    def _scanned_bytes(self, rows: int, dims: int) -> int:
+        """Bytes of the vectors of rows that were read from data files."""
+        return self._vectors.value_bytes * rows * dims if rows else 0
 
     def why_no_recall(self, share: float) -> str:
         """Why the recall of queries is not measured; empty where it is."""
