@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -46,17 +47,19 @@ def measure_recall(
     threads: int,
     queries: int = GATE_QUERIES,
     at_once: int = GATE_QUERIES,
+    searcher: Searcher | None = None,
 ) -> ShardRecall:
     """recall@10 and recall@100 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
     vectors: f32[N, D], prepared, as the table has them. queries: their number. at_once: how many are compared with all
-    rows together. Returns 1.0, of no queries, where there is nothing to find. Deterministic.
+    rows together. searcher: the shard's own, as `searcher_of` makes it, for any live nodes; None: one is made here.
+    Returns 1.0, of no queries, where there is nothing to find. Deterministic.
     """
     nodes = np.flatnonzero(is_live)
     if len(nodes) < 2:
         return ShardRecall(1.0, 0)
     query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(queries, len(nodes)), replace=False))
-    searcher = searcher_of(shard, vectors, is_live)
+    searcher = searcher_for(shard, vectors, is_live, searcher)
 
     def mean(query_nodes: npt.NDArray[np.intp], rows: int) -> float:
         parts = [query_nodes[start : start + at_once] for start in range(0, len(query_nodes), at_once)]
@@ -128,6 +131,7 @@ def measure_curve(
     seed: int,
     threads: int,
     queries: int = CURVE_QUERIES,
+    searcher: Searcher | None = None,
 ) -> str:
     """The recall curve of a shard: recall@10 and distances per query for several widths; "" for very few rows.
 
@@ -135,10 +139,13 @@ def measure_curve(
 
     Encoded as in `icepuffin.ops.recall_curve`. Queries are some of the shard's own rows, held out: no edge leads to
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
-    recall that the curve says. Deterministic.
+    recall that the curve says. searcher: as of `measure_recall`. Deterministic.
     """
     counts = {WIDE_K: queries // _WIDE_SHARE, GATE_K: queries}
-    parts = [_curve(shard, vectors, is_live, k, count, seed=seed, threads=threads) for k, count in counts.items()]
+    parts = [
+        _curve(shard, vectors, is_live, k, count, seed=seed, threads=threads, searcher=searcher)
+        for k, count in counts.items()
+    ]
     return encode([point for part in parts for point in part]) if parts[-1] else ""
 
 
@@ -151,6 +158,7 @@ def _curve(
     *,
     seed: int,
     threads: int,
+    searcher: Searcher | None,
 ) -> list[Width]:
     """The points for k rows; none for very few rows."""
     nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid])
@@ -165,7 +173,7 @@ def _curve(
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
     limits = exact[:, -1:]
-    searcher = searcher_of(shard, vectors, others)
+    searcher = searcher_for(shard, vectors, others, searcher)
     if shard.codes is not None:
         widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
         settings = [*((width, 1) for width in widths), *_RERANKED[k]]
@@ -210,6 +218,13 @@ def searcher_of(
         return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, rotated=rotated)
     kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
     return Searcher(graph, kept, Metric.of_code(shard.metric), is_live=is_live, coded_from=coded_from)
+
+
+def searcher_for(
+    shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_], searcher: Searcher | None
+) -> Searcher:
+    """A searcher for some live nodes: the one there is, whose codes take reading all vectors, or a new one."""
+    return searcher_of(shard, vectors, is_live) if searcher is None else searcher.masked(Bitmap.of(is_live))
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.recall_curve import MEASURED_K, OVERSAMPLE, WIDE_K
-from icepuffin.ops.tasks.recall_gate import exact_of, is_lean, searcher_of
+from icepuffin.ops.tasks.recall_gate import exact_of, is_lean, searcher_for
 from icepuffin.puffin.blobs.shard import Shard
 
 _WIDE_SHARE = 2
@@ -27,13 +28,18 @@ class RoutingDistances:
 
 
 def measure_distances(
-    shard: Shard, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], *, threads: int
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    queries: npt.NDArray[np.float32],
+    *,
+    threads: int,
+    searcher: Searcher | None = None,
 ) -> RoutingDistances:
     """Search the graph. vectors: f32[N, D], prepared, those of all nodes, which are live. queries: f32[Q, D], prepared.
 
-    Memory: codes of the vectors, as the recall gate takes them. Deterministic.
+    searcher: as of `measure_recall`. Memory: codes of the vectors, as the recall gate takes them. Deterministic.
     """
-    searcher = searcher_of(shard, vectors, np.ones(len(vectors), np.bool_))
+    searcher = searcher_for(shard, vectors, np.ones(len(vectors), np.bool_), searcher)
     metric = Metric.of_code(shard.metric)
     oversample = OVERSAMPLE if is_lean(shard) or shard.codes is not None else 1
 

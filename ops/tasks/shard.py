@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels import grouped_centroids, vamana
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
@@ -25,7 +26,7 @@ from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.cells import make_cells
 from icepuffin.ops.tasks.delta_rows import PassedRows
-from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall
+from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall, searcher_of
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
@@ -185,6 +186,8 @@ class _MeasuredShard:
     vectors: npt.NDArray[np.float32]
     is_live: npt.NDArray[np.bool_]
     recall: ShardRecall
+    searcher: Searcher | None
+    """Searcher by which the recall was measured; None where there was nothing to find, and once nothing is measured"""
     runs: tuple[StoredRun, ...] = ()
     """Vectors of the first nodes, stored already"""
 
@@ -245,10 +248,11 @@ def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Measured
 def _measured(
     task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], is_live: npt.NDArray[np.bool_]
 ) -> _MeasuredShard:
-    recall = measure_recall(shard, vectors, is_live, seed=task.params.seed, threads=task.threads)
+    searcher = searcher_of(shard, vectors, is_live) if np.count_nonzero(is_live) > 1 else None
+    recall = measure_recall(shard, vectors, is_live, seed=task.params.seed, threads=task.threads, searcher=searcher)
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
         recall = recall.at_most(ShardRecall(task.base.recall, 0))
-    return _MeasuredShard(shard, vectors, is_live, recall)
+    return _MeasuredShard(shard, vectors, is_live, recall, searcher)
 
 
 def _rotated_codes(task: ShardTask, rows: VectorRows, base: ShardReader | None) -> ShardCodes | None:
@@ -302,10 +306,18 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
             seed=task.params.seed,
             threads=task.threads,
             queries=task.curve_queries,
+            searcher=measured.searcher,
         )
     routing = None
     if task.routing_queries is not None:
-        routing = measure_distances(measured.shard, measured.vectors, task.routing_queries, threads=task.threads)
+        routing = measure_distances(
+            measured.shard,
+            measured.vectors,
+            task.routing_queries,
+            threads=task.threads,
+            searcher=measured.searcher,
+        )
+    measured = replace(measured, searcher=None)  # what follows needs the room
     if task.cell_bits:
         cells = make_cells(
             measured.shard,

@@ -1,10 +1,15 @@
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
     GATE_K,
     curve_queries,
@@ -15,6 +20,8 @@ from icepuffin.ops.tasks.recall_gate import (
     searcher_of,
 )
 from icepuffin.puffin.blobs.shard import Shard
+from tests.conftest import make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.tasks.searchable import searchable_shard
 
 
@@ -132,3 +139,21 @@ def test_a_curve_is_of_as_many_queries_as_it_is_given() -> None:
     wide = [row for row in json.loads(measure_curve(shard, vectors, live, seed=0, threads=1, queries=12)) if row[4:]]
     assert wide
     assert all(row[2] * 300 == pytest.approx(round(row[2] * 300), abs=0.03) for row in wide)
+
+
+def test_one_searcher_measures_all_that_is_measured_of_a_shard(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recall, both curves and the distances of the routing curve: making its codes takes reading all vectors."""
+    coded_from: list[int] = []
+
+    class CountingSearcher(Searcher):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            coded_from.append(options["coded_from"])
+            super().__init__(*args, **options)
+
+    table = table_factory()
+    table.append(make_rows(0, 1_200))
+    monkeypatch.setattr(recall_gate, "Searcher", CountingSearcher)
+    index_head(table, replace(DEFINITION, shards=2))
+    assert coded_from.count(FEWEST_CODED) == 2  # that of the check of the file makes no codes
