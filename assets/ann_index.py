@@ -176,7 +176,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                 spec, key, "recall", "Recall against exact search, measured before the commit: the gate."
             ),
             _check_per_snapshot(
-                spec, key, "tombstones", "Share of tombstones, against the ratio at which a shard is rebuilt."
+                spec, key, "tombstones", "Share of tombstones, against the ratio over which a shard is rebuilt."
             ),
         ],
         partitions_def=snapshot_partitions(spec),
