@@ -15,6 +15,7 @@ from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig, StoredAddresses, StoredShard
+from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.shard_reader import read_addresses
 from icepuffin.ops.storage import principal
 from icepuffin.puffin.blobs import addresses as addresses_blob
@@ -268,18 +269,13 @@ class _ProcessCache:
     """The cache of this process, with the process and settings that it was made for."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = ProcessLock()
         self.chosen: CacheSettings | None = None
         self.created_for: tuple[int, CacheSettings] | None = None
         self.cache = ShardCache(CacheSettings.off())
 
-    def forked(self) -> None:
-        """Replace the lock, which another thread of the parent may have held."""
-        self.lock = threading.Lock()
-
 
 _process = _ProcessCache()
-os.register_at_fork(after_in_child=_process.forked)
 
 
 def use_settings(settings: CacheSettings | None) -> None:
