@@ -114,7 +114,7 @@ def find_matches_by_attributes(
     joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
     looked_up = None if joined is None else attributes.condition(joined)
     if joined is not None and looked_up is not None:
-        in_memory = _in_memory(tail, looked_up, files, lambda values: values.condition(joined))
+        in_memory = _in_memory(tail, looked_up, _undecided(looked_up, files), lambda values: values.condition(joined))
         if in_memory is not None:
             return _matches_of(looked_up, None, in_memory, _how(looked_up, in_memory))
     predicate = RowPredicate(where, schema)
@@ -126,7 +126,7 @@ def find_matches_by_attributes(
     missing = _undecided(condition, files)
     left_over = [part for part in conjuncts if part not in own]
     if not left_over and looked_up is None:
-        in_memory = _in_memory(tail, condition, files, lambda values: Condition.of(own, predicate, values))
+        in_memory = _in_memory(tail, condition, missing, lambda values: Condition.of(own, predicate, values))
         if in_memory is not None:
             return _matches_of(condition, None, in_memory, _how(condition, in_memory))
     others, rest = Matches({}, 0), None
@@ -155,11 +155,11 @@ def _undecided(condition: Condition, files: Collection[FileNumber] | None) -> di
 def _in_memory(
     tail: TailValues | None,
     condition: Condition,
-    files: Collection[FileNumber] | None,
+    undecided: Collection[FileNumber],
     condition_of: Callable[[Attributes], Condition | None],
 ) -> Matches | None:
-    """The matches in those of the files that a condition does not decide, as of `TailValues.matches`."""
-    if not _undecided(condition, files):
+    """The matches in the files that a condition does not decide, as of `TailValues.matches`."""
+    if not undecided:
         return Matches({}, 0, "")
     return None if tail is None else tail.matches(condition, condition_of)
 
