@@ -36,3 +36,11 @@ def uncached() -> Iterator[None]:
     use_settings(CacheSettings.off())
     yield
     use_settings(None)
+
+
+@pytest.fixture
+def no_disk_cache() -> Iterator[None]:
+    """Shards are kept in memory alone, and rows of tails within the default budget."""
+    use_settings(CacheSettings(disk_bytes=0))
+    yield
+    use_settings(None)

@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -38,6 +38,8 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
+pytestmark = pytest.mark.usefixtures("no_disk_cache")
+
 INDEXED, TAIL, DIMS = 200, 1_300, 8
 """Rows of the index, rows of its tail, of which more live ones are left than have codes, and their dimensions"""
 KINDS = [
@@ -48,13 +50,6 @@ KINDS = [
     ("l2", "double", "f16"),
     ("l2", "float", "none"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process() -> Iterator[None]:
-    use_settings(CacheSettings(disk_bytes=0))
-    yield
-    use_settings(None)
 
 
 def drawn_rows(rng: np.random.Generator, first: int, count: int, kind: str) -> pa.Table:

@@ -2,7 +2,7 @@
 brute force over a copy of the rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
-from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.ddl import create_index
@@ -26,16 +25,11 @@ from tests.conftest import STORAGE
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import index_head
 
+pytestmark = pytest.mark.usefixtures("no_disk_cache")
+
 DIMS, K = 6, 5
 Row = dict[str, Any]
 Condition = tuple[str | None, Callable[[Row], bool]]
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process() -> Iterator[None]:
-    use_settings(CacheSettings(disk_bytes=0))
-    yield
-    use_settings(None)
 
 
 class CopiedTable:

@@ -2,7 +2,7 @@
 answers are those of brute force over a copy of the rows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
-from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
@@ -23,17 +22,12 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import index_head
 
+pytestmark = pytest.mark.usefixtures("no_disk_cache")
+
 DIMS, K, INDEXED = 6, 5, 120
 IN_MEMORY = "those in memory of"
 Row = dict[str, Any]
 Condition = tuple[str, Callable[[Row], bool]]
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process() -> Iterator[None]:
-    use_settings(CacheSettings(disk_bytes=0))
-    yield
-    use_settings(None)
 
 
 class CopiedTable:

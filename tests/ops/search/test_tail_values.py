@@ -2,7 +2,6 @@
 
 import gc
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,17 +32,12 @@ from tests.ops.search.partitioned import (
 )
 from tests.ops.search.test_random_conditions import Conditions
 
+pytestmark = pytest.mark.usefixtures("no_disk_cache")
+
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
 SECTIONS = replace(DEFINITION, filters=("section", "id", "name"))
 LIVE = [number for number in range(600, 650) if (number - 600) % 7]
 IN_MEMORY = "and those in memory of 1 data files that it lacks"
-
-
-@pytest.fixture(autouse=True)
-def settings_of_the_process() -> Iterator[None]:
-    use_settings(CacheSettings(disk_bytes=0))
-    yield
-    use_settings(None)
 
 
 def opened(table: Table, definition: IndexDefinition = SECTIONS, **budgets: Any) -> IndexReader:
