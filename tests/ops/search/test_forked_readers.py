@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.cache import shards
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search import IndexReader, open_index
 from tests.conftest import STORAGE, make_rows, queries
@@ -38,6 +39,7 @@ LOCKS: dict[str, tuple[Callable[[Any], ProcessLock], dict[str, Any]]] = {
     ),
     "a shard that is fetched": (lambda reader: reader._choice.loaded.shards._locks[0], {"where": "id < 200"}),
     "directories of cells": (lambda reader: reader._choice.loaded.cold._opening, {}),
+    "the process's cache": (lambda reader: shards._process.lock, {}),
     "rows of answers": (lambda reader: reader._nearest._rows._lock, {"columns": ["embedding"]}),
     "included columns": (lambda reader: reader._rows._included._lock, {}),
 }
