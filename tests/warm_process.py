@@ -184,7 +184,8 @@ class _FirstFailure:
 
 
 def _pairs(tests: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(tests, [*tests[1:], None], strict=True)
+    following: list[pytest.Item | None] = [*tests, None]
+    return zip(tests, following[1:], strict=True)  # of no tests, no pair
 
 
 def _functions(file: str) -> _Functions:
