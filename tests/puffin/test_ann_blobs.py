@@ -200,6 +200,11 @@ def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(routing.decode(routing.encode(samples.moved_routing())), samples.moved_routing())
 
 
+def test_a_shard_is_rounded_where_it_does_not_hold_the_vectors_it_was_built_over() -> None:
+    values = [*(samples.shard(9, vectors=vectors) for vectors in ("f4", "f2", None)), samples.coded_shard(5, 9)]
+    assert [value.rounded for value in values] == [False, True, True, True]
+
+
 def test_vectors_apart_are_read_as_written() -> None:
     value = samples.routing_of_runs()
     assert routing.encode(value)[4] == 5

@@ -250,6 +250,15 @@ def test_a_blob_over_the_limit_is_refused_before_it_is_read() -> None:
         reader.read_blob(reader.footer.blobs[0])
 
 
+@pytest.mark.parametrize(("offset", "length"), [(-1, 2), (2, -1), (2, 4), (6, 0)])
+def test_a_range_that_leaves_its_blob_is_refused(offset: int, length: int) -> None:
+    reader = PuffinReader(BytesSource(written(b"abcde")))
+    (blob,) = reader.footer.blobs
+    assert reader.read_blob_range(blob, 2, 3) == b"cde"
+    with pytest.raises(TruncatedFileError, match=f"bytes {offset} to {offset + length} of 5 requested"):
+        reader.read_blob_range(blob, offset, length)
+
+
 def test_a_planned_file_is_the_written_one() -> None:
     blobs = [b"one", b"three"]
     planned = [

@@ -1,16 +1,32 @@
-"""What a footer and a compressed frame may hold, to the byte: one less is read, one more is refused."""
+"""What footers, compressed frames and parts of blobs may hold: one byte less is read, one more is refused."""
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from icepuffin.puffin import BytesSource
 from icepuffin.puffin import codec as codecs
 from icepuffin.puffin import footer as footers
+from icepuffin.puffin.blobs import shard, shard_header
+from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, values_of
+from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs.shard_header import Section, read_header
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
-from icepuffin.puffin.errors import BadBlobLocationError, BadCompressionError, BadFooterError
+from icepuffin.puffin.errors import (
+    BadBlobError,
+    BadBlobLocationError,
+    BadCompressionError,
+    BadFooterError,
+    BlobTooLargeError,
+)
 from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
+from icepuffin.puffin.varint import encode_adjacency, padded_width
+from tests.puffin import samples
+from tests.puffin.test_ann_blobs import shard_bytes
 
 MIB = 1 << 20
 
@@ -154,3 +170,73 @@ def test_a_frame_declares_at_most_what_its_bytes_can_hold(codec: str, ratio: int
     codecs._check_declared(10 * ratio, 10 * ratio, 10 * ratio, "w")
     with pytest.raises(BadCompressionError, match=f"declares {10 * ratio + 1:,} bytes, but can hold {10 * ratio:,}"):
         codecs._check_declared(10 * ratio + 1, 10 * ratio, 10 * ratio + 1, "w")
+
+
+@pytest.mark.parametrize("declared", [2, 4])
+def test_content_of_another_length_than_a_frame_declares_is_refused(declared: int) -> None:
+    with pytest.raises(BadCompressionError, match=f"w: decompressed to 3 bytes, {declared} were declared"):
+        codecs._checked(b"abc", declared, "w")
+
+
+def test_values_of_a_row_take_64_kib_beside_a_share_of_their_stored_bytes() -> None:
+    def entry(width: int) -> AttributeEntry:
+        return entry_of(0, 1, "string", "", FileValues(1, width, bytes(width), None, np.zeros(1, np.uint8)))
+
+    most = (64 << 10) + 128 - 1 + 8 * len(entry(66_000).stored)
+    assert values_of(entry(most)).width == most
+    with pytest.raises(BadCompressionError, match="over the limit of"):
+        values_of(entry(most + 1))
+
+
+class RecordedSource(BytesSource):
+    """Bytes in memory, with the lengths that were read."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.lengths: list[int] = []
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        self.lengths.append(length)
+        return super().read_range(offset, length)
+
+
+def test_a_shard_is_checked_in_parts_of_8_mib() -> None:
+    source = RecordedSource(shard_bytes(samples.shard(36, dims=1 << 16, pq_bits=0)))
+    ShardReader(source).check()
+    assert max(source.lengths) == 8 * MIB
+
+
+def test_vectors_that_lie_apart_make_room_for_the_lists_of_their_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do in its blob: seven bytes each for lists, offsets, degrees and locations in memory."""
+    sample = samples.shard(50, dims=96, pq_bits=0)
+    data, vectors = b"".join(shard.encode(sample, apart=True)), samples.ApartVectors(sample)
+    lists, _ = encode_adjacency(sample.neighbors, sample.degrees)
+    needed = sample.count * (4 * padded_width(sample.degrees, sample.max_degree) + 24) + len(lists)
+    room = needed - 7 * (len(data) + vectors.nbytes)
+    monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room)
+    assert shard.decode(data, vectors=vectors).count == sample.count
+    monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room - 1)
+    with pytest.raises(BlobTooLargeError):
+        shard.decode(data, vectors=vectors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        (Section.ADJACENCY_OFFSETS, 10 * (50 + 1)),
+        (Section.ADJACENCY, 5 * 50 * (6 + 1)),
+        (Section.LOCATIONS, 8 + 15 * 50),
+    ],
+)
+def test_a_section_declares_no_more_than_its_nodes_need_at_most(kind: Section, most: int) -> None:
+    data = shard_bytes(samples.shard(50, degree=6))
+    head = read_header(BytesSource(data))
+
+    def declaring(length: int) -> BytesSource:
+        sections = (replace(entry, raw_length=length) if entry.kind == kind else entry for entry in head.sections)
+        changed = replace(head, sections=tuple(sections)).to_bytes()
+        return BytesSource(changed + data[len(changed) :])
+
+    assert read_header(declaring(most)).find(kind) != head.find(kind)
+    with pytest.raises(BadBlobError, match=f"section {kind.value} declares"):
+        read_header(declaring(most + 1))
