@@ -6,8 +6,7 @@ Each answer is the number of rows of the snapshot that was read: 50 is right, 10
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -100,32 +99,16 @@ def by_spark(spark: Any, catalog: Catalog, between: datetime) -> Iterator[tuple[
         yield name, spark.sql(text).toArrow().num_rows
 
 
-@contextmanager
-def classic(folder: Path) -> Iterator[Any]:
-    session = spark_session(folder, [])
-    yield session
-    session.stop()
-
-
-@contextmanager
-def connect(folder: Path) -> Iterator[Any]:
-    from pyspark.sql.connect.session import SparkSession as Client  # noqa: PLC0415  needs grpc
-
-    with spark_connect(folder) as address:
-        client = Client.builder.remote(address).create()
-        yield client
-        client.stop()
-
-
-SESSIONS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {"classic": classic, "connect": connect}
-
-
-def run(folder: Path, session: str) -> dict[str, int]:
+def run(folder: Path) -> dict[str, int]:
     catalog, table, between = lake(folder)
     answers = dict(by_ourselves(folder, catalog, table, between))
-    with SESSIONS[session](folder) as spark:
-        return answers | {f"{session} {name}": count for name, count in by_spark(spark, catalog, between)}
+    session = spark_session(folder, [])
+    with spark_connect(session) as client:
+        for kind, spark in {"classic": session, "connect": client}.items():
+            answers |= {f"{kind} {name}": count for name, count in by_spark(spark, catalog, between)}
+    session.stop()
+    return answers
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(Path(sys.argv[1]), sys.argv[2])) + "\n")
+    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")

@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def connect_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+def connect_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
     """A client of a real Spark Connect server."""
-    from pyspark.sql.connect.session import SparkSession as Client  # noqa: PLC0415  needs grpc, most tests do not
-
-    with spark_connect(tmp_path_factory.mktemp("connect")) as address:
-        client = Client.builder.remote(address).create()
+    with spark_connect(spark) as client:
         yield client
-        client.stop()
 
 
 @pytest.fixture(params=["classic", "connect"])
