@@ -5,15 +5,17 @@ A half h stands for scale * (16 h - 120.5), the middle of the sixteen codes that
 that than from its code, and the code from there: no vector is read to find how far.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
 from icepuffin.ann_kernels.coded_bounds import ROUNDING
 from icepuffin.ann_kernels.compilation import kernel
-from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK, ZERO, aligned_bytes
+from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK, ZERO
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 STEPS = 16
@@ -54,7 +56,7 @@ class CoarseTable(NamedTuple):
         width, by_row = scanned_bytes(dims) - _TERMS, rows.reshape(-1, row_bytes(dims))
         if width + _TERMS == row_bytes(dims):
             return cls.of(rows, dims)
-        halves = aligned_bytes(len(by_row) * width).reshape(len(by_row), width)
+        halves = in_memory((len(by_row), width), np.uint8)
         halves[:] = by_row[:, :width]
         squares, errors = by_row.view(np.int32)[:, -2].copy(), by_row.view(np.float32)[:, -1].copy()
         return cls(read_only(halves.reshape(-1)), read_only(squares), read_only(errors), width, 1)
@@ -75,20 +77,27 @@ def scanned_bytes(dims: int) -> int:
     return min(apart, row_bytes(dims))
 
 
-def encode(codes: U8, dims: int, scale: float, errors: F64, *, threads: int = 1) -> U8:
-    """The rows u8[N * P] of N codes of D dimensions, u8[N * ..]. `errors` f64[N]: how far the vectors are from what
-    their codes stand for, at most.
+def encode(
+    codes: U8,
+    dims: int,
+    scale: float,
+    errors: Callable[[slice], F64],
+    *,
+    threads: int = 1,
+    allocate: Allocate = in_memory,
+) -> U8:
+    """The rows u8[N * P] of N codes of D dimensions, u8[N, ..]. `errors` gives of some rows, f64[n], how far the
+    vectors are from what their codes stand for, at most.
     """
-    count, width = len(errors), row_bytes(dims)
-    by_row = codes.reshape(count, -1)
-    rows = aligned_bytes(count * width).reshape(count, width)
+    count, width = len(codes), row_bytes(dims)
+    rows = allocate((count, width), np.uint8)
 
     def encode_rows(start: int) -> None:
         part = slice(start, start + ROWS_PER_TASK)
         own = rows[part]
         squares, gaps = np.empty(len(own), np.int32), np.empty(len(own), np.int32)
-        _encode(read_only(by_row[part]), dims, own, squares, gaps)
-        farthest = (scale / 2 * np.sqrt(gaps.astype(np.float64)) + errors[part]) * (1 + ROUNDING)
+        _encode(read_only(codes[part]), dims, own, squares, gaps)
+        farthest = (scale / 2 * np.sqrt(gaps.astype(np.float64)) + errors(part)) * (1 + ROUNDING)
         with np.errstate(over="ignore"):  # then it is unknown
             own.view(np.float32)[:, -1] = np.nextafter(farthest.astype(np.float32), np.float32(np.inf))
         own.view(np.int32)[:, -2] = squares

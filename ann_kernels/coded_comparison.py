@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from icepuffin.ann_kernels import coarse_codes
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32, read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.candidate_list import new_candidates
@@ -53,8 +54,8 @@ class CodeErrors:
     """Length of one step"""
 
     @classmethod
-    def of(cls, codes: ScalarCodes, vectors: F32, *, threads: int = 1) -> "CodeErrors":
-        """The errors of the codes of vectors f32[N, D]. Memory: 8 bytes per vector."""
+    def of(cls, codes: ScalarCodes, vectors: F32, *, threads: int = 1, allocate: Allocate = in_memory) -> "CodeErrors":
+        """The errors of the codes of vectors f32[N, D]. Memory beside the array: 16 bytes per vector."""
         errors = np.empty(len(vectors))
 
         def fill(start: int) -> None:
@@ -69,7 +70,16 @@ class CodeErrors:
         widest = float(np.partition(errors, bounded)[bounded]) if len(errors) else 0.0
         # a little longer, so that rounding up does not leave out the rows with just that error
         step = max(widest * (1 + SLACK) / (UNBOUNDED - 1), float(np.finfo(np.float64).tiny))
-        return cls(np.minimum(np.ceil(errors / step * (1 + ROUNDING)), UNBOUNDED).astype(np.uint8), step)
+        steps = allocate(errors.shape, np.uint8)
+        for start in range(0, len(errors), _ROWS_PER_TASK):
+            rows = slice(start, start + _ROWS_PER_TASK)
+            steps[rows] = np.minimum(np.ceil(errors[rows] / step * (1 + ROUNDING)), UNBOUNDED)
+        return cls(steps, step)
+
+    def farthest(self, rows: slice) -> F64:
+        """The errors of some rows, f64[n]; inf where they are unknown."""
+        steps = self.steps[rows]
+        return np.where(steps == UNBOUNDED, np.inf, self.step * steps.astype(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +95,15 @@ class CodedVectors:
     threads: int = 1
     scans: bool = False
     """Whether most uses compare most rows, in order"""
+    allocate: Allocate = in_memory
+    """Function that gives the arrays of errors and halves that are made"""
 
     @cached_property
     def errors(self) -> CodeErrors:
         """Errors of the codes."""
-        return self.earlier_errors or CodeErrors.of(self.codes, self.vectors, threads=self.threads)
+        return self.earlier_errors or CodeErrors.of(
+            self.codes, self.vectors, threads=self.threads, allocate=self.allocate
+        )
 
     @cached_property
     def table(self) -> CodeTable:
@@ -110,10 +124,11 @@ class CodedVectors:
         return self._encoded() if self.earlier_halves is None else self.earlier_halves
 
     def _encoded(self) -> U8:
-        codes, errors = self.codes, self.errors
-        farthest = np.where(errors.steps == UNBOUNDED, np.inf, errors.step * errors.steps.astype(np.float64))
-        dims = self.vectors.shape[1]
-        return coarse_codes.encode(codes.space.codes, dims, codes.scale, farthest, threads=self.threads)
+        (count, dims), codes = self.vectors.shape, self.codes
+        by_row = codes.space.codes.reshape(count, -1)
+        return coarse_codes.encode(
+            by_row, dims, codes.scale, self.errors.farthest, threads=self.threads, allocate=self.allocate
+        )
 
     @cached_property
     def coarse(self) -> CoarseTable:

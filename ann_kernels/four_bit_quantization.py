@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from icepuffin.ann_kernels import sign_quantization
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, I8, U8, read_only
 from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import CENTER, FourBitQueries, FourBitSpace, SignedQueries, SignSpace
@@ -20,7 +21,6 @@ from icepuffin.ann_kernels.scalar_quantization import (
     MAX_CODE_DIMS,
     ROWS_PER_TASK,
     SAMPLE_ROWS,
-    aligned_bytes,
 )
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
@@ -74,12 +74,15 @@ class FourBitCodes:
             return FourBitQueries(*self.space, codes, weights)
         return SignedQueries(*self.space, codes, weights, *self.signs, *sign_quantization.query_planes(codes))
 
-    def with_signs(self, *, threads: int = 1) -> "FourBitCodes":
+    def with_signs(self, *, threads: int = 1, allocate: Allocate = in_memory) -> "FourBitCodes":
         """The same codes, with their signs: an eighth of a byte more per dimension, and eight bytes."""
-        return replace(self, signs=sign_quantization.encode(self.space, self.widths, threads=threads))
+        signs = sign_quantization.encode(self.space, self.widths, threads=threads, allocate=allocate)
+        return replace(self, signs=signs)
 
 
-def encode(vectors: F32, *, fewest_dims: int = FEWEST_DIMS, threads: int = 1) -> FourBitCodes | None:
+def encode(
+    vectors: F32, *, fewest_dims: int = FEWEST_DIMS, threads: int = 1, allocate: Allocate = in_memory
+) -> FourBitCodes | None:
     """Codes of prepared vectors f32[N, D]. None where there are no codes: D is under `fewest_dims` or over
     MAX_CODE_DIMS, or the vectors are too small or too large.
     """
@@ -87,15 +90,16 @@ def encode(vectors: F32, *, fewest_dims: int = FEWEST_DIMS, threads: int = 1) ->
     if not count or not fewest_dims <= dims <= MAX_CODE_DIMS:
         return None
     sample = vectors[:: max(1, count // SAMPLE_ROWS)]
-    offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = sample.mean(axis=0, dtype=np.float64)
     spreads = sample.std(axis=0, dtype=np.float64)
     scale = _STEP * float(spreads.max())
     if not _FINEST < scale < np.inf:
         return None
-    widths = np.maximum(_STEP * spreads / scale, _LEAST_WIDTH).astype(np.float32)
     width = (dims + -dims % (2 * BLOCK)) // 2
-    codes = aligned_bytes(count * width).reshape(count, width)
-    norms = np.empty(count, np.float32)
+    codes, norms = allocate((count, width), np.uint8), allocate((count,), np.float32)
+    offset, widths = allocate((dims,), np.float32), allocate((dims,), np.float32)
+    offset[:] = mean
+    widths[:] = np.maximum(_STEP * spreads / scale, _LEAST_WIDTH)
 
     def encode_rows(start: int) -> None:
         rows = slice(start, start + ROWS_PER_TASK)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, U64, Bool, Floats, read_only
 from icepuffin.ann_kernels.beam_search import VisitedTable, enter, new_beam_scratch, walk_on
 from icepuffin.ann_kernels.bitmap import Bitmap, has_row
@@ -194,6 +195,8 @@ class Searcher:
         Number of vectors below which no codes are made.
     compact : bool
         Whether codes are to be small rather than fast.
+    allocate : Allocate
+        Gives the arrays of the codes, of their errors and halves, where these are made. Default: in memory.
 
     Raises
     ------
@@ -218,6 +221,7 @@ class Searcher:
         halves: U8 | None = None,
         coded_from: int = FEWEST_CODED,
         compact: bool = False,
+        allocate: Allocate = in_memory,
     ) -> None:
         if vectors is None and pq is None and rotated is None:
             raise KernelError("a search needs vectors or codes")
@@ -239,12 +243,12 @@ class Searcher:
         self._rotated = rotated if vectors is None else None
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
-            self._codes = walk_codes(vectors, metric, compact=compact, threads=threads)
+            self._codes = walk_codes(vectors, metric, compact=compact, threads=threads, allocate=allocate)
         self._coded = None
         is_coarse = isinstance(self._codes, FourBitCodes) and self.dims < FEWEST_DIMS
         self._widening = _COARSE_BEAM if is_coarse else 1.0
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
-            self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads)
+            self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I64, U8, read_only
 from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, ROTATED_BITS, rotated_dims
 from icepuffin.ann_kernels.compilation import fast_kernel
@@ -25,7 +26,7 @@ from icepuffin.ann_kernels.distance_computers import CENTER, RotatedQueries
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rotation import rotate, rotate_back, rotate_row, signs
-from icepuffin.ann_kernels.scalar_quantization import LIMIT, ROWS_PER_TASK, aligned_bytes
+from icepuffin.ann_kernels.scalar_quantization import LIMIT, ROWS_PER_TASK
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 DEVIATIONS = 5.0
@@ -169,9 +170,9 @@ def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1)
     own_signs = signs(rotated_dims(dims), seed)
     width = own_signs.shape[1] // 2
     terms = np.empty((count, 4), np.float32)
-    high = aligned_bytes(count * width).reshape(count, width)
+    high = in_memory((count, width), np.uint8)
     rest = width * (bits - 4) // 4
-    low = aligned_bytes(count * rest).reshape(count, rest)
+    low = in_memory((count, rest), np.uint8)
     steps = _STEPS[bits] * np.array(_WIDTHS)
 
     def encode_rows(start: int) -> None:

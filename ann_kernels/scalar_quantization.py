@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import CodeQueries, CodeSpace
@@ -59,7 +60,9 @@ class ScalarCodes:
         return CodeQueries(self.space.codes, self.space.norms, codes, np.float32(not inner), weights)
 
 
-def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> ScalarCodes | None:
+def encode(
+    vectors: F32, *, extra: F32 | None = None, threads: int = 1, allocate: Allocate = in_memory
+) -> ScalarCodes | None:
     """Codes of prepared vectors f32[N, D]; `extra` f32[N] is one dimension more. None where there are no codes:
     D is over MAX_CODE_DIMS, the vectors are too small, or too far apart for a float to hold the difference.
     """
@@ -69,14 +72,17 @@ def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> Scala
         return None
     step = max(1, count // SAMPLE_ROWS)
     sample = np.concatenate([vectors[::step], last[::step]], axis=1)
-    offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
     with np.errstate(over="ignore"):
-        scale = _scale(np.abs(sample - offset).reshape(-1))
+        sample -= mean
+    scale = _scale(np.abs(sample, out=sample).reshape(-1))
     if not _FINEST <= scale < np.inf:
         return None
     width = dims + -dims % BLOCK
-    codes = aligned_bytes(count * width).reshape(count, width)
-    norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)
+    codes = allocate((count, width), np.uint8)
+    norms, sums = allocate((count,), np.int32), allocate((count,), np.int32)
+    offset = allocate((dims,), np.float32)
+    offset[:] = mean
     inverse = np.float32(1 / scale)
 
     def encode_rows(start: int) -> None:
@@ -88,19 +94,12 @@ def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> Scala
     return ScalarCodes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
 
 
-def aligned_bytes(size: int) -> U8:
-    """u8[size] that begins with a cache line: a row of whole blocks then touches no line more than it has.
-
-    NumPy's own arrays begin anywhere.
-    """
-    padded = np.empty(size + BLOCK, np.uint8)
-    first = -padded.ctypes.data % BLOCK
-    return padded[first : first + size]
-
-
 def _scale(gaps: F32) -> float:
+    """The scale that covers most of some gaps f32[n], which it puts in another order."""
     covered = min(gaps.size - 1, int(_COVERED * gaps.size))
-    widest = float(np.partition(gaps, covered)[covered]) if gaps.size else 0.0
+    if gaps.size:
+        gaps.partition(covered)
+    widest = float(gaps[covered]) if gaps.size else 0.0
     widest = widest or float(gaps.max(initial=0))
     return widest / LIMIT if widest > 0 else 1.0
 

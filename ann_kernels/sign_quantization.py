@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, I8, U8, U64, read_only
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.distance_computers import CENTER, QUERY_STEP, FourBitSpace, SignSpace
-from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK, aligned_bytes
+from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK
 from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS
@@ -26,14 +27,14 @@ _FACTOR_SQUARED = 3
 """Square of a factor over that of the error: where components are normally distributed it is 2.75"""
 
 
-def encode(space: FourBitSpace, widths: F32, *, threads: int = 1) -> SignSpace:
+def encode(space: FourBitSpace, widths: F32, *, threads: int = 1, allocate: Allocate = in_memory) -> SignSpace:
     """The signs of N four-bit codes, whose widths are f32[D]."""
     count = len(space.norms)
     codes = space.codes.reshape(count, -1)
     squares = np.zeros(2 * codes.shape[1], np.float32)
     squares[: len(widths)] = np.square(widths)
-    words = aligned_bytes(count * 8 * _row_words(2 * codes.shape[1])).view(np.uint64).reshape(count, -1)
-    terms = np.empty((count, 2), np.float32)
+    words = allocate((count, _row_words(2 * codes.shape[1])), np.uint64)
+    terms = allocate((count, 2), np.float32)
 
     def encode_rows(start: int) -> None:
         rows = slice(start, start + ROWS_PER_TASK)
@@ -47,7 +48,7 @@ def encode(space: FourBitSpace, widths: F32, *, threads: int = 1) -> SignSpace:
 def query_planes(codes: I8) -> tuple[U64, F32]:
     """Planes u64[Q, ..] and terms f32[Q, 3], as `SignedQueries` has them, of queries as signed bytes int8[Q, 2 P]."""
     words = _row_words(codes.shape[1])
-    planes = aligned_bytes(len(codes) * 8 * PLANES * words).view(np.uint64).reshape(len(codes), -1)
+    planes = in_memory((len(codes), PLANES * words), np.uint64)
     terms = np.empty((len(codes), 3), np.float32)
     _encode_queries(read_only(codes), planes, terms)
     terms[:, 2] *= np.float32(DEVIATIONS)

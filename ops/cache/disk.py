@@ -93,7 +93,7 @@ class DiskCache:
         draft = self.draft(owner, name, mapped_arrays.room_for(array.nbytes for array in arrays.values()))
         if draft is not None:
             for key, array in arrays.items():
-                draft.arrays.add(key, array.dtype, array.shape)[...] = array
+                draft.arrays.keep(key, array)
             draft.publish(values)
 
     def draft(self, owner: str, name: str, size: int) -> "DraftFile | None":

@@ -1,7 +1,7 @@
 """Fetching a shard from its store: decoded while it comes, into arrays that may be a file's.
 
-It takes memory of the process for the pieces under way, the stored lists and the codes: `scratch_bytes` in all.
-Vectors and neighbours take none beside the arrays.
+It takes memory of the process for the pieces under way and for what is stored packed: `scratch_bytes` in all.
+Vectors, neighbours and codes take none beside the arrays.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.coarse_codes import row_bytes
 from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
@@ -22,7 +23,7 @@ from icepuffin.ann_kernels.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
-from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, to_arrays
+from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays, to_arrays
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_reader import PIECE, RunsReader, differing_run
@@ -40,17 +41,26 @@ _PIECES_AT_ONCE = 2
 class Room(Protocol):
     """Where the arrays of a shard get their places."""
 
-    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """A further array, to be filled."""
+    def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array to be filled. Its place is free again when nobody refers to it any more, unless it is kept."""
+        ...
+
+    def keep(self, key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """An array of the shard, where it lies in the room; else its copy there."""
         ...
 
 
 class Memory:
     """Room in this process's memory."""
 
-    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """See Room."""
-        return np.empty(shape, dtype)
+        return in_memory(shape, dtype)
+
+    def keep(self, key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """See Room. Kernels are compiled for arrays that may be written to, which those of bytes may not."""
+        del key
+        return np.require(array, requirements=["C", "W"])
 
 
 Claim = Callable[[int], Room]
@@ -85,13 +95,14 @@ def fetch(
         with scratch(scratch_bytes(header)):
             room = claim(most_bytes(header, where.length, compact=compact))
             shape = header.count, header.dims
-            vectors = room.add("vectors", np.float32, shape) if _holds_vectors(header) else None
+            vectors = room.allocate(shape, np.float32) if _holds_vectors(header) else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
             pieces = chain([first], pieces)
             _take(_first(where, pieces), blob, header, vectors, where, sha256)
             if vectors is not None and runs:
                 _take_runs(runs, pieces, header, vectors.reshape(-1))
-            return _decoded(reader, vectors, room, compact=compact, threads=threads)
+            shard = _decoded(reader, vectors, room, compact=compact)
+            return _kept(shard.with_codes(threads=threads, allocate=room.allocate), room)
 
 
 def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
@@ -119,11 +130,11 @@ def _code_bytes(dims: int) -> int:
 
 
 def scratch_bytes(header: ShardHeader) -> int:
-    """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
+    """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets; and codes
+    that are stored, or else errors of those that are made.
+    """
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
-    codes = _code_bytes(header.dims) + row_bytes(header.dims) if _holds_vectors(header) else header.pq_bytes
-    if header.code_bits:
-        codes = rotated_bytes(header.dims, header.code_bits)
+    codes = rotated_bytes(header.dims, header.code_bits) if header.code_bits else header.pq_bytes
     return 2 * _PIECES_AT_ONCE * PIECE + lists + header.count * (codes + 41)
 
 
@@ -255,10 +266,8 @@ def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: S
     return start + len(numbers)
 
 
-def _decoded(
-    reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, *, compact: bool, threads: int
-) -> tuple[Arrays, dict[str, Any]]:
-    """The shard whose vectors are in place: the rest decoded, and codes made."""
+def _decoded(reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, *, compact: bool) -> ReadyShard:
+    """The shard whose vectors are in the room, with the rest decoded into it; it has no codes yet."""
     header = reader.header
     reader.read_content_hashes()  # for their checksum; no search needs them
     addresses = NodeAddresses(*reader.read_locations())
@@ -272,18 +281,18 @@ def _decoded(
         pq=None if vectors is not None or codebook is None or pq_codes is None else (codebook, pq_codes),
         rotated=as_kernels_take(reader.read_codes()),
         rounded=header.vector_format != 1,
-        threads=threads,
     )
+    return from_arrays(*_kept(shard, room))
+
+
+def _kept(shard: ReadyShard, room: Room) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays of a shard, all of them in the room, and its plain values."""
     arrays, values = to_arrays(shard)
-    for name, array in arrays.items():
-        if name not in ("vectors", "neighbors"):
-            arrays[name] = room.add(name, array.dtype, array.shape)
-            arrays[name][...] = array
-    return arrays, values
+    return {name: room.keep(name, array) for name, array in arrays.items()}, values
 
 
 def _graph(reader: ShardReader, room: Room) -> Graph:
-    neighbors, degrees = reader.read_graph(allocate=lambda shape: room.add("neighbors", np.int32, shape))
+    neighbors, degrees = reader.read_graph(allocate=lambda shape: room.allocate(shape, np.int32))
     return Graph(neighbors, degrees, reader.header.medoid)
 
 

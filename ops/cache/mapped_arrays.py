@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import time
+import weakref
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -51,19 +52,37 @@ class Draft:
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self._unnamed: list[tuple[weakref.ref[npt.NDArray[Any]], int]] = []
         self._stream = stream
         self._name = name
         self._places: dict[str, tuple[str, tuple[int, ...], int]] = {}
         self._end = _HEAD_BYTES
         self._room = os.fstat(stream.fileno()).st_size
         self._mapped = mmap.mmap(stream.fileno(), self._room)
+        self._whole = np.frombuffer(self._mapped, np.uint8)
 
-    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """A further array, zeros until it is filled. Raises ValueError where the file has no room for it."""
-        array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=self._mapped, offset=self._end)
+    def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array to be filled, behind all others. It is one of the file's once `keep` has named it; until then its
+        place is free again when nobody refers to it any more. Raises TypeError where the file has no room for it.
+        """
+        self._unnamed = [(array, end) for array, end in self._unnamed if array() is not None]
+        start = max([self._end, *(end for _, end in self._unnamed)])
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=self._mapped, offset=start)
+        end = start + array.nbytes
+        gap = min(-end % ALIGNMENT, self._room - end)
+        self._mapped[end : end + gap] = bytes(gap)  # an earlier array may have lain there
+        self._unnamed.append((weakref.ref(array), end + gap))  # all its views refer to it
+        return array
+
+    def keep(self, key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Name an array: it stays where it is, if that is in the file; else its copy in the file is returned."""
+        if not np.may_share_memory(array, self._whole):
+            array, source = self.allocate(array.shape, array.dtype), array
+            array[...] = source
         self.arrays[key] = array
-        self._places[key] = (array.dtype.str, array.shape, self._end)
-        self._end += array.nbytes + -array.nbytes % ALIGNMENT
+        start = array.ctypes.data - self._whole.ctypes.data
+        self._places[key] = (array.dtype.str, array.shape, start)
+        self._end = max(self._end, start + array.nbytes + -array.nbytes % ALIGNMENT)
         return array
 
     def private(self, values: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:

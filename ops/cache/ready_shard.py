@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.coded_comparison import CodeErrors
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
@@ -74,10 +75,8 @@ class ReadyShard:
         pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None,
         rotated: RotatedCodes | None,
         rounded: bool,
-        threads: int = 1,
     ) -> "ReadyShard":
-        """A decoded shard with codes for the graph search: small ones where the graph is packed."""
-        compact = isinstance(graph, PackedGraph)
+        """A decoded shard, without codes for the graph search."""
         return cls(
             graph=graph,
             vectors=vectors,
@@ -85,9 +84,23 @@ class ReadyShard:
             rotated=rotated,
             file_slots=addresses.file_slots,
             row_positions=addresses.row_positions,
-            searcher=Searcher(graph, vectors, metric, pq=pq, rotated=rotated, threads=threads, compact=compact),
+            searcher=Searcher(graph, vectors, metric, pq=pq, rotated=rotated, coded_from=sys.maxsize),
             rounded=rounded,
         )
+
+    def with_codes(self, *, threads: int = 1, allocate: Allocate = in_memory) -> "ReadyShard":
+        """The same shard with codes for the graph search, if they pay: small ones where the graph is packed."""
+        searcher = Searcher(
+            self.graph,
+            self.vectors,
+            self.searcher.metric,
+            pq=self.pq,
+            rotated=self.rotated,
+            threads=threads,
+            compact=isinstance(self.graph, PackedGraph),
+            allocate=allocate,
+        )
+        return replace(self, searcher=searcher)
 
     @property
     def count(self) -> int:
@@ -106,10 +119,11 @@ class ReadyShard:
 
 
 def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays by name, plain values): all that `from_arrays` needs."""
-    arrays: Arrays = {"file_slots": shard.file_slots, "row_positions": shard.row_positions}
-    if shard.vectors is not None:
-        arrays["vectors"] = shard.vectors
+    """(arrays by name, plain values): all that `from_arrays` needs. Arrays are in the order of their making."""
+    arrays: Arrays = {} if shard.vectors is None else {"vectors": shard.vectors}
+    if isinstance(shard.graph, Graph):
+        arrays["neighbors"] = shard.graph.neighbors
+    arrays |= {"file_slots": shard.file_slots, "row_positions": shard.row_positions}
     if shard.pq is not None:
         arrays["pq_codebook"], arrays["pq_codes"] = shard.pq
     if (rotated := shard.rotated) is not None:
@@ -123,7 +137,7 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         arrays["lists"], arrays["list_starts"], values["longest_list"] = shard.graph.adjacency
         values[SPARSE] = ["vectors"]  # memory holds what is walked by
     else:
-        arrays |= {"neighbors": shard.graph.neighbors, "degrees": shard.graph.degrees}
+        arrays["degrees"] = shard.graph.degrees
     if rotated is not None:
         values["rotated_bits"], values["rotated_seed"] = rotated.bits, rotated.seed
     if (codes := shard.searcher.codes) is not None:

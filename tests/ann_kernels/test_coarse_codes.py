@@ -193,8 +193,8 @@ def test_equal_rows_are_kept_or_ruled_out_together() -> None:
 
 
 def test_rows_are_the_same_for_any_number_of_threads() -> None:
-    codes = np.random.default_rng(0).integers(1, 256, (20_000, 64)).astype(np.uint8).reshape(-1)
-    one, two = (coarse_codes.encode(codes, 50, 0.5, np.ones(20_000), threads=threads) for threads in (1, 2))
+    codes, errors = np.random.default_rng(0).integers(1, 256, (20_000, 64)).astype(np.uint8), np.arange(20_000) / 7
+    one, two = (coarse_codes.encode(codes, 50, 0.5, errors.__getitem__, threads=threads) for threads in (1, 2))
     assert np.array_equal(one, two)
 
 

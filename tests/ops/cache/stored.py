@@ -61,7 +61,7 @@ def ready(shard: Shard, *, compact: bool = False) -> ReadyShard:
         pq=pq if shard.vectors is None and pq[0] is not None and pq[1] is not None else None,
         rotated=as_kernels_take(shard.codes),
         rounded=shard.rounded,
-    )
+    ).with_codes()
 
 
 def coded(shard: Shard, bits: int) -> Shard:

@@ -37,7 +37,7 @@ def _header(shard: Shard) -> ShardHeader:
 
 
 @pytest.mark.parametrize(
-    ("shard", "code"), [(SHARD, 128 + 64), (lean(SHARD), _header(lean(SHARD)).pq_bytes), (coded(SHARD, 8), 144)]
+    ("shard", "code"), [(SHARD, 0), (lean(SHARD), _header(lean(SHARD)).pq_bytes), (coded(SHARD, 8), 144)]
 )
 def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(shard: Shard, code: int) -> None:
     header = _header(shard)

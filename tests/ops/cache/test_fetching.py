@@ -5,21 +5,40 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.cache.disk import DiskCache
+from icepuffin.ops.cache.mapped_arrays import Draft
 from icepuffin.ops.cache.ready_shard import from_arrays, to_arrays
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
+from tests.ann_kernels.data import clustered, near_duplicates
 from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
+
+
+def graph_of(vectors: npt.NDArray[np.float32]) -> Shard:
+    """A shard of these vectors, whatever its graph."""
+    rows = len(vectors)
+    neighbors = np.sort((np.arange(rows)[:, None] + np.array([1, 7, 300])) % rows, axis=1)
+    return Shard(
+        metric=Metric.L2.code, dims=vectors.shape[1], max_degree=16, search_list=16, alpha=1.2, medoid=0,
+        neighbors=neighbors.astype(np.int32), degrees=np.full(rows, 3, np.int32),
+        file_slots=np.arange(rows, dtype=np.uint32) // 100, row_positions=np.arange(rows),
+        content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
+    )  # fmt: skip
+
 
 LARGE = random_shard(seed=3, rows=1_300)
 CODED = [coded(LARGE, bits) for bits in (4, 5, 8)]
@@ -54,6 +73,67 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
         for name, array in arrays.items():
             np.testing.assert_array_equal(others[name], array)
             assert others[name].dtype == array.dtype
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(
+    ("shard", "kinds"),
+    [
+        (LARGE, {"sq8"}),
+        (lean(LARGE), set()),
+        (CODED[1], set()),
+        (graph_of(clustered(1_200, FEWEST_DIMS)), {"sq4"}),
+        (graph_of(clustered(1_200, FEWEST_SIGNED_DIMS)), {"sq4", "signs"}),
+        (graph_of(near_duplicates(3_000, FEWEST_DIMS, 80, 0.1)), {"sq8"}),
+        (graph_of(near_duplicates(8_000, 32, 400, 1e-4)), set()),
+    ],
+    ids=["bytes", "lean", "rotated", "four bits", "signs", "bytes after four bits", "no codes"],
+)
+def test_a_file_that_is_filled_in_place_is_that_of_the_finished_arrays(
+    tmp_path: Path, shard: Shard, kinds: set[str], compact: bool
+) -> None:
+    key = replace(stored(tmp_path, shard), compact=compact)
+    kept_by(ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 0)), key)
+    (path,) = (tmp_path / "cache").glob("*/*.shard")
+    arrays, values = to_arrays(ready(shard_blob.decode((tmp_path / "shard").read_bytes()), compact=compact))
+    prefixes = {name.split("_")[0] for name in arrays} & {"sq4", "sq8", "signs"}
+    assert prefixes == kinds - ({"signs"} if compact else set())
+    other = DiskCache.opened(tmp_path / "other", 1 << 30)
+    assert other is not None
+    other.put(path.parent.name, path.stem, arrays, values)
+    assert path.read_bytes() == (tmp_path / "other" / path.parent.name / path.name).read_bytes()
+
+
+class WatchedDraft(Draft):
+    """A file that knows which arrays it got as a copy."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(stream, "name")
+        self.copied = set[str]()
+
+    def keep(self, key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        kept = super().keep(key, array)
+        if not np.may_share_memory(kept, array):
+            self.copied.add(key)
+        return kept
+
+
+@pytest.mark.parametrize("dims", [16, FEWEST_DIMS, FEWEST_SIGNED_DIMS])
+def test_vectors_neighbours_and_codes_are_made_in_the_file(tmp_path: Path, dims: int) -> None:
+    key = stored(tmp_path, graph_of(clustered(1_200, dims)))
+    with (tmp_path / "file").open("w+b") as stream:
+
+        def claim(size: int) -> WatchedDraft:
+            stream.truncate(size)
+            drafts.append(WatchedDraft(stream))
+            return drafts[0]
+
+        drafts = list[WatchedDraft]()
+        arrays, _ = fetching.fetch(
+            key.stored, key.sha256, STORAGE, compact=False, threads=2, claim=claim, scratch=untaken
+        )
+        assert drafts[0].copied == {"file_slots", "row_positions", "degrees"}
+        assert len(arrays) >= 8
 
 
 def in_new(folder: Path) -> CacheSettings:

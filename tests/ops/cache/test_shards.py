@@ -402,9 +402,7 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
 
     def fetch(key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, *_: object) -> Any:
         room, (arrays, values) = claim(1 << 20), to_arrays(ready(SHARD))
-        for name, array in arrays.items():
-            room.add(name, array.dtype, array.shape)[...] = array
-        return arrays, values
+        return {name: room.keep(name, array) for name, array in arrays.items()}, values
 
     result = None
     with ThreadPoolExecutor(1) as pool:

@@ -1,0 +1,80 @@
+"""Files of arrays that are filled in place."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+
+from icepuffin.ops.cache import mapped_arrays
+from icepuffin.ops.cache.mapped_arrays import Draft
+
+ROOM = 10_000
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[BinaryIO]:
+    with (tmp_path / "file").open("w+b") as opened:
+        opened.truncate(ROOM)
+        yield opened
+
+
+def test_arrays_that_are_kept_are_read_again(stream: BinaryIO) -> None:
+    draft = Draft(stream, "name")
+    numbers = draft.allocate((3, 5), np.int32)
+    numbers[:] = 7
+    assert draft.keep("numbers", numbers.reshape(-1)).ctypes.data == numbers.ctypes.data, "it was copied"
+    elsewhere = np.arange(4.0)
+    assert not np.may_share_memory(draft.keep("copy", elsewhere), elsewhere)
+    draft.finish({"number": 1})
+    stream.seek(0)
+    arrays, values = mapped_arrays.read(stream, "name")
+    assert values == {"number": 1}
+    assert list(arrays) == ["numbers", "copy"]
+    assert arrays["numbers"].tolist() == 15 * [7]
+    assert arrays["copy"].tolist() == elsewhere.tolist()
+
+
+def test_the_place_of_an_array_that_is_dropped_is_free_again(stream: BinaryIO) -> None:
+    draft = Draft(stream, "name")
+    first = draft.allocate((10,), np.uint8)
+    dropped = draft.allocate((20,), np.uint8)
+    dropped[:] = 1
+    place, view = dropped.ctypes.data, dropped[5:]
+    del dropped
+    between = draft.allocate((1,), np.uint8)
+    assert between.ctypes.data > place, "a view refers to it"
+    del view, between
+    again = draft.allocate((2, 3), np.float32)
+    assert again.ctypes.data == place > first.ctypes.data
+    draft.keep("first", first)
+    draft.keep("again", again)
+    del again, first
+    assert draft.allocate((1,), np.uint8).ctypes.data > place, "what is kept stays"
+
+
+def test_nothing_is_left_of_an_array_that_is_dropped(stream: BinaryIO, tmp_path: Path) -> None:
+    draft = Draft(stream, "name")
+    draft.allocate((500,), np.uint8)[:] = 255
+    for number, size in enumerate((3, 65, 64)):
+        draft.keep(str(number), np.zeros(size, np.uint8))
+    draft.finish({})
+    assert not any((tmp_path / "file").read_bytes()[mapped_arrays._HEAD_BYTES :])
+
+
+def test_what_was_not_kept_is_no_part_of_the_file(stream: BinaryIO, tmp_path: Path) -> None:
+    draft = Draft(stream, "name")
+    draft.keep("kept", np.zeros(64, np.uint8))
+    rest = draft.allocate((1_000,), np.uint8)
+    draft.finish({})
+    assert rest.size == 1_000
+    assert (tmp_path / "file").stat().st_size == mapped_arrays.room_for([64])
+
+
+def test_a_file_has_room_up_to_its_end(stream: BinaryIO) -> None:
+    draft = Draft(stream, "name")
+    most = ROOM - mapped_arrays.room_for([])
+    with pytest.raises(TypeError, match="too small"):
+        draft.allocate((most + 1,), np.uint8)
+    assert draft.keep("all", draft.allocate((most,), np.uint8)).size == most
