@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -209,13 +209,17 @@ def rotated(vector: np.ndarray, seed: int) -> np.ndarray:
     blocks = -(-len(vector) // 128)
     out = np.zeros(128 * blocks)
     out[: len(vector)] = vector
-    hadamard = np.array([[(-1.0) ** (i & j).bit_count() for i in range(128)] for j in range(128)]) / np.sqrt(128)
     words = [splitmix64(seed, word) for word in range(3 * 2 * blocks)]
     for turn in range(3):
         bits = [words[(turn * len(out) + d) // 64] >> (d % 64) & 1 for d in range(len(out))]
-        out = (out * (1 - 2 * np.array(bits))).reshape(blocks, 128) @ hadamard
+        out = (out * (1 - 2 * np.array(bits))).reshape(blocks, 128) @ hadamard()
         out = out.T.reshape(-1)
     return out
+
+
+@cache
+def hadamard() -> np.ndarray:
+    return np.array([[(-1.0) ** (i & j).bit_count() for i in range(128)] for j in range(128)]) / np.sqrt(128)
 
 
 def splitmix64(seed: int, place: int) -> int:
@@ -225,6 +229,7 @@ def splitmix64(seed: int, place: int) -> int:
     return z ^ z >> 31
 
 
+@lru_cache(16)
 def numbers_of(path: Path, element_type: str) -> np.ndarray:
     """The vectors of a data file: lists, or elements that lie in bytes."""
     values = pq.read_table(path, columns=["embedding"])["embedding"].to_pylist()
