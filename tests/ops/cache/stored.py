@@ -23,6 +23,8 @@ from icepuffin.puffin.blobs.shard import Shard
 from tests.ann_kernels.data import packed
 
 ROWS = 60
+_BEFORE = b"before" * 200
+"""Bytes before a run of vectors in its file: more than a piece of a test"""
 DIMS = 16
 STORAGE = StorageConfig({})
 
@@ -94,8 +96,9 @@ def stored(
 
 def _run(path: Path, vectors: npt.NDArray[Any]) -> StoredRun:
     data = bytes(shard_blob.stored_vectors(vectors))
-    path.write_bytes(b"before" + data + b"after")
-    return StoredRun(ObjectRange(f"file://{path}", 6, len(data)), len(vectors), hashlib.sha256(data).digest())
+    path.write_bytes(_BEFORE + data + b"after")
+    where = ObjectRange(f"file://{path}", len(_BEFORE), len(data))
+    return StoredRun(where, len(vectors), hashlib.sha256(data).digest())
 
 
 def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:

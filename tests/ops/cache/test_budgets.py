@@ -21,6 +21,7 @@ _AT_ONCE = 192 * MIB
 
 def test_budgets_are_those_of_the_documentation() -> None:
     assert (CacheSettings().disk_bytes, CacheSettings().memory_bytes) == (20_480 * MIB, 2_048 * MIB)
+    assert CacheSettings.off() == CacheSettings(disk_bytes=0, memory_bytes=0, tail_bytes=0)
 
 
 @pytest.mark.parametrize("budgets", [(-1, 0), (0, -1), (-1, -1)])
@@ -41,9 +42,10 @@ def _header(shard: Shard) -> ShardHeader:
 )
 def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(shard: Shard, code: int) -> None:
     header = _header(shard)
-    taken = fetching.scratch_bytes(header)
-    assert fetching.scratch_bytes(replace(header, count=header.count + 1_000)) - taken == 1_000 * (code + 41)
-    assert fetching.scratch_bytes(replace(header, sections=header.sections * 2)) > taken
+    before = fetching.scratch_bytes(header)
+    assert fetching.scratch_bytes(replace(header, count=header.count + 1_000)) - before == 1_000 * (code + 41)
+    lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
+    assert fetching.scratch_bytes(replace(header, sections=header.sections * 2)) - before == lists > 0
 
 
 @pytest.mark.parametrize(("first", "second", "waits"), [(100, 92, False), (100, 93, True), (1, 192, True)])

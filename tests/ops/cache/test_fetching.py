@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
@@ -198,8 +199,9 @@ def test_vectors_that_lie_apart_and_are_not_whole_do_not_enter(tmp_path: Path, r
     key = stored(tmp_path, random_shard(), runs=(20, 40))
     path, runs = tmp_path / f"shard-{run}", list(key.stored.runs)
     data = bytearray(path.read_bytes())
-    data[50] ^= fault == "flipped"
-    path.write_bytes(data[: 50 if fault == "cut off" else len(data)])
+    inside = runs[run].place.offset + 44
+    data[inside] ^= fault == "flipped"
+    path.write_bytes(data[: inside if fault == "cut off" else len(data)])
     if fault == "fewer":
         place = runs[run].place
         runs[run] = replace(runs[run], place=replace(place, length=place.length - 64))
@@ -229,6 +231,7 @@ def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
 
 def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) -> None:
     shards = [random_shard(), LARGE, lean(LARGE), *CODED]
+    shards += [random_shard(rows=FEWEST_CODED), coded(random_shard(rows=40, dims=100), 5)]
     for number, (shard, compact) in enumerate(product(shards, (False, True))):
         blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
         header = header_of(bytearray(blob))

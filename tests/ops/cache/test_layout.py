@@ -43,7 +43,7 @@ def test_a_setting_or_the_size_beside_the_memory_decides() -> None:
     assert [is_compact(settings, 1 << 60) for settings in (fast, compact, auto)] == [False, True, True]
     assert [is_compact(settings, 0) for settings in (fast, compact, auto)] == [False, True, False]
     half = memory_bytes() // 2
-    assert [is_compact(auto, half - 1), is_compact(auto, half + 1)] == [False, True]
+    assert [is_compact(auto, size) for size in (half - 1, half, half + 1)] == [False, False, True]
     assert walked_bytes(10, 100, 64) == 10 * (256 + 128)
     with pytest.raises(ValueError, match="'small'; it takes auto, fast, compact"):
         CacheSettings(layout="small")

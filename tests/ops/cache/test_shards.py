@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
-from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, mapped_arrays, shards
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim
 from icepuffin.ops.cache.ready_shard import to_arrays
@@ -109,6 +109,17 @@ def test_memory_answers_before_the_disk(tmp_path: Path) -> None:
     cache.flush()
     first = cache.shard(key, STORAGE)
     assert cache.shard(key, STORAGE) is first
+
+
+def test_a_shard_is_looked_for_in_memory_and_on_disk_alone(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    cache = cache_in(tmp_path, memory=2 * ONE)
+    assert cache.find(key, STORAGE) is None
+    kept = kept_by(cache, key)
+    assert cache.find(key, STORAGE) is kept
+    on_disk = cache_in(tmp_path).find(key, STORAGE)
+    assert on_disk is not None
+    assert same(on_disk, kept)
 
 
 def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
@@ -245,6 +256,24 @@ def test_a_damaged_file_is_seen_and_fetched_again(
     assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
     (file,) = files_of(tmp_path)
     assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
+
+
+def test_a_file_that_was_checked_is_checked_again_once_the_machine_has_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a crash leaves of it may have the time of the whole file."""
+    key = stored(tmp_path, SHARD)
+    kept_by(cache_in(tmp_path), key)
+    (file,) = files_of(tmp_path)
+    data, status = bytearray(file.read_bytes()), file.stat()
+    zero(data, len(data) - 64)
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(mapped_arrays, "_BOOT_ID", tmp_path / "boot")
+    assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
+    marks = [status.st_mtime_ns, files_of(tmp_path)[0].stat().st_mtime_ns]
+    assert all(10**18 <= mark < 11 * 10**17 for mark in marks), "in 2001 or soon after, when there was no such file"
 
 
 def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> None:
