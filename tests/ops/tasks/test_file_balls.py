@@ -1,0 +1,43 @@
+"""Balls around the vectors of a data file: none is too small, and none much larger than it must be."""
+
+import numpy as np
+import pytest
+
+from icepuffin.ops.tasks.file_balls import MAX_BALLS, ball_around, merge_balls, partition_balls, rows_outside
+
+VECTORS = np.random.default_rng(0).standard_normal((700, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 256, 257, 700])
+def test_a_ball_reaches_the_farthest_vector_and_no_farther(rows: int) -> None:
+    vectors = VECTORS[:rows].copy()
+    vectors[-1] += 30  # in the last step
+    center, radius = ball_around(vectors)
+    exact = np.linalg.norm(vectors.astype(float) - center, axis=1).max()
+    assert exact <= radius <= exact * (1 + 2e-5) + 2e-6
+    assert rows_outside(vectors, [(center, radius)]) == 0
+
+
+def test_a_partition_that_a_file_has_vectors_in_gets_a_ball() -> None:
+    reach = np.array([-1, 0, 2.5, -1], np.float32)
+    balls = partition_balls(reach, VECTORS[:4])
+    assert [center.tolist() for center, _ in balls] == VECTORS[1:3].tolist()
+    assert [radius for _, radius in balls] == pytest.approx([1e-6, 2.5], rel=2e-5)
+    assert all(radius > reached for (_, radius), reached in zip(balls, (0, 2.5), strict=True))
+
+
+def test_balls_over_the_most_become_one_that_holds_them() -> None:
+    balls = [(center, float(number)) for number, center in enumerate(VECTORS[:MAX_BALLS])]
+    assert merge_balls(balls) is balls
+    ((center, radius),) = merge_balls(balls, MAX_BALLS - 1)
+    np.testing.assert_allclose(center, VECTORS[:MAX_BALLS].mean(axis=0), rtol=1e-5, atol=1e-6)
+    reaches = [np.linalg.norm(other.astype(float) - center) + length for other, length in balls]
+    assert max(reaches) <= radius <= max(reaches) * (1 + 2e-5) + 2e-6
+
+
+def test_rows_outside_are_those_that_no_ball_holds() -> None:
+    balls = [(VECTORS[0], 1.0), (VECTORS[300], 2.0)]
+    distances = np.stack([np.linalg.norm(VECTORS.astype(float) - center, axis=1) for center, _ in balls])
+    outside = ((distances - np.array([[1.0], [2.0]])) > 0).all(axis=0).sum()
+    assert 0 < outside < len(VECTORS)
+    assert rows_outside(VECTORS, balls) == outside
