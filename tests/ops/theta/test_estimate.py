@@ -1,10 +1,17 @@
 """What sketching will take is estimated before it, stands beside what it took, and is learned from."""
 
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
+from icepuffin.ops.catalog.bound_versions import sketch_versions
+from icepuffin.ops.catalog.measurements import measured_versions
+from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta.estimate import default_seconds
+from icepuffin.ops.theta.work_bounds import parts_to_sketch
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -20,13 +27,16 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
     assert table.refresh().metadata_location == before
     assert not runner.tasks
     assert (estimate.outcome, estimate.columns, estimate.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
-    assert estimate.rates == "default rate, 2 threads"
+    assert (estimate.rates, estimate.seconds) == ("default rate, 2 threads", 0.2)
     report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
     assert report.estimate == estimate
     assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
     size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
     assert 0 < estimate.bytes_read < size, "without the vectors"
     assert 0 < report.bytes_written <= estimate.bytes_written + 20_000, "footers and JSON besides"
+    files = [Path(str(path).removeprefix("file://")) for path in (report.statistics_path, report.file_sketches_path)]
+    assert report.bytes_written == sum(file.stat().st_size for file in files)
+    assert len(runner.shares) == 2, "no file is long enough to be cut"
 
 
 def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
@@ -38,7 +48,11 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     estimate = estimated(table, append(table, 250, 500), runner)
     assert (estimate.files_sketched, estimate.files_reused, estimate.values) == (1, 1, 5 * 250)
     assert estimate.rates == "measured on the last snapshot"
-    assert estimated(table, first, runner, enabled=False) == ThetaEstimate(ThetaOutcome.OFF)
+    ((_, measured),) = measured_versions(sketch_versions(table))
+    miss = measured.seconds / default_seconds(5 * 300, runner.task_threads)
+    assert estimate.seconds == round(default_seconds(5 * 250, runner.task_threads) * miss, 3)
+    off = estimated(table, first, runner, enabled=False)
+    assert (off, off.seconds) == (ThetaEstimate(ThetaOutcome.OFF), 0)
 
 
 def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
@@ -47,3 +61,25 @@ def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunne
     table.delete("id >= 1000")
     estimate = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
     assert (estimate.outcome, estimate.files_sketched, estimate.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
+
+
+def test_a_column_that_a_file_lacks_is_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    with table.update_schema() as change:
+        change.add_column("added", LongType())
+    snapshot = append(table.refresh(), 300, 310)
+    bytes_read = [estimated(table, snapshot, runner, columns=c).bytes_read for c in (["id"], ["id", "added"])]
+    assert bytes_read[0] == bytes_read[1] > 0
+
+
+def test_the_parts_to_sketch_are_those_of_files_that_came_since(table: Table, runner: ThreadlessRunner) -> None:
+    def parts(snapshot_id: int) -> int:
+        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
+
+    first = append(table, 0, 300)
+    assert parts(append(table, 300, 400)) == 2
+    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    assert parts(append(table.refresh(), 400, 500)) == 2
+    assert parts(append(table, 500, 600)) == 3
+    table.delete("id < 300")
+    assert parts(table.refresh().metadata.snapshots[-1].snapshot_id) == 3, "all that are left"

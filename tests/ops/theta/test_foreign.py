@@ -8,9 +8,11 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
+from icepuffin.puffin import PuffinReader
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
@@ -70,6 +72,20 @@ def test_a_sketch_without_an_ndv_is_kept_and_no_longer_listed(table: Table) -> N
     slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
     assert [blob.fields for blob in slot.blob_metadata] == [[6], [1]]
     assert foreign.sketches_in(slot.statistics_path).keys() == {1, 2, 6}
+
+
+def test_a_sketch_that_cannot_be_decoded_is_kept_and_no_longer_listed(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = append(table, 0, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign, "encode", lambda _: b"no sketch")
+        counted = {1: foreign.sketch(rows(0, 100)["id"], "long")}
+        foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), counted)
+    assert set(materialize(table.refresh(), snapshot, columns=("size",)).ndv) == {"size"}
+    slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    footer = PuffinReader(LocalStorage().source(slot.statistics_path)).footer
+    assert [blob.fields for blob in footer.blobs] == [(6,), (1,)]
 
 
 def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:

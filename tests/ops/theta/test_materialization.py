@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
@@ -162,6 +162,22 @@ def test_a_slot_written_between_our_read_and_our_commit_is_merged(
     files = {path.name for path in local(table.location()).rglob("*.stats")}
     assert local(report.statistics_path).name in files
     assert len(files) == 2, "the file that was not registered is gone"
+
+
+def test_a_slot_that_others_keep_writing_is_left_to_them(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[str] = []
+
+    def overtaken(*_: object, path: str, **__: object) -> bool:
+        paths.append(path)
+        return False
+
+    monkeypatch.setattr(publish_module, "register_statistics", overtaken)
+    with pytest.raises(StatisticsError, match="others keep writing the statistics of snapshot"):
+        materialize(table, append(table, 0, 30), runner)
+    assert len(paths) == 5
+    assert not any(local(path).exists() for path in paths)
 
 
 def test_older_snapshots_in_any_order_cost_their_own_files_only(table: Table, runner: ThreadlessRunner) -> None:
