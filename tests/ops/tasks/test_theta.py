@@ -1,7 +1,15 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ops.model import LiveFile, StorageConfig
-from icepuffin.ops.tasks.theta import FilePart, plan_tasks
+from icepuffin.ops.tasks.theta import FilePart, SketchTask, plan_tasks, sketch_files
+from icepuffin.puffin.blobs.theta import decode
+from tests.naive import theta as naive
 
 
 def shares_of(*rows: int) -> list[FilePart]:
@@ -29,3 +37,17 @@ def test_workers_get_several_tasks_each_the_largest_files_first() -> None:
 
 def test_nothing_to_sketch_is_no_task() -> None:
     assert plan([], 4, 2) == []
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_parts_of_a_file_make_one_sketch(tmp_path: Path, parts: int) -> None:
+    values = [number % 250 + 7 for number in range(1_000)]
+    arrow = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    pq.write_table(pa.table([values], arrow), tmp_path / "f.parquet", row_group_size=90)
+    file = LiveFile(f"file://{tmp_path}/f.parquet", (tmp_path / "f.parquet").stat().st_size, 1_000, 1, "PARQUET")
+    own = tuple(FilePart(file, ((1, "long"),), part, parts) for part in range(parts))
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, own, threads=2))
+    sketch = decode(result.images[0])
+    expected = naive.sketch(value.to_bytes(8, "little") for value in values)
+    assert (result.path, (sketch.theta, sketch.hashes.tolist())) == (file.path, expected)

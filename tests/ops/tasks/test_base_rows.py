@@ -1,0 +1,46 @@
+"""Rows of shards of a base version: their vectors, wherever these lie."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, ListType, NestedField
+
+from icepuffin.ann_kernels.product_quantization import decode_pq
+from icepuffin.ops.model import ObjectRange, ShardId, StoredRun
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.delta_rows import PassedRows
+from icepuffin.ops.tasks.rows import VectorRows
+from icepuffin.puffin.blobs import deletion_vector
+from tests.ops.cache.stored import ROWS, STORAGE, lean, random_shard, stored
+
+SCHEMA = Schema(NestedField(1, "embedding", ListType(2, FloatType(), element_required=False), required=False))
+
+
+def test_dead_nodes_of_a_lean_shard_have_the_vectors_of_their_codes(tmp_path: Path) -> None:
+    shard = lean(random_shard())
+    dead = deletion_vector.encode(np.arange(ROWS))
+    base = BaseShard(stored(tmp_path, shard).stored, 1.0, "", dead, (), 0, (), SCHEMA, 1, STORAGE)
+    rows = base.rows(base.reader())
+    assert shard.pq_codes is not None
+    assert shard.pq_codebook is not None
+    assert rows.vectors.tolist() == decode_pq(shard.pq_codes, shard.pq_codebook).tolist()
+    assert rows.positions.tolist() == shard.row_positions.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+@pytest.mark.parametrize("dims", [2, 8])
+def test_passed_rows_have_the_vectors_of_their_runs(tmp_path: Path, dims: int, dtype: str) -> None:
+    vectors = np.random.default_rng(0).standard_normal((9, dims)).astype(dtype)
+    runs = []
+    for number, piece in enumerate((vectors[:4], vectors[4:])):
+        path, data = tmp_path / str(number), piece.tobytes()
+        path.write_bytes(b"before" + data)
+        runs.append(StoredRun(ObjectRange(f"file://{path}", 6, len(data)), len(piece), hashlib.sha256(data).digest()))
+    nothing = np.empty((9, 0), np.float32)
+    addresses = VectorRows(np.zeros(9, np.uint32), np.arange(9), np.zeros(9, np.uint64), nothing)
+    rows = PassedRows(ShardId(0), ("unused", 9), tuple(runs)).with_vectors(addresses, STORAGE, dims)
+    assert rows.vectors.dtype == np.float32
+    assert rows.vectors.tolist() == vectors.tolist()
