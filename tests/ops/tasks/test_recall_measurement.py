@@ -109,6 +109,17 @@ def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> No
     assert recall.mean() < 0.99
 
 
+def test_no_edge_leads_to_a_row_that_is_held_out() -> None:
+    shard, _ = searchable_shard(Metric.L2, rows=60)
+    neighbors, degrees, nodes = shard.neighbors.copy(), shard.degrees.copy(), np.array([0, 7, 59])
+    with recall_gate._held_out(shard, nodes):
+        assert np.isin(neighbors, nodes).any()
+        assert not np.isin(shard.neighbors, nodes).any()
+        assert ((shard.neighbors >= 0).sum(axis=1) == shard.degrees).all()
+    assert (shard.neighbors == neighbors).all()
+    assert (shard.degrees == degrees).all()
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1.0])
 def test_a_bad_graph_is_a_bad_graph_at_any_scale(scale: float) -> None:
     """A slack of 1e-7 took every row for a hit where all distances were smaller."""

@@ -133,6 +133,14 @@ def test_a_node_with_the_code_of_another_row_is_misplaced(metric: Metric) -> Non
     assert searched(replace(shard, pq_codes=encode_pq(other, codebook)), other, NODES).misplaced == 0, "no code is near"
 
 
+def test_codes_of_short_vectors_are_compared_at_their_scale() -> None:
+    vectors = gaussian() * np.float32(1e-3)
+    shard = shard_of(vectors, Metric.L2, "none")
+    assert shard.pq_codes is not None
+    assert searched(shard, vectors, NODES).misplaced == 0
+    assert searched(replace(shard, pq_codes=np.roll(shard.pq_codes, 700, axis=0)), vectors, NODES).misplaced >= 118
+
+
 @pytest.mark.parametrize("metric", list(Metric))
 def test_a_graph_that_finds_as_much_as_its_definition_demands_is_sound(metric: Metric) -> None:
     """Few edges and narrow searches are a choice."""
@@ -191,11 +199,12 @@ def test_a_search_gives_back_all_of_few_rows(rows: int, kind: str) -> None:
 
 def test_shards_count_by_their_queries() -> None:
     parts = [
-        SelfSearchResult(10, 1, 8, 4, 0.5),
-        SelfSearchResult(20, 2, 16, 12, 1.0),
+        SelfSearchResult(10, 1, 8, 4, 0.5, wide_queries=2, wide_recall=0.25),
+        SelfSearchResult(20, 2, 16, 12, 1.0, wide_queries=6, wide_recall=1.0),
         SelfSearchResult(5, 0, 5, 0, 1.0),
     ]
-    assert SelfSearchResult.joined(parts) == SelfSearchResult(35, 3, 29, 16, 0.875)
+    joined = SelfSearchResult(35, 3, 29, 16, 0.875, wide_queries=8, wide_recall=0.8125)
+    assert SelfSearchResult.joined(parts) == joined
     assert SelfSearchResult.joined([]) == SelfSearchResult(0, 0, 0, 0, 1.0)
 
 

@@ -6,8 +6,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from icepuffin.ann_kernels.theta import ThetaAccumulator
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.tasks.theta import FilePart, SketchTask, plan_tasks, sketch_files
+from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from icepuffin.puffin.blobs.theta import decode
 from tests.naive import theta as naive
 
@@ -51,3 +53,10 @@ def test_the_parts_of_a_file_make_one_sketch(tmp_path: Path, parts: int) -> None
     sketch = decode(result.images[0])
     expected = naive.sketch(value.to_bytes(8, "little") for value in values)
     assert (result.path, (sketch.theta, sketch.hashes.tolist())) == (file.path, expected)
+
+
+def test_only_values_of_a_slice_are_sketched() -> None:
+    accumulator = ThetaAccumulator()
+    update_from_arrow(accumulator, pa.array(range(1, 9)).slice(2, 3), "long")
+    theta, hashes = accumulator.result()
+    assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (3, 4, 5))
