@@ -1,10 +1,11 @@
 """What is tried and survived is counted, and printed at the end of a run in one process."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tests.faults.stages import SCENARIOS, Outcome, Stage, make_stage
+from tests.faults.stages import Outcome, Stage, make_stage
 
 SURVIVED: Counter[str] = Counter()
 """Number of faults survived, by kind."""
@@ -16,16 +17,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"faults survived: {SURVIVED.total()} ({counts})")
 
 
-@pytest.fixture(scope="session")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stage]:
-    folder = tmp_path_factory.mktemp("stages")
-    return {name: make_stage(folder / str(number), name) for number, name in enumerate(SCENARIOS)}
+class Stages(dict[str, Stage]):
+    """Stages by scenario. One is made, and a run that nothing happens to, when a test first names the scenario: few
+    test files name all, and workers share none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self.outcomes: dict[str, Outcome] = {}
+
+    def __missing__(self, scenario: str) -> Stage:
+        self[scenario] = stage = make_stage(self._folder / str(len(self)), scenario)
+        self.outcomes[scenario] = stage.work()
+        return stage
 
 
 @pytest.fixture(scope="session")
-def undisturbed(stages: dict[str, Stage]) -> dict[str, Outcome]:
-    """What a run that nothing happens to publishes."""
-    return {name: stage.work() for name, stage in stages.items()}
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(stages: Stages) -> dict[str, Outcome]:
+    """What a run that nothing happens to publishes, by the scenarios of the stages that were named."""
+    return stages.outcomes
 
 
 @pytest.fixture
