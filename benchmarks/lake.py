@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -97,6 +97,17 @@ class Lake:
         ids = np.arange(self._next, self._next + count)
         self._write(self.rows_of(ids, self._vectors[self._next : self._next + count]))
         self._next += count
+
+    def write_files(self, rows: range) -> list[DataFile]:
+        """Data files of some rows, which `commit_files` adds: other processes can write them."""
+        table = arrow_rows(np.arange(rows.start, rows.stop), self._vectors[rows.start : rows.stop])
+        return list(_dataframe_to_data_files(self.table.metadata, table, self.table.io))
+
+    def commit_files(self, files: Iterable[DataFile]) -> None:
+        """Append written data files, in one snapshot."""
+        with self.table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+            for file in files:
+                snapshot.append_data_file(file)
 
     def rows_of(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
         """Rows of `schema` by their ids."""

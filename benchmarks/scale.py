@@ -29,24 +29,29 @@ the disk gave where that is more. What is measured so far is written after each 
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
+from itertools import chain, pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pyiceberg.manifest import DataFile
 
 from benchmarks.lake import STORAGE, Lake
 from benchmarks.memory_limit import limited_memory
 from benchmarks.refresh_cost import append_1pct, delete_only
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, prepare
 from benchmarks.step_costs import Meter, StepCosts, as_json, memory_of, run_step
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.cache.settings import DISK_MB, LAYOUT, LAYOUTS
 from icepuffin.ops.index import IndexDefinition
@@ -60,6 +65,7 @@ _QUERY_SEED = 1
 _PROCESS_BYTES = 256 << 20
 """Memory of the interpreter, its libraries and one search, beside which `--memory-limit` counts"""
 _GROWTH = 0.01
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,11 @@ class Plan:
         """The table, once it was made."""
         return Lake(self.folder, self.vectors(), self.rows, None, self.definition, self.threads)
 
+    def row_ranges(self) -> list[range]:
+        """Rows of each data file."""
+        ends = [number * self.rows // self.files for number in range(self.files + 1)]
+        return [range(first, last) for first, last in pairwise(ends)]
+
     def reader(self) -> IndexReader:
         """The index at the head, opened from the catalog on, for one thread's searches."""
         return open_index(self.lake().table, self.definition, storage=STORAGE, threads=self.threads)
@@ -102,28 +113,55 @@ class Plan:
 
 
 def make_table(meter: Meter, plan: Plan) -> int:
-    """Step: the table; returns its dimensions."""
+    """Step: the table, in one snapshot; returns its dimensions."""
     dims = prepare(plan.base, plan.dims, plan.folder, seed=plan.seed)
     with meter.measured():
-        Lake(plan.folder, plan.vectors(), plan.rows, plan.files, plan.definition, plan.threads)
+        Lake(plan.folder, plan.vectors(), plan.rows, 0, plan.definition, plan.threads)
+        files = _by_processes(plan, _write_files, plan.row_ranges())
+        plan.lake().commit_files(chain.from_iterable(files))
     return dims
+
+
+def _write_files(plan: Plan, rows: range) -> list[DataFile]:
+    return plan.lake().write_files(rows)
 
 
 def find_truth(meter: Meter, plan: Plan) -> None:
     """Step: the nearest rows of each query, by comparing every one."""
     with meter.measured():
-        ids, distances = nearest(plan.vectors(), plan.rows, plan.query_vectors(), max(KS) + _TIES)
+        parts = _by_processes(plan, _nearest_of, plan.row_ranges())
+        ids, distances = merged_nearest(parts, max(KS) + _TIES)
         np.savez(plan.folder / "truth.npz", ids=ids, distances=distances)
 
 
-def nearest(vectors: Any, rows: int, queries: Any, k: int) -> tuple[Any, Any]:
-    """(ids int64[Q, k], squared distances f64[Q, k]) of the nearest of the first rows: found in f32, ranked in f64."""
-    k = min(k, rows)
+def _nearest_of(plan: Plan, rows: range) -> tuple[Any, Any]:
+    with one_blas_thread:
+        return nearest(plan.vectors(), rows, plan.query_vectors(), max(KS) + _TIES)
+
+
+def merged_nearest(parts: Iterable[tuple[Any, Any]], k: int) -> tuple[Any, Any]:
+    """The k nearest of all parts, of what `nearest` returns of each; equally near ones by the order of the parts."""
+    ids, distances = (np.hstack(arrays) for arrays in zip(*parts, strict=True))
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(distances, order, axis=1)
+
+
+def _by_processes(plan: Plan, work: Callable[[Plan, range], _Part], parts: list[range]) -> list[_Part]:
+    """`work(plan, part)` of each part: by a process per thread of the plan, or here where it has one thread."""
+    if plan.threads == 1:
+        return [work(plan, part) for part in parts]
+    with ProcessPoolExecutor(plan.threads, multiprocessing.get_context("spawn")) as processes:
+        return list(processes.map(partial(work, plan), parts))
+
+
+def nearest(vectors: Any, rows: range, queries: Any, k: int) -> tuple[Any, Any]:
+    """(ids int64[Q, k], squared distances f64[Q, k]) of the nearest of these rows: found in f32, ranked in f64."""
+    k = min(k, len(rows))
     best_ids, best = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0))
     limits = np.full(len(queries), np.inf)
     own = np.einsum("ij,ij->i", queries, queries)
-    for start in range(0, rows, BLOCK):
-        block = vectors[start : min(rows, start + BLOCK)]
+    for start in range(rows.start, rows.stop, BLOCK):
+        block = vectors[start : min(rows.stop, start + BLOCK)]
         scores = np.einsum("ij,ij->i", block, block) + own[:, None] - 2 * (queries @ block.T)
         rounding = 1e-5 * (own + float(scores.max(initial=0)))
         if not np.isfinite(limits).all() and len(block) >= k:
@@ -134,9 +172,7 @@ def nearest(vectors: Any, rows: int, queries: Any, k: int) -> tuple[Any, Any]:
             exact = ((block[places].astype(np.float64) - queries[query]) ** 2).sum(axis=1)
             order = np.argsort(exact, kind="stable")[:k]
             new_ids[query, : len(order)], new[query, : len(order)] = start + places[order], exact[order]
-        ids, distances = np.hstack([best_ids, new_ids]), np.hstack([best, new])
-        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
-        best_ids, best = np.take_along_axis(ids, order, axis=1), np.take_along_axis(distances, order, axis=1)
+        best_ids, best = merged_nearest([(best_ids, best), (new_ids, new)], k)
         limits = np.minimum(limits, best[:, -1])
     return best_ids, best
 
@@ -280,7 +316,12 @@ def main() -> None:
     """Run all steps; what is done so far is written after each."""
     options = _options()
     definition = IndexDefinition(
-        name="bench", column="embedding", metric="l2", shards=options.shards, target_recall=0.0
+        name="bench",
+        column="embedding",
+        metric="l2",
+        vectors=options.vectors,
+        shards=options.shards,
+        target_recall=0.0,
     )
     about = {"rows": options.rows, "base": str(options.base) if options.base else "simulated", "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
@@ -346,6 +387,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--base", type=Path, help=".npy of real vectors [default: simulated clusters]")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the figures")
     parser.add_argument("--byte-valued", action="store_true", help="round vectors to whole numbers of 0 to 255")
+    parser.add_argument("--vectors", default="f32", help="as the definition has it, such as f16 [default: %(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[default: %(default)s]")
     parser.add_argument("--shards", type=int, help="[default: by the size]")
     parser.add_argument("--file-rows", type=int, default=250_000, help="rows per data file [default: %(default)s]")

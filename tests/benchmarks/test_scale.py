@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import scale
-from benchmarks.scale import Plan, Report, measure, nearest
+from benchmarks.scale import Plan, Report, measure, merged_nearest, nearest
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors, prepare
 from benchmarks.step_costs import Meter, StepCosts, run_step
 from icepuffin.ops.cache.settings import DIRECTORY, DISK_MB, LAYOUT
@@ -37,7 +37,7 @@ def test_every_figure_has_its_name_and_a_sane_value(
     folder = tmp_path / "lake"
     folder.mkdir()
     definition = IndexDefinition(name="bench", column="embedding", metric="l2", shards=2, target_recall=0.0)
-    plan = Plan(folder, base, ROWS, None, 3, definition, 1, queries=40, versions=3, seed=0, byte_valued=False)
+    plan = Plan(folder, base, ROWS, None, 3, definition, 2, queries=40, versions=3, seed=0, byte_valued=False)
     measure(plan, Report(plan, tmp_path / "scale.json", {"rows": ROWS}), [0.95], 0.95)
     figures = json.loads((tmp_path / "scale.json").read_text())
     assert figures["dims"] == DIMS
@@ -132,7 +132,10 @@ def test_neighbours_are_near(base: Path) -> None:
 def test_true_neighbours_are_those_of_a_plain_comparison() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = rng.standard_normal((2 * BLOCK + 100, 6), np.float32), rng.standard_normal((9, 6), np.float32)
-    ids, distances = nearest(vectors, len(vectors), queries, 30)
+    parts = [
+        nearest(vectors, range(*ends), queries, 30) for ends in ((0, 20), (20, BLOCK + 7), (BLOCK + 7, len(vectors)))
+    ]
+    ids, distances = merged_nearest(parts, 30)
     plain = ((vectors[None].astype(np.float64) - queries[:, None]) ** 2).sum(axis=2)
     np.testing.assert_array_equal(ids, np.argsort(plain, axis=1, kind="stable")[:, :30])
     np.testing.assert_allclose(distances, np.sort(plain, axis=1)[:, :30])
