@@ -1,6 +1,8 @@
 """Holding BLAS to one thread: the cores are busy with our threads, and results must not depend on BLAS's number."""
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -9,7 +11,11 @@ from threadpoolctl import ThreadpoolController
 
 
 class _OneThread:
-    """The limit belongs to the process: the first user sets it, and the last one lifts it."""
+    """The limit belongs to the process: the first user sets it, and the last one lifts it.
+
+    Each does so in a thread of its own, which ends. threadpoolctl takes settings of OpenBLAS from one thread alone, as
+    long as that lives, and drops those of others without a word: the first user and the last may be two threads.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +30,7 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                self._limits = self._libraries.limit(limits=1, user_api="blas")
+                self._limits = _in_a_thread(lambda: self._libraries.limit(limits=1, user_api="blas"))
             self._users += 1
 
     def __exit__(
@@ -33,7 +39,12 @@ class _OneThread:
         with self._lock:
             self._users -= 1
             if not self._users and self._limits is not None:
-                self._limits.restore_original_limits()
+                _in_a_thread(self._limits.restore_original_limits)
+
+
+def _in_a_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
 
 
 one_blas_thread = _OneThread()

@@ -2,10 +2,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.product_quantization import PqCodebook
 
@@ -40,15 +38,6 @@ def test_training_depends_on_the_seed_alone() -> None:
     vectors = np.random.default_rng(2).standard_normal((400, 5)).astype(np.float32)
     first, second = (kmeans.train(vectors, 7, seed=3, threads=threads) for threads in (1, 2))
     assert (first == second).all()
-
-
-def test_blas_is_given_its_threads_back_by_whoever_leaves_last() -> None:
-    before = [pool["num_threads"] for pool in threadpool_info()]
-    with one_blas_thread:
-        with one_blas_thread:
-            pass
-        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "blas")
-    assert [pool["num_threads"] for pool in threadpool_info()] == before
 
 
 def test_more_centroids_than_distinct_points_are_allowed() -> None:
