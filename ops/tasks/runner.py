@@ -1,11 +1,13 @@
 """Where tasks run. Heavy work is a pure function mapped over frozen tasks; runners differ in where, not in what."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.threads import thread_count
 
 T = TypeVar("T")
@@ -14,6 +16,12 @@ Progress = Callable[[int, int], None]
 """Callback of (tasks done, tasks in all)."""
 StageProgress = Callable[[str, int, int], None]
 """Callback of (stage, tasks done, tasks in all)."""
+
+_MOST_AT_ONCE = 8
+_SHARE_AT_ONCE = 1 / 4
+"""Share of a job's tasks that run at once in one process: so little of an index is in memory at a time"""
+_TASK_MEMORY = 4 << 30
+"""Bytes of the machine's memory for each task that runs at once. The largest tasks make shards, of a fourth of it"""
 
 SMALL_WORK = 64 * 1024**2
 """Bytes of vectors or values up to which a refresh works in the driver: sooner than Spark starts a job. Such work is
@@ -46,7 +54,11 @@ class TaskRunner(Protocol):
 
 
 class LocalRunner:
-    """Runs one task after the other in this process, each with all threads: a task's memory is the job's memory."""
+    """Runs tasks in this process, each with all threads.
+
+    One after the other, so that a task's memory is the job's memory. Of many tasks a few run at once, since what each
+    does in one thread leaves the other cores idle.
+    """
 
     parallelism = 1
 
@@ -57,13 +69,36 @@ class LocalRunner:
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
     ) -> list[R]:
-        """Run all tasks. Raises what they raise."""
+        """Run all tasks. Raises what the first raises that fails; no task begins then, and those at work end first."""
+        at_once = self._at_once(len(tasks))
+        if at_once > 1:
+            return self._run_at_once(at_once, function, tasks, progress)
         results = []
         for number, task in enumerate(tasks, start=1):
             results.append(function(task))
             if progress:
                 progress(number, len(tasks))
         return results
+
+    def _at_once(self, tasks: int) -> int:
+        most = min(self.task_threads, _MOST_AT_ONCE, int(_SHARE_AT_ONCE * tasks), memory_bytes() // _TASK_MEMORY)
+        return max(1, most)
+
+    @staticmethod
+    def _run_at_once(count: int, function: Callable[[T], R], tasks: Sequence[T], progress: Progress | None) -> list[R]:
+        threads = ThreadPoolExecutor(count)
+        results = [threads.submit(function, task) for task in tasks]
+        try:
+            for done, result in enumerate(as_completed(results), start=1):
+                result.result()
+                if progress:
+                    progress(done, len(tasks))
+        except BaseException as error:
+            # an interrupt ends the process, and with it what is at work: waiting would delay it by minutes
+            threads.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+            raise
+        threads.shutdown()
+        return [result.result() for result in results]
 
 
 def small_work_runner(runner: TaskRunner, size: int) -> TaskRunner:

@@ -10,10 +10,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import PackedGraph
-from icepuffin.ops.cache import CacheSettings, ShardCache, layout
-from icepuffin.ops.cache.layout import is_compact, memory_bytes, walked_bytes
+from icepuffin.ops.cache import CacheSettings, ShardCache
+from icepuffin.ops.cache.layout import is_compact, walked_bytes
 from icepuffin.ops.cache.settings import LAYOUT, PREFETCH
 from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
@@ -47,30 +48,6 @@ def test_a_setting_or_the_size_beside_the_memory_decides() -> None:
     assert walked_bytes(10, 100, 64) == 10 * (256 + 128)
     with pytest.raises(ValueError, match="'small'; it takes auto, fast, compact"):
         CacheSettings(layout="small")
-
-
-@pytest.mark.parametrize(
-    ("groups", "limits", "expected"),
-    [
-        ("0::/a/b\n", {"a/memory.max": "70000\n", "a/b/memory.max": "max\n"}, 70_000),
-        ("5:cpu:/x\n3:memory:/pod\n", {"memory/pod/memory.limit_in_bytes": "60000", "memory.max": "1"}, 60_000),
-        ("3:memory:/docker/17\n", {"memory/memory.limit_in_bytes": "50000"}, 50_000),
-        ("0::/\n", {}, None),
-    ],
-)
-def test_the_memory_is_what_control_groups_leave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, limits: dict[str, str], expected: int | None
-) -> None:
-    for name, text in limits.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "own").write_text(groups)
-    monkeypatch.setattr(layout, "_GROUPS", tmp_path)
-    monkeypatch.setattr(layout, "_OWN_GROUPS", tmp_path / "own")
-    physical = layout.os.sysconf("SC_PHYS_PAGES") * layout.os.sysconf("SC_PAGE_SIZE")
-    assert memory_bytes() == (expected or physical)
-    monkeypatch.setattr(layout, "_OWN_GROUPS", tmp_path / "none")
-    assert memory_bytes() == physical
 
 
 def test_a_shard_is_kept_in_each_layout(tmp_path: Path) -> None:

@@ -1,7 +1,16 @@
-"""Where work runs, and into how many tasks it is cut."""
+"""Where work runs, into how many tasks it is cut, and how many of these run at once in one process."""
 
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from icepuffin.ops.tasks import runner as module
 from icepuffin.ops.tasks.runner import LocalRunner, balanced_groups, is_local, small_work_runner
 from tests.ops.theta.conftest import ThreadlessRunner
+
+GIB = 1 << 30
 
 
 def test_work_of_64_mib_stays_in_this_process() -> None:
@@ -17,3 +26,100 @@ def test_groups_are_in_order_and_of_about_equal_weight() -> None:
     assert sorted(pair for group in groups for pair in group) == list(enumerate(weights))
     assert all(group == tuple(sorted(group)) for group in groups)
     assert sorted(sum(weight for _, weight in group) for group in groups) == [12, 12]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets the memory of the machine, 1 TiB before."""
+
+    def with_memory(size: int) -> None:
+        monkeypatch.setattr(module, "memory_bytes", lambda: size)
+
+    with_memory(1 << 40)
+    return with_memory
+
+
+def most_at_once(tasks: int, threads: int) -> int:
+    """Tasks that were at work together, each waiting for the others."""
+    lock, at_work, most = threading.Lock(), 0, 0
+
+    def work(task: int) -> int:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.02)
+        with lock:
+            at_work -= 1
+        return -task
+
+    steps: list[tuple[int, int]] = []
+    results = LocalRunner(threads).run(
+        work, range(tasks), label="work", progress=lambda done, of: steps.append((done, of))
+    )
+    assert results == [-task for task in range(tasks)]
+    assert steps == [(done, tasks) for done in range(1, tasks + 1)]
+    return most
+
+
+@pytest.mark.parametrize(
+    ("tasks", "threads", "memory", "expected"),
+    [
+        (0, 8, 1024 * GIB, 0),
+        (7, 8, 1024 * GIB, 1),
+        (8, 8, 1024 * GIB, 2),
+        (12, 2, 1024 * GIB, 2),
+        (12, 1, 1024 * GIB, 1),
+        (12, 8, 11 * GIB, 2),
+        (12, 8, 2 * GIB, 1),
+        (40, 16, 1024 * GIB, 8),
+    ],
+)
+def test_a_fourth_of_the_tasks_run_at_once_as_cores_and_memory_allow(
+    machine: Callable[[int], None], tasks: int, threads: int, memory: int, expected: int
+) -> None:
+    machine(memory)
+    assert most_at_once(tasks, threads) == expected
+
+
+def test_one_task_at_a_time_runs_in_the_caller() -> None:
+    names = LocalRunner(8).run(lambda _: threading.current_thread(), range(3), label="work")
+    assert {*names} == {threading.current_thread()}
+
+
+def test_after_a_failure_no_task_begins_and_those_at_work_end() -> None:
+    begun, ended = [], []
+
+    def work(task: int) -> None:
+        begun.append(task)
+        if task == 0:
+            raise ValueError("the first")
+        time.sleep(0.1)
+        ended.append(task)
+
+    with pytest.raises(ValueError, match="the first"):
+        LocalRunner(2).run(work, range(100), label="work")
+    assert len(begun) < 50
+    assert sorted(ended) == sorted(begun)[1:]
+
+
+def test_an_interrupt_does_not_wait_for_the_tasks_at_work() -> None:
+    at_work, go_on = threading.Event(), threading.Event()
+    begun, ended = [], []
+
+    def work(task: int) -> None:
+        begun.append(task)
+        if task == 0:
+            at_work.wait(10)
+            raise KeyboardInterrupt
+        at_work.set()
+        go_on.wait(10)
+        ended.append(task)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalRunner(2).run(work, range(100), label="work")
+        assert len(begun) < 10
+        assert not ended
+    finally:
+        go_on.set()
