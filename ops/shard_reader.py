@@ -17,9 +17,6 @@ from icepuffin.puffin.blobs.shard_header import Section, ShardHeader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.sources import RangeSource
 
-PIECE = 8 << 20
-"""Bytes of a shard that are read by one request"""
-
 
 def open_shard(shard: StoredShard, storage: StorageConfig, *, blob: RangeSource | None = None) -> ShardReader:
     """A reader of a shard as its version has it.
@@ -63,11 +60,11 @@ def checked_addresses(addresses: StoredAddresses, data: bytes) -> bytes:
 
 
 def read_run(run: StoredRun, storage: StorageConfig) -> Iterator[bytes]:
-    """The vectors of a run, in parts of 8 MiB. Raises StorageError, BadBlobError, and ChecksumError at the end."""
+    """The vectors of a run, in pieces. Raises StorageError, BadBlobError, and ChecksumError at the end."""
     where, digest = run.place, hashlib.sha256()
     store = open_storage(where.path, storage)
-    for start in range(0, where.length, PIECE):
-        length = min(PIECE, where.length - start)
+    for start in range(0, where.length, store.piece_bytes):
+        length = min(store.piece_bytes, where.length - start)
         part = store.read_range(where.path, where.offset + start, length)
         digest.update(part)
         if len(part) != length:

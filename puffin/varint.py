@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError
+from icepuffin.puffin.transient import transient
 
 U8: TypeAlias = npt.NDArray[np.uint8]
 U64: TypeAlias = npt.NDArray[np.uint64]
@@ -145,7 +146,7 @@ def decode_signed(data: U8, count: int, what: str) -> I64:
     """Inverse of `encode_signed`: `count` values int64, named `what` in messages. Raises BadBlobError."""
     if not count <= len(data) <= count * _MAX_VARINT64:
         raise BadBlobError(f"{what}: {len(data)} bytes cannot be {count} varints")
-    out = np.empty(count, np.int64)
+    out = transient(8 * count).view(np.int64)
     with np.errstate(over="ignore"):
         end = _decode_deltas(data, out)
     if end != len(data):

@@ -26,12 +26,14 @@ from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays, to_arrays
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
-from icepuffin.ops.shard_reader import PIECE, RunsReader, differing_run
+from icepuffin.ops.shard_reader import RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard import ShardReader, require_finite
 from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, most_decoded
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
+from icepuffin.puffin.sources import BytesSource
+from icepuffin.puffin.transient import transient
 from icepuffin.puffin.varint import load_decoders
 
 _PIECES_AT_ONCE = 2
@@ -92,15 +94,15 @@ def fetch(
         blob = _PassingBlob(first, where.length)
         reader = ShardReader(blob, vectors=RunsReader(runs, storage), checksums=sha256 is None)
         header = reader.header
-        with scratch(scratch_bytes(header)):
+        with scratch(scratch_bytes(header, _piece_bytes(where, storage))):
             room = claim(most_bytes(header, where.length, compact=compact))
             shape = header.count, header.dims
             vectors = room.allocate(shape, np.float32) if _holds_vectors(header) else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
             pieces = chain([first], pieces)
-            _take(_first(where, pieces), blob, header, vectors, where, sha256)
+            _take(_first(where, pieces, storage), blob, header, vectors, where, sha256)
             if vectors is not None and runs:
-                _take_runs(runs, pieces, header, vectors.reshape(-1))
+                _take_runs(runs, pieces, header, vectors.reshape(-1), storage)
             shard = _decoded(reader, vectors, room, compact=compact)
             return _kept(shard.with_codes(threads=threads, allocate=room.allocate), room)
 
@@ -129,13 +131,13 @@ def _code_bytes(dims: int) -> int:
     return dims + -dims % BLOCK
 
 
-def scratch_bytes(header: ShardHeader) -> int:
+def scratch_bytes(header: ShardHeader, piece_bytes: int) -> int:
     """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets; and codes
     that are stored, or else errors of those that are made.
     """
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
     codes = rotated_bytes(header.dims, header.code_bits) if header.code_bits else header.pq_bytes
-    return 2 * _PIECES_AT_ONCE * PIECE + lists + header.count * (codes + 41)
+    return 2 * _PIECES_AT_ONCE * piece_bytes + lists + header.count * (codes + 41)
 
 
 def _holds_vectors(header: ShardHeader) -> bool:
@@ -157,7 +159,7 @@ def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: Thr
         return parts
 
     pending: Future[list[bytes]] | None = None
-    for request in _requests(places):
+    for request in _requests(places, storage):
         following = executor.submit(read, request)
         if pending is not None:
             yield from pending.result()
@@ -166,14 +168,15 @@ def _pieces(places: Sequence[ObjectRange], storage: StorageConfig, executor: Thr
         yield from pending.result()
 
 
-def _requests(places: Sequence[ObjectRange]) -> Iterator[list[ObjectRange]]:
+def _requests(places: Sequence[ObjectRange], storage: StorageConfig) -> Iterator[list[ObjectRange]]:
     """The pieces of all places, those of one request together: they lie in one object."""
     request: list[ObjectRange] = []
     size = 0
     for place in places:
-        for start in range(0, place.length, PIECE):
-            piece = ObjectRange(place.path, place.offset + start, min(PIECE, place.length - start))
-            if request and (size + piece.length > _PIECES_AT_ONCE * PIECE or request[0].path != piece.path):
+        most = _piece_bytes(place, storage)
+        for start in range(0, place.length, most):
+            piece = ObjectRange(place.path, place.offset + start, min(most, place.length - start))
+            if request and (size + piece.length > _PIECES_AT_ONCE * most or request[0].path != piece.path):
                 yield request
                 request, size = [], 0
             request.append(piece)
@@ -182,31 +185,38 @@ def _requests(places: Sequence[ObjectRange]) -> Iterator[list[ObjectRange]]:
         yield request
 
 
-def _first(where: ObjectRange, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _piece_bytes(place: ObjectRange, storage: StorageConfig) -> int:
+    return open_storage(place.path, storage).piece_bytes
+
+
+def _first(where: ObjectRange, pieces: Iterator[bytes], storage: StorageConfig) -> Iterator[bytes]:
     """The pieces of one place, which are the next ones."""
-    return islice(pieces, -(-where.length // PIECE))
+    return islice(pieces, -(-where.length // _piece_bytes(where, storage)))
 
 
-class _PassingBlob:
-    """A shard blob of which only some sections are kept while it passes. A `RangeSource` of these and of the header."""
+class _PassingBlob(BytesSource):
+    """A shard blob of which only some sections are kept while it passes. It has these and the header."""
 
     def __init__(self, head: bytes, size: int) -> None:
-        self._head = head
+        super().__init__(head)
         self._size = size
-        self._kept: dict[int, list[bytes]] = {}
+        self._kept: dict[int, npt.NDArray[np.uint8]] = {}
 
     def size(self) -> int:
         return self._size
 
-    def keep(self, entry: SectionEntry, part: memoryview) -> None:
-        """Keep the next part of a section."""
-        self._kept.setdefault(entry.offset, []).append(bytes(part))
+    def keep(self, entry: SectionEntry, start: int, part: memoryview) -> None:
+        """Keep the part of a section that begins at its byte `start`."""
+        if not start:
+            self._kept[entry.offset] = transient(entry.stored_length)
+        self._kept[entry.offset][start : start + len(part)] = part
 
-    def read_range(self, offset: int, length: int) -> bytes:
+    def view(self, offset: int, length: int) -> memoryview:
         """A section, once; or the header, which `head` has."""
         if offset == 0:
-            return self._head[:length]
-        return b"".join(self._kept.pop(offset, ()))
+            return super().view(offset, length)
+        section = self._kept.pop(offset, None)
+        return memoryview(b"") if section is None else section.data.toreadonly()
 
 
 def _take(
@@ -228,7 +238,7 @@ def _take(
                 continue
             part = memoryview(piece)[low - offset : high - offset]
             if entry.kind != Section.VECTORS:
-                blob.keep(entry, part)
+                blob.keep(entry, low - entry.offset, part)
             elif vectors is not None:
                 checksum = checksum if sha256 is not None else zlib.crc32(part, checksum)
                 filled = _fill(vectors.reshape(-1), filled, part, header)
@@ -241,13 +251,17 @@ def _take(
 
 
 def _take_runs(
-    runs: Sequence[StoredRun], pieces: Iterator[bytes], header: ShardHeader, flat: npt.NDArray[np.float32]
+    runs: Sequence[StoredRun],
+    pieces: Iterator[bytes],
+    header: ShardHeader,
+    flat: npt.NDArray[np.float32],
+    storage: StorageConfig,
 ) -> None:
     """Fill the vectors that lie apart from the blob, and check what has passed."""
     filled = 0
     for run in runs:
         digest = hashlib.sha256()
-        for piece in _first(run.place, pieces):
+        for piece in _first(run.place, pieces, storage):
             digest.update(piece)
             filled = _fill(flat, filled, memoryview(piece), header)
         if digest.digest() != run.sha256:

@@ -22,7 +22,7 @@ from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 _log = logging.getLogger(__name__)
-_SCRATCH_BYTES = 192 << 20
+_SCRATCH_BYTES = 128 << 20
 """Memory that shards take while they are decoded, those of all threads together"""
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""

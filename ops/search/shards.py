@@ -121,8 +121,14 @@ class ShardMasker:
             and live.files[number].has_equality_deletes
             and covered_file.delete_fingerprint == fingerprint(live.files[number])
         )
-        others = (file for number, file in enumerate(live.files) if number not in self._resolved)
+        others = [file for number, file in enumerate(live.files) if number not in self._resolved]
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), others)
+        self._record_counts = np.array([*(file.record_count for file in live.files), 0], np.int64)
+        """Rows of each live file, and at the end, for the number -1, of those that are not"""
+        self._has_deletes = np.array(
+            [number in self._resolved or len(self._deleted[file.path]) > 0 for number, file in enumerate(live.files)],
+            np.bool_,
+        )
 
     def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
         """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
@@ -141,17 +147,19 @@ class ShardMasker:
 
     def _live_nodes(self, shard: ReadyShard, file_numbers: I64, tombstones: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""
-        is_live = file_numbers >= 0
+        is_live = np.asarray(shard.row_positions < self._record_counts[file_numbers])
+        if not self._has_deletes.any():
+            return is_live
         candidates = np.flatnonzero(is_live)
+        candidates = candidates[self._has_deletes[file_numbers[candidates]]]
         for number, places in by_file(file_numbers[candidates]):
-            file, nodes = self._live.files[number], candidates[places]
-            positions = shard.row_positions[nodes]
-            is_live[nodes] = positions < file.record_count
+            nodes = candidates[places]
             if number in self._resolved:
-                is_live[nodes] &= ~np.isin(nodes, tombstones)
-            elif len(deleted := self._deleted[file.path]):
-                is_live[nodes] &= ~np.isin(positions, deleted)
-        return np.asarray(is_live)
+                is_live[nodes] = ~np.isin(nodes, tombstones)
+            else:
+                deleted = self._deleted[self._live.files[number].path]
+                is_live[nodes] = ~np.isin(shard.row_positions[nodes], deleted)
+        return is_live
 
     def live_numbers(self, shard_id: ShardId, nodes: I64, file_slots: I64, row_positions: I64) -> I64:
         """int64[n]: file numbers of some nodes of a shard that was not read; -1 where the row is not live.

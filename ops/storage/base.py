@@ -34,6 +34,9 @@ class Storage(Protocol):
     StorageConfig.
     """
 
+    piece_bytes: int = 8 << 20
+    """Bytes of one request where much is read, piece by piece: a distant store answers each after a wait"""
+
     def size(self, path: str) -> int:
         """Bytes of the object. Raises ObjectMissingError."""
         ...

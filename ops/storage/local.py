@@ -34,6 +34,8 @@ _HERE, _RENAME_NOREPLACE = -100, 1
 class LocalStorage(Storage):
     """The `Storage` of this machine's file system."""
 
+    piece_bytes = 1 << 20
+
     def size(self, path: str) -> int:
         try:
             return to_path(path).stat().st_size

@@ -14,6 +14,7 @@ import zstandard
 
 from icepuffin.puffin.codec import decompress
 from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.transient import transient
 
 FRAME_BYTES = 1 << 20
 _LEVEL = 1
@@ -69,7 +70,7 @@ def decompress_frames(stored: bytes | memoryview, raw_length: int, what: str) ->
     lengths = np.frombuffer(stored, "<u4", count, 8)
     if (end := offset + int(lengths.sum(dtype=np.uint64))) != len(stored):
         raise BadBlobError(f"{what}: frames end at {end} of {len(stored)} bytes")
-    out = np.empty(raw_length, np.uint8)
+    out = transient(raw_length)
     for number in range(count):
         length = int(lengths[number])
         expected = min(frame_bytes, raw_length - number * frame_bytes)

@@ -15,7 +15,7 @@ from icepuffin.puffin.blobs.shard_header import ShardHeader
 from tests.ops.cache.stored import coded, lean, random_shard
 from tests.ops.cache.test_fetching import header_of
 
-_AT_ONCE = 192 * MIB
+_AT_ONCE = 128 * MIB
 """Memory that decoders take together, as docs/operations.md has it"""
 
 
@@ -42,13 +42,14 @@ def _header(shard: Shard) -> ShardHeader:
 )
 def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(shard: Shard, code: int) -> None:
     header = _header(shard)
-    before = fetching.scratch_bytes(header)
-    assert fetching.scratch_bytes(replace(header, count=header.count + 1_000)) - before == 1_000 * (code + 41)
+    before = fetching.scratch_bytes(header, MIB)
+    assert fetching.scratch_bytes(header, 2 * MIB) == before + 4 * MIB
+    assert fetching.scratch_bytes(replace(header, count=header.count + 1_000), MIB) - before == 1_000 * (code + 41)
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
-    assert fetching.scratch_bytes(replace(header, sections=header.sections * 2)) - before == lists > 0
+    assert fetching.scratch_bytes(replace(header, sections=header.sections * 2), MIB) - before == lists > 0
 
 
-@pytest.mark.parametrize(("first", "second", "waits"), [(100, 92, False), (100, 93, True), (1, 192, True)])
+@pytest.mark.parametrize(("first", "second", "waits"), [(100, 28, False), (100, 29, True), (1, 128, True)])
 def test_decoders_wait_for_each_other_where_they_take_more_than_the_budget(
     first: int, second: int, waits: bool
 ) -> None:

@@ -402,12 +402,11 @@ def test_the_check_of_a_version_passes_and_cells_may_be_set_later(table: Table) 
 _SHORT_LIVED = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
-from icepuffin.ops.cache import fetching
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage.local import LocalStorage
 from tests.ops.search.test_cold_shards import CELLS
-fetching.PIECE, real = 2048, LocalStorage.read_ranges
+LocalStorage.piece_bytes, real = 2048, LocalStorage.read_ranges
 def slowly(self, path, ranges):
     time.sleep(0.05)
     return real(self, path, ranges)
