@@ -21,15 +21,13 @@ from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refres
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import SMALL_WORK
+from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, SMALL_WORK
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
 _PROCESS_MB = 512
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 _WORKER_MB = 256
 """Memory of a Spark task's Python process without rows"""
-_SHARD_FACTOR = 2
-"""Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
 _SAMPLE_FACTOR = 2
 """Peak memory of making a layout, in bytes of the sample's vectors"""
 _SEARCH_FACTOR = 1.5
@@ -169,7 +167,7 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
         rows=rows,
         files=snapshot_count(snapshot, "total-data-files"),
         shards=max((count, *(it.shards + len(it.deltas) + 1 for it in earlier))),
-        task=_SHARD_FACTOR * max(largest, rebuilt),
+        task=SHARD_MEMORY_FACTOR * max(largest, rebuilt),
         driver=max(_SAMPLE_FACTOR * sample, _proof_bytes(nodes, count, engine)),
         **_comparison(rows, nodes, count),
     )
@@ -198,7 +196,7 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
     """
     base = bounds.base
     node = 4 * (base.dims + definition.max_degree)
-    task = _SHARD_FACTOR * node * bounds.largest
+    task = SHARD_MEMORY_FACTOR * node * bounds.largest
     matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
     nodes = max(base.largest, *base.deltas, 0)
     measured = min(nodes, SMALL_WORK / (2 * base.dims)) if bounds.removed or base.tombstones else 0
@@ -209,7 +207,7 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
         shards=bounds.written,
         task=task,
         driver=max(proof, matched, _SEARCH_FACTOR * node * (nodes if is_local and bounds.written else measured)),
-        in_driver=min(task, _SHARD_FACTOR * SMALL_WORK * node / (4 * base.dims)),
+        in_driver=min(task, SHARD_MEMORY_FACTOR * SMALL_WORK * node / (4 * base.dims)),
         **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -20,9 +20,11 @@ StageProgress = Callable[[str, int, int], None]
 _MOST_AT_ONCE = 8
 _SHARE_AT_ONCE = 1 / 4
 """Share of a job's tasks that run at once in one process: so little of an index is in memory at a time"""
-_TASK_MEMORY = 4 << 30
-"""Bytes of the machine's memory for each task that runs at once. The largest tasks make shards, of a fourth of it"""
+_MEMORY_AT_ONCE = 1 / 2
+"""Share of the memory that this process may use, for tasks that run at once"""
 
+SHARD_MEMORY_FACTOR = 2
+"""Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
 SMALL_WORK = 64 * 1024**2
 """Bytes of vectors or values up to which a refresh works in the driver: sooner than Spark starts a job. Such work is
 not recorded; after a fault it is done again.
@@ -53,11 +55,21 @@ class TaskRunner(Protocol):
         ...
 
 
+@runtime_checkable
+class HasMemory(Protocol):
+    """A task that states its memory: in one process it may run beside others."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Peak of its memory; None where that is not known beforehand."""
+        ...
+
+
 class LocalRunner:
     """Runs tasks in this process, each with all threads.
 
-    One after the other, so that a task's memory is the job's memory. Of many tasks a few run at once, since what each
-    does in one thread leaves the other cores idle.
+    One after the other, so that a task's memory is the job's memory. Of many tasks that state their memory a few run
+    at once, since what each does in one thread leaves the other cores idle.
     """
 
     parallelism = 1
@@ -70,7 +82,7 @@ class LocalRunner:
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
     ) -> list[R]:
         """Run all tasks. Raises what the first raises that fails; no task begins then, and those at work end first."""
-        at_once = self._at_once(len(tasks))
+        at_once = self._at_once(tasks)
         if at_once > 1:
             return self._run_at_once(at_once, function, tasks, progress)
         results = []
@@ -80,9 +92,15 @@ class LocalRunner:
                 progress(number, len(tasks))
         return results
 
-    def _at_once(self, tasks: int) -> int:
-        most = min(self.task_threads, _MOST_AT_ONCE, int(_SHARE_AT_ONCE * tasks), memory_bytes() // _TASK_MEMORY)
-        return max(1, most)
+    def _at_once(self, tasks: Sequence[object]) -> int:
+        largest = 1
+        for task in tasks:
+            size = task.memory_bytes if isinstance(task, HasMemory) else None
+            if size is None:
+                return 1
+            largest = max(largest, size)
+        room = int(_MEMORY_AT_ONCE * memory_bytes()) // largest
+        return max(1, min(self.task_threads, _MOST_AT_ONCE, int(_SHARE_AT_ONCE * len(tasks)), room))
 
     @staticmethod
     def _run_at_once(count: int, function: Callable[[T], R], tasks: Sequence[T], progress: Progress | None) -> list[R]:

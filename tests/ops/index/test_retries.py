@@ -99,6 +99,25 @@ def expected(table: Table) -> bytes:
     return data
 
 
+class SeveralShards(LocalRunner):
+    """Remembers how many shards were made at once."""
+
+    at_once = 0
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        if function is make_shard:
+            self.at_once = self._at_once(tasks)
+        return super().run(function, tasks, label=label, progress=progress)
+
+
+def test_shards_that_are_made_at_once_have_the_same_bytes(table: Table) -> None:
+    many, runner = replace(DEFINITION, shards=9), SeveralShards(4)
+    one_by_one = content(build(table, LocalRunner(1), many))
+    drop_everything(table)
+    assert content(build(table, runner, many)) == one_by_one
+    assert runner.at_once == 2
+
+
 def test_spark_gives_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
     assert content(build(table, SparkRunner(spark))) == expected
 

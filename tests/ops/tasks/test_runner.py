@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -39,11 +40,23 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return with_memory
 
 
-def most_at_once(tasks: int, threads: int) -> int:
-    """Tasks that were at work together, each waiting for the others."""
+@dataclass(frozen=True)
+class Task:
+    """A task that states its memory."""
+
+    number: int
+    memory_bytes: int | None = 0
+
+
+def tasks_of(*memory: int | None) -> list[Task]:
+    return [Task(number, size) for number, size in enumerate(memory)]
+
+
+def most_at_once(tasks: Sequence[Task], threads: int) -> int:
+    """Tasks that were at work together."""
     lock, at_work, most = threading.Lock(), 0, 0
 
-    def work(task: int) -> int:
+    def work(task: Task) -> int:
         nonlocal at_work, most
         with lock:
             at_work += 1
@@ -51,54 +64,53 @@ def most_at_once(tasks: int, threads: int) -> int:
         time.sleep(0.02)
         with lock:
             at_work -= 1
-        return -task
+        return -task.number
 
     steps: list[tuple[int, int]] = []
-    results = LocalRunner(threads).run(
-        work, range(tasks), label="work", progress=lambda done, of: steps.append((done, of))
-    )
-    assert results == [-task for task in range(tasks)]
-    assert steps == [(done, tasks) for done in range(1, tasks + 1)]
+    results = LocalRunner(threads).run(work, tasks, label="work", progress=lambda done, of: steps.append((done, of)))
+    assert results == [-task.number for task in tasks]
+    assert steps == [(done, len(tasks)) for done in range(1, len(tasks) + 1)]
     return most
 
 
 @pytest.mark.parametrize(
     ("tasks", "threads", "memory", "expected"),
     [
-        (0, 8, 1024 * GIB, 0),
-        (7, 8, 1024 * GIB, 1),
-        (8, 8, 1024 * GIB, 2),
-        (12, 2, 1024 * GIB, 2),
-        (12, 1, 1024 * GIB, 1),
-        (12, 8, 11 * GIB, 2),
-        (12, 8, 2 * GIB, 1),
-        (40, 16, 1024 * GIB, 8),
+        (tasks_of(), 8, 1024 * GIB, 0),
+        (tasks_of(*7 * [GIB]), 8, 1024 * GIB, 1),
+        (tasks_of(*8 * [GIB]), 8, 1024 * GIB, 2),
+        (tasks_of(*12 * [GIB]), 2, 1024 * GIB, 2),
+        (tasks_of(*12 * [GIB]), 1, 1024 * GIB, 1),
+        (tasks_of(*11 * [0], 2 * GIB), 8, 11 * GIB, 2),
+        (tasks_of(*12 * [GIB]), 8, GIB, 1),
+        (tasks_of(*40 * [GIB]), 16, 1024 * GIB, 8),
+        (tasks_of(*39 * [GIB], None), 16, 1024 * GIB, 1),
     ],
 )
 def test_a_fourth_of_the_tasks_run_at_once_as_cores_and_memory_allow(
-    machine: Callable[[int], None], tasks: int, threads: int, memory: int, expected: int
+    machine: Callable[[int], None], tasks: list[Task], threads: int, memory: int, expected: int
 ) -> None:
     machine(memory)
     assert most_at_once(tasks, threads) == expected
 
 
-def test_one_task_at_a_time_runs_in_the_caller() -> None:
-    names = LocalRunner(8).run(lambda _: threading.current_thread(), range(3), label="work")
+def test_tasks_that_do_not_state_their_memory_run_in_the_caller() -> None:
+    names = LocalRunner(8).run(lambda _: threading.current_thread(), range(40), label="work")
     assert {*names} == {threading.current_thread()}
 
 
 def test_after_a_failure_no_task_begins_and_those_at_work_end() -> None:
     begun, ended = [], []
 
-    def work(task: int) -> None:
-        begun.append(task)
-        if task == 0:
+    def work(task: Task) -> None:
+        begun.append(task.number)
+        if task.number == 0:
             raise ValueError("the first")
         time.sleep(0.1)
-        ended.append(task)
+        ended.append(task.number)
 
     with pytest.raises(ValueError, match="the first"):
-        LocalRunner(2).run(work, range(100), label="work")
+        LocalRunner(2).run(work, tasks_of(*100 * [0]), label="work")
     assert len(begun) < 50
     assert sorted(ended) == sorted(begun)[1:]
 
@@ -107,18 +119,18 @@ def test_an_interrupt_does_not_wait_for_the_tasks_at_work() -> None:
     at_work, go_on = threading.Event(), threading.Event()
     begun, ended = [], []
 
-    def work(task: int) -> None:
-        begun.append(task)
-        if task == 0:
+    def work(task: Task) -> None:
+        begun.append(task.number)
+        if task.number == 0:
             at_work.wait(10)
             raise KeyboardInterrupt
         at_work.set()
         go_on.wait(10)
-        ended.append(task)
+        ended.append(task.number)
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            LocalRunner(2).run(work, range(100), label="work")
+            LocalRunner(2).run(work, tasks_of(*100 * [0]), label="work")
         assert len(begun) < 10
         assert not ended
     finally:
