@@ -3,7 +3,6 @@
 Codes of many dimensions get signs, too.
 """
 
-import sys
 from typing import TypeAlias
 
 from icepuffin.ann_kernels import four_bit_quantization, scalar_quantization
@@ -33,10 +32,8 @@ def walk_codes(
     `allocate` gives the arrays of each kind that is tried: those of a kind that does not serve are dropped before the
     next one is made.
     """
-    fewest_dims = FEWEST_COMPACT_DIMS if compact else four_bit_quantization.FEWEST_DIMS
-    fewest_signed_dims = sys.maxsize if compact else FEWEST_SIGNED_DIMS
     if metric is not Metric.INNER_PRODUCT and len(vectors) > 1:
-        four_bits = _four_bit_codes(vectors, metric, fewest_dims, fewest_signed_dims, threads, allocate)
+        four_bits = _four_bit_codes(vectors, metric, compact=compact, threads=threads, allocate=allocate)
         if four_bits is not None:
             return four_bits
     codes = scalar_quantization.encode(vectors, threads=threads, allocate=allocate)
@@ -44,15 +41,16 @@ def walk_codes(
 
 
 def _four_bit_codes(
-    vectors: F32, metric: Metric, fewest_dims: int, fewest_signed_dims: int, threads: int, allocate: Allocate
+    vectors: F32, metric: Metric, *, compact: bool, threads: int, allocate: Allocate
 ) -> FourBitCodes | None:
+    fewest_dims = FEWEST_COMPACT_DIMS if compact else four_bit_quantization.FEWEST_DIMS
     codes = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads, allocate=allocate)
     if codes is None:
         return None
     check = NeighborCheck.of(codes, vectors, metric)
     if not check.are_preserved:
         return None
-    if vectors.shape[1] < fewest_signed_dims:
+    if compact or vectors.shape[1] < FEWEST_SIGNED_DIMS:
         return codes
     signed = codes.with_signs(threads=threads, allocate=allocate)
     return signed if check.are_kept(signed) else codes
