@@ -100,8 +100,8 @@ class Lake:
 
     def write_files(self, rows: range) -> list[DataFile]:
         """Data files of some rows, which `commit_files` adds: other processes can write them."""
-        table = arrow_rows(np.arange(rows.start, rows.stop), self._vectors[rows.start : rows.stop])
-        return list(_dataframe_to_data_files(self.table.metadata, table, self.table.io))
+        written = self.rows_of(np.arange(rows.start, rows.stop), self._vectors[rows.start : rows.stop])
+        return list(_dataframe_to_data_files(self.table.metadata, written, self.table.io))
 
     def commit_files(self, files: Iterable[DataFile]) -> None:
         """Append written data files, in one snapshot."""

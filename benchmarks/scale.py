@@ -116,9 +116,8 @@ def make_table(meter: Meter, plan: Plan) -> int:
     """Step: the table, in one snapshot; returns its dimensions."""
     dims = prepare(plan.base, plan.dims, plan.folder, seed=plan.seed)
     with meter.measured():
-        Lake(plan.folder, plan.vectors(), plan.rows, 0, plan.definition, plan.threads)
-        files = _by_processes(plan, _write_files, plan.row_ranges())
-        plan.lake().commit_files(chain.from_iterable(files))
+        lake = Lake(plan.folder, plan.vectors(), plan.rows, 0, plan.definition, plan.threads)
+        lake.commit_files(chain.from_iterable(_by_processes(plan, _write_files, plan.row_ranges())))
     return dims
 
 
