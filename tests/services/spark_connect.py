@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def spark_connect(session: "SparkSession") -> Iterator["SparkSession"]:
-    """Run the server, as Spark's plugin for it does, while the block lasts. Returns a client of it.
+    """Start the server, as Spark's plugin for it does; it ends with the session. Returns a client, for the block.
 
     A JVM of its own would take as much CPU again to start, to load its classes and to start Python workers.
     """
