@@ -215,7 +215,8 @@ class _PassingBlob(BytesSource):
         """A section, once; or the header, which `head` has."""
         if offset == 0:
             return super().view(offset, length)
-        section = self._kept.pop(offset, None)
+        # a section without a byte lies where the next one begins
+        section = self._kept.pop(offset, None) if length else None
         return memoryview(b"") if section is None else section.data.toreadonly()
 
 

@@ -42,6 +42,16 @@ def graph_of(vectors: npt.NDArray[np.float32]) -> Shard:
     )  # fmt: skip
 
 
+def without_nodes(shard: Shard) -> Shard:
+    """The same shard with none of its nodes."""
+    codes = shard.codes and replace(
+        shard.codes, terms=shard.codes.terms[:0], high=shard.codes.high[:0], low=shard.codes.low[:0]
+    )
+    of_nodes = ("neighbors", "degrees", "file_slots", "row_positions", "content_hashes", "vectors", "pq_codes")
+    none = {name: None if (array := getattr(shard, name)) is None else array[:0] for name in of_nodes}
+    return replace(shard, medoid=0, codes=codes, **none)
+
+
 LARGE = random_shard(seed=3, rows=1_300)
 CODED = [coded(LARGE, bits) for bits in (4, 5, 8)]
 
@@ -104,6 +114,15 @@ def test_a_file_that_is_filled_in_place_is_that_of_the_finished_arrays(
     assert other is not None
     other.put(path.parent.name, path.stem, arrays, values)
     assert path.read_bytes() == (tmp_path / "other" / path.parent.name / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("with_hash", [False, True])
+@pytest.mark.parametrize("shard", [LARGE, lean(LARGE), *CODED], ids=["vectors", "lean", "4", "5", "8"])
+def test_a_shard_without_a_node_can_be_read(tmp_path: Path, shard: Shard, with_hash: bool, compact: bool) -> None:
+    """An index of few distinct vectors has some."""
+    key = replace(stored(tmp_path, without_nodes(shard), with_hash=with_hash), compact=compact)
+    assert kept_by(ShardCache(in_new(tmp_path)), key).count == 0
 
 
 class WatchedDraft(Draft):
