@@ -29,6 +29,7 @@ from icepuffin.ops.search import (
     exact_search,
     open_index,
 )
+from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.storage.local import to_path
@@ -70,6 +71,13 @@ def test_a_query_that_is_no_vector_of_the_column_is_refused(table: Table, indexe
     for query, message in BAD_QUERIES:
         with pytest.raises(QueryError, match=message):
             search(reader, query)
+
+
+@pytest.mark.parametrize("number", [-1.0, 0.5, 2.0])
+def test_a_query_of_bits_is_of_zeros_and_ones(number: float) -> None:
+    with pytest.raises(QueryError, match="numbers that are 0 or 1"):
+        prepare_queries([0.0, 1.0, number], Metric.HAMMING, None)
+    assert prepare_queries([0.0, 1.0, 1.0], Metric.HAMMING, 3).tolist() == [[0.0, 1.0, 1.0]]
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)

@@ -361,6 +361,20 @@ def test_rows_without_a_distance_are_counted_in_each_answer(table_factory: Calla
         assert reader.within(queries(1), 1e9, columns=[], where=where).profile.tier_why == why
 
 
+def test_a_row_that_matches_and_has_no_vector_is_in_no_answer(table: Table) -> None:
+    """Nor is the next row of its file, which has one."""
+    index_head(table, DEFINITION)
+    rows = make_rows(600, 650)
+    vectors = [None if number % 2 else vector for number, vector in enumerate(rows["embedding"].to_pylist())]
+    table.append(rows.set_column(3, rows.field("embedding"), pa.array(vectors, rows.field("embedding").type)))
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    reader.search(queries(1), 10, columns=[])
+    assert reader.kept_tail.rows == 25
+    answer = reader.search(queries(1), 10, where="id IN (601, 604, 605)", columns=["id"])
+    assert answer.rows["id"].to_pylist() == [604]
+    assert "in memory" in answer.profile.tail
+
+
 def test_readers_that_read_data_files_in_any_case_keep_nothing(table: Table) -> None:
     table = with_tail(table)
     use_settings(CacheSettings(disk_bytes=0, memory_bytes=0))  # a warm index is searched in this process

@@ -135,6 +135,29 @@ def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_fac
                 assert (np.abs(np.asarray(result["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_of_rows_whose_directions_are_one_in_floats_are_told_apart(
+    table_factory: TableFactory, seed: int
+) -> None:
+    """Under cosine: a hundred pairs, far from one another, so that no other row is near the two of a pair."""
+    rng = np.random.default_rng(seed)
+    first = rng.standard_normal((100, DIMS))
+    second = first * rng.uniform(0.5, 2.0, (100, 1)) + 1e-7 * rng.standard_normal((100, DIMS))
+    new_table = table_factory()
+    rows = make_rows(0, 200).to_pydict()
+    vectors = np.concatenate([first, second]).astype(np.float32)
+    new_table.append(pa.table({**rows, "embedding": vectors.tolist()}, schema=ROWS))
+    definition = replace(DEFINITION, metric="cosine", target_recall=0.3)
+    index_head(new_table, definition)
+    query_vectors = rng.standard_normal((4, DIMS))
+    exact = open_exact(new_table, definition.column, "cosine", storage=STORAGE)
+    expected = exact.within(query_vectors, 2.0, inclusive=True, columns=["id"]).rows
+    result = open_index(new_table, definition, storage=STORAGE).within(
+        query_vectors, 2.0, inclusive=True, columns=["id"]
+    )
+    assert result.rows.select(["query", "rank", "id"]).equals(expected.select(["query", "rank", "id"]))
+
+
 def test_files_out_of_reach_are_not_read(table: Table) -> None:
     definition = replace(DEFINITION, vectors="none", target_recall=0.3)
     index_head(table, definition)

@@ -70,6 +70,9 @@ def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> 
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.profile.tail_rows == 100
     assert recall >= 0.95
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert len(reader.scanned) == 1
+    assert reader.scanned == reader.tail
 
 
 def test_rows_deleted_since_the_index_are_not_returned(table: Table) -> None:

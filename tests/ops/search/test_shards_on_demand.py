@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -187,6 +188,20 @@ def test_threads_load_each_shard_once(table: Table, loads: list[int]) -> None:
         results = list(pool.map(lambda _: reader.search(queries(3), 5), range(16)))
     assert len(loads) == len(set(loads)) == 4
     assert all(result.rows.equals(results[0].rows) for result in results)
+
+
+def test_the_shards_of_a_search_are_loaded_side_by_side(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Barrier(2, timeout=60)
+    real = ShardCache.shard
+
+    def shard(self: ShardCache, *args: object, **named: object) -> ReadyShard:
+        both.wait()
+        return real(self, *args, **named)  # type: ignore[arg-type]
+
+    definition = replace(DEFINITION, shards=2)
+    index_head(table, definition)
+    monkeypatch.setattr(ShardCache, "shard", shard)
+    assert len(opened(table, definition, threads=2).search(queries(3), 5)) == 15
 
 
 def test_a_reader_that_follows_has_loaded_all_shards_before_it_answers(table: Table, loads: list[int]) -> None:

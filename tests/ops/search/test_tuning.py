@@ -17,7 +17,7 @@ from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.search.tuning import RecallModel, SearchParameters
+from icepuffin.ops.search.tuning import RecallModel, SearchParameters, _routing_curves
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 
@@ -79,6 +79,15 @@ def test_the_curve_for_a_hundred_rows_counts_from_a_hundred_on(table: Table) -> 
         assert choice != wrong
         assert choice is not None
         assert parameters.search_list == choice.search_list
+
+
+def test_the_curve_of_the_sample_holds_for_as_many_more_rows_as_the_table_has(table: Table) -> None:
+    """It says nothing more where the table is hardly larger than its sample, of 20,000 rows."""
+    index_head(table, SHARDED)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    for rows, measured in ((20_000, [10, 100]), (200_000, [10, 100]), (400_000, [10, 100, 200])):
+        assert [*_routing_curves(opened, rows)] == measured
+    assert [*_routing_curves(replace(opened, routing_curve=""), 400_000)] == [200]
 
 
 def test_the_default_beam_is_wider_for_more_rows(table: Table) -> None:

@@ -178,6 +178,19 @@ def test_a_dry_run_writes_nothing(table: Table) -> None:
     assert (table.refresh().metadata_location, tuning.is_kept) == (before, False)
 
 
+def test_progress_rises_to_its_total(table: Table) -> None:
+    steps: dict[str, list[tuple[int, int]]] = {}
+    tune(
+        table, MEASURED[:50], SHARDED, targets=[0.9], storage=STORAGE, dry_run=True,
+        progress=lambda label, done, total: steps.setdefault(label, []).append((done, total)),
+    )  # fmt: skip
+    assert {"exact 10 nearest", "recall@10"} <= steps.keys()
+    for shown in steps.values():
+        done = [each for each, _ in shown]
+        assert (done[0], done) == (0, sorted(done))
+        assert {total for _, total in shown} == {done[-1]}
+
+
 def test_at_most_a_thousand_queries_are_taken_evenly(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
@@ -262,6 +275,20 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
             by_record, _ = choose_parameters(version, k, options, filtered=False, record=record)
             assert by_record.oversample == by_curve.oversample
             assert by_record.search_list == by_curve.search_list
+    plain = SearchOptions(target_recall=0.9, rerank=False)
+    lists = [choose_parameters(version, k, plain, filtered=False, record=record)[0].search_list for k in (10, 40)]
+    assert lists == [100, 130], "longer by the rows that were not measured"
+
+
+def test_a_list_is_longer_by_the_rows_that_were_not_measured(tuned: Table) -> None:
+    reader = open_index(tuned, SHARDED, storage=STORAGE)
+    few, more, many = (
+        reader.search(queries(1), k, target_recall=0.9, columns=[]).profile.parameters for k in (100, 131, 227)
+    )
+    assert few is not None
+    assert more is not None
+    assert many is not None
+    assert [more.search_list - few.search_list, many.search_list - few.search_list] == [31, 127]
 
 
 def test_what_is_foreseen_for_more_rows_than_were_measured_is_said_to_be_of_fewer(tuned: Table) -> None:

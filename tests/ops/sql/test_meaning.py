@@ -72,6 +72,7 @@ CONDITIONS: list[tuple[str, dict[str, Any], list[int]]] = [
     ("s LIKE 'O''%'", {}, [0]),
     ('s = "it\'s"', {}, [2]),
     ("s = 'O' 'Brien'", {}, [1]),
+    ("s <> '|>'", {}, [0, 1, 2, 3]),
     ("m = -2.55", {}, [0]),
     ("m = 2.01", {}, [1]),
     ("m = 2.010", {}, [1]),
@@ -86,6 +87,7 @@ CONDITIONS: list[tuple[str, dict[str, Any], list[int]]] = [
     ("f <> 0.1", {}, [0, 1, 2]),
     ("f IN (0.1, 0.5)", {}, [2]),
     ("id IN (1e0, 3)", {}, [1, 3]),
+    ("n > :p", {"p": -1}, [0, 1, 2]),
     ("f = :p", {"p": 0.1}, []),
     ("f = :p", {"p": float(np.float32(0.1))}, [0]),
     ("n < 0.5", {}, [0, 3]),
@@ -208,6 +210,7 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
         ("CAST(m AS INT)", -2, pa.int32()),
         ("m / 3", Decimal("-0.850000"), pa.decimal128(13, 6)),
         ("m / CAST(7 AS DECIMAL(9, 2))", Decimal("-0.364285714286"), pa.decimal128(21, 12)),
+        ("m / (n + 4)", Decimal("-0.6375"), pa.decimal128(20, 13)),
         ("CAST(1.5 AS DECIMAL(20, 10)) * CAST(2 AS DECIMAL(20, 10))", Decimal(3), pa.decimal128(38, 17)),
         ("CAST(1.5 AS DECIMAL(38, 10)) * CAST(2 AS DECIMAL(38, 10))", Decimal(3), pa.decimal128(38, 6)),
         ("CAST(1.5 AS DECIMAL(38, 2)) * CAST(2 AS DECIMAL(38, 2))", Decimal(3), pa.decimal128(38, 4)),
@@ -228,6 +231,8 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
         ("floor(CAST('NaN' AS DOUBLE))", 0, pa.int64()),
         ("round(2.675D, 2)", 2.68, pa.float64()),
         ("pow(round(-0.04D, 1), -1)", float("inf"), pa.float64()),
+        ("round(2.5D)", 3.0, pa.float64()),
+        ("round(m)", Decimal(-3), pa.decimal128(8, 0)),
         ("round(m, 1)", Decimal("-2.6"), pa.decimal128(9, 1)),
         ("ln(-1)", None, pa.float64()),
         ("upper('straße')", "STRASSE", pa.string()),
@@ -242,6 +247,11 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         f"SELECT {expression} AS e FROM (SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99) WHERE id = 0"
     ).rows
     assert (result["e"].to_pylist(), result["e"].type) == ([value], kind)
+
+
+def test_a_name_that_several_columns_have_is_refused(session: SqlSession) -> None:
+    with pytest.raises(SqlError, match="there are several columns 'a'"):
+        session.sql(f"SELECT a FROM (SELECT id AS a, n AS a FROM db.t ORDER BY {NEAR} LIMIT 9)")
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> Non
         ("SELECT DISTINCT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "DISTINCT"),
         ("SELECT a FROM t AS x (a, b) ORDER BY l2_distance(v, array(1)) LIMIT 3", "columns is not known here"),
         ("SELECT id FROM t TABLESAMPLE (9 ROWS) ORDER BY l2_distance(v, array(1)) LIMIT 3", "sample is not known"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 TABLESAMPLE (9 ROWS)", "sample is not known"),
         ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
         ("SELECT id FROM t WHERE a = CAST(4.7 AS INT) ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
         ("SELECT id FROM t WHERE name LIKE ANY ('a%') ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no constant"),
