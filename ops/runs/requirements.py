@@ -21,11 +21,10 @@ from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refres
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, SMALL_WORK
+from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
-_PROCESS_MB = 512
-"""Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
+_PROCESS_MB = PROCESS_MEMORY // MIB
 _WORKER_MB = 256
 """Memory of a Spark task's Python process without rows"""
 _SAMPLE_FACTOR = 2

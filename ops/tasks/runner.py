@@ -22,7 +22,11 @@ _SHARE_AT_ONCE = 1 / 4
 """Share of a job's tasks that run at once in one process: so little of an index is in memory at a time"""
 _MEMORY_AT_ONCE = 1 / 2
 """Share of the memory that this process may use, for tasks that run at once"""
+_BESIDE_ROWS = 64 << 20
+"""Memory of each task beside its rows: its threads' own, and what malloc keeps for them"""
 
+PROCESS_MEMORY = 512 << 20
+"""Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 SHARD_MEMORY_FACTOR = 2
 """Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
 SMALL_WORK = 64 * 1024**2
@@ -93,13 +97,14 @@ class LocalRunner:
         return results
 
     def _at_once(self, tasks: Sequence[object]) -> int:
-        largest = 1
+        largest = 0
         for task in tasks:
             size = task.memory_bytes if isinstance(task, HasMemory) else None
             if size is None:
                 return 1
             largest = max(largest, size)
-        room = int(_MEMORY_AT_ONCE * memory_bytes()) // largest
+        memory = memory_bytes()
+        room = min(int(_MEMORY_AT_ONCE * memory), memory - PROCESS_MEMORY) // (largest + _BESIDE_ROWS)
         return max(1, min(self.task_threads, _MOST_AT_ONCE, int(_SHARE_AT_ONCE * len(tasks)), room))
 
     @staticmethod

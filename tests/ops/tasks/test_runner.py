@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from icepuffin.ops.model import MIB
 from icepuffin.ops.tasks import runner as module
 from icepuffin.ops.tasks.runner import LocalRunner, balanced_groups, is_local, small_work_runner
 from tests.ops.theta.conftest import ThreadlessRunner
@@ -92,6 +93,18 @@ def test_a_fourth_of_the_tasks_run_at_once_as_cores_and_memory_allow(
 ) -> None:
     machine(memory)
     assert most_at_once(tasks, threads) == expected
+
+
+@pytest.mark.parametrize("size", [0, 16 * MIB, 100 * MIB, GIB])
+@pytest.mark.parametrize(("room", "expected"), [(1, 1), (2, 2), (3, 3)])
+def test_tasks_leave_the_process_what_its_tag_counts_for_it(
+    machine: Callable[[int], None], size: int, room: int, expected: int
+) -> None:
+    """Where the process is limited to its tag, there is room for one."""
+    machine(max(512 * MIB + room * (size + 64 * MIB), 2 * room * (size + 64 * MIB)))
+    assert most_at_once(tasks_of(*12 * [size]), 8) == expected
+    machine(512 * MIB + size)
+    assert most_at_once(tasks_of(*12 * [size]), 8) == 1
 
 
 def test_tasks_that_do_not_state_their_memory_run_in_the_caller() -> None:
