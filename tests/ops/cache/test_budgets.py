@@ -1,7 +1,7 @@
 """Budgets of the shard cache: those of its settings, and the memory of decoders at work."""
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +9,11 @@ import pytest
 
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.model import MIB
+from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.blobs.shard_header import ShardHeader
-from tests.ops.cache.stored import coded, lean, random_shard
+from tests.ops.cache.stored import STORAGE, coded, lean, random_shard, stored
 from tests.ops.cache.test_fetching import header_of
 
 _AT_ONCE = 128 * MIB
@@ -47,6 +48,19 @@ def test_decoding_takes_memory_for_lists_and_for_codes_of_each_node(shard: Shard
     assert fetching.scratch_bytes(replace(header, count=header.count + 1_000), MIB) - before == 1_000 * (code + 41)
     lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
     assert fetching.scratch_bytes(replace(header, sections=header.sections * 2), MIB) - before == lists > 0
+
+
+def test_a_fetch_reserves_what_its_store_and_its_shard_take(tmp_path: Path) -> None:
+    key, sizes = stored(tmp_path, SHARD), list[int]()
+
+    def scratch(size: int) -> nullcontext[None]:
+        sizes.append(size)
+        return nullcontext()
+
+    fetching.fetch(
+        key.stored, key.sha256, STORAGE, compact=False, threads=1, claim=lambda _: fetching.Memory(), scratch=scratch
+    )
+    assert sizes == [fetching.scratch_bytes(_header(SHARD), LocalStorage.piece_bytes)]
 
 
 @pytest.mark.parametrize(("first", "second", "waits"), [(100, 28, False), (100, 29, True), (1, 128, True)])

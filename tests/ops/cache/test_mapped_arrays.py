@@ -1,5 +1,7 @@
 """Files of arrays that are filled in place."""
 
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -54,6 +56,26 @@ def test_the_place_of_an_array_that_is_dropped_is_free_again(stream: BinaryIO) -
     assert draft.allocate((1,), np.uint8).ctypes.data > place, "what is kept stays"
 
 
+def test_each_array_begins_with_a_cache_line_of_its_own(stream: BinaryIO) -> None:
+    draft = Draft(stream, "name")
+    arrays = [draft.allocate((size,), np.uint8) for size in (3, 65, 64, 1)]
+    arrays.append(draft.keep("last", np.ones(5, np.uint8)))
+    places = [array.ctypes.data % mmap.PAGESIZE for array in arrays]
+    assert places == [0, 64, 192, 256, 320]
+
+
+def test_arrays_are_kept_in_any_order(stream: BinaryIO) -> None:
+    draft = Draft(stream, "name")
+    first, second = draft.allocate((3,), np.int32), draft.allocate((4,), np.int64)
+    first[:], second[:] = 1, 2
+    draft.keep("second", second)
+    draft.keep("first", first)
+    draft.finish({})
+    stream.seek(0)
+    arrays, _ = mapped_arrays.read(stream, "name")
+    assert {key: array.tolist() for key, array in arrays.items()} == {"second": 4 * [2], "first": 3 * [1]}
+
+
 def test_nothing_is_left_of_an_array_that_is_dropped(stream: BinaryIO, tmp_path: Path) -> None:
     draft = Draft(stream, "name")
     draft.allocate((500,), np.uint8)[:] = 255
@@ -78,3 +100,5 @@ def test_a_file_has_room_up_to_its_end(stream: BinaryIO) -> None:
     with pytest.raises(TypeError, match="too small"):
         draft.allocate((most + 1,), np.uint8)
     assert draft.keep("all", draft.allocate((most,), np.uint8)).size == most
+    draft.finish({})
+    assert os.fstat(stream.fileno()).st_size == ROOM
