@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoRegionError
 from pyiceberg.catalog import Catalog
+from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.catalog import connection, time_limits
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog.connection import CatalogUnavailableError, failure, open_catalog
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import free_port
@@ -182,3 +183,9 @@ def test_a_catalog_of_aws_names_the_package_that_it_needs(kind: str, monkeypatch
     monkeypatch.delitem(sys.modules, f"pyiceberg.catalog.{kind}", raising=False)
     with pytest.raises(CatalogUnavailableError, match=rf"pip install 'pyiceberg\[{kind}\]'"):
         open_catalog("lake", {"type": kind})
+
+
+def test_the_first_line_of_a_databases_message_is_shown() -> None:
+    error = DBAPIError("SELECT 1", {}, Exception("connection refused\nIs the server running there?"))
+    shown = failure("c", {"type": "sql", "uri": "postgresql://somebody@host.example/db"}, error)
+    assert shown.startswith("connection refused (")

@@ -119,6 +119,15 @@ def test_files_that_share_their_deletes_count_as_one_group(tmp_path: Path, monke
     assert groups == [[set(deleted)]]
 
 
+def test_deletes_are_read_in_a_group_where_they_are_about_several_of_its_files(tmp_path: Path) -> None:
+    named = pa.table({"file_path": ["file:///a", "file:///b", "file:///b"], "pos": [1, 2, 4]})
+    first, second = deleting(tmp_path, named, "file:///a", "file:///b")
+    deleted = deleted_in_group(lambda _: STORE, [first, second])
+    assert {path: rows.tolist() for path, rows in deleted.items()} == {"file:///a": [1], "file:///b": [2, 4]}
+    assert deleted_in_group(lambda _: STORE, [first]) == {}
+    assert deleted_in_group(lambda _: STORE, [first, second, second]) == {}
+
+
 def test_a_fingerprint_is_that_of_the_files_own_deletes() -> None:
     def made(*paths: str) -> LiveFile:
         return LiveFile("f", 1, 9, 1, "PARQUET", deletes=tuple(

@@ -253,6 +253,21 @@ def test_a_history_of_upserts_takes_as_much_per_commit_however_long_it_is(
     assert equality_deletes._resolved._nbytes == sum(8 * len(rows) + 272 for rows in expected[:-1])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_files_that_delete_a_row_are_those_that_have_its_keys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    files = [pa.table({"a": rng.integers(0, 4, size), "b": rng.integers(0, 3, size)}) for size in rng.integers(0, 6, 5)]
+    keys = equality_deletes._KeySet([[file] for file in files])
+    every = [{"a": a, "b": b} for a in range(5) for b in range(3)]
+    codes = keys.find(pa.Table.from_pylist(every))
+    assert (codes >= 0).tolist() == [any(key in file.to_pylist() for file in files) for key in every]
+    present = [key for key, code in zip(every, codes, strict=True) if code >= 0]
+    for number in range(1, 32):
+        chosen = np.array([number >> place & 1 for place in range(5)], np.bool_)
+        expected = [any(key in files[place].to_pylist() for place in np.flatnonzero(chosen)) for key in present]
+        assert keys.among(codes[codes >= 0], chosen).tolist() == expected
+
+
 def test_nan_is_nan_whatever_its_bits(folder: Folder) -> None:
     schema = one(DoubleType())
     patterns = np.array([0x7FF8_0000_0000_0000, 0xFFF8_0000_0000_0001], np.uint64).view(np.float64).tolist()
@@ -390,11 +405,12 @@ def meet(one: Iterable[Any], other: Sequence[Any]) -> bool:
         ([1], [None], False),
     ],
 )
+@pytest.mark.parametrize("kind", [IntegerType(), LongType(), DateType(), TimestampType()], ids=str)
 def test_delete_files_without_a_row_of_the_data_file_are_left_out(
-    of_delete: list[int | None], of_data: list[int | None], expected: bool
+    kind: IcebergType, of_delete: list[int | None], of_data: list[int | None], expected: bool
 ) -> None:
-    key = NestedField(1, "a", LongType(), required=False)
-    delete, data = (file_of(values, LongType(), lambda value: value, counts=True) for values in (of_delete, of_data))
+    key = NestedField(1, "a", kind, required=False)
+    delete, data = (file_of(values, kind, lambda value: value, counts=True) for values in (of_delete, of_data))
     assert KeyRanges(key, [key_bounds(delete, key)]).may_meet(data).tolist() == [expected]
 
 

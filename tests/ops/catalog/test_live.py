@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ops.catalog import row_deletes
+from icepuffin.ops.catalog.delete_keys import KeyBounds
 from icepuffin.ops.catalog.live_files import (
     EqualityDeletesError,
     RepeatedFileError,
@@ -107,7 +111,7 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
     assert [file.has_equality_deletes for file in live_files(table, snapshot).files] == [True] * 6
 
 
-def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1) -> ManifestEntry:
+def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1, **more: object) -> ManifestEntry:
     """Of a data file of an unpartitioned table. `stored`: id of the column that it has."""
     file = DataFile.from_args(
         _table_format_version=3,
@@ -117,6 +121,7 @@ def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1) -
         partition=Record(),
         record_count=rows,
         column_sizes={stored: 8},
+        **more,
     )
     file.spec_id = 0
     return ManifestEntry.from_args(
@@ -253,6 +258,8 @@ def test_deletes_of_a_partition_are_those_of_the_spec_in_the_order_of_their_path
     names = st.sampled_from(["a", "ab", "abc", "b", "ba", "c", "\u00e9", "b\U00010348"])
     sequences = st.integers(1, 4)
     entries = [entry(*given) for given in data.draw(st.lists(st.tuples(names, sequences), max_size=8))]
+    for one in entries:
+        one.data_file.spec_id = data.draw(st.sampled_from([0, 0, 1]))
     deletes = []
     for number in range(data.draw(st.integers(0, 8))):
         kind = data.draw(st.sampled_from([DeleteKind.POSITION, DeleteKind.POSITION, DeleteKind.EQUALITY]))
@@ -267,6 +274,17 @@ def test_deletes_of_a_partition_are_those_of_the_spec_in_the_order_of_their_path
         applying = list(index.deletes_of(one))
         assert applying == sorted(applying, key=lambda file: file.path)
         assert {file.path for file in expected} == {file.path for file in applying}
+
+
+@pytest.mark.parametrize(("low", "high", "applies"), [(0, 9, False), (5, 12, True), (21, 30, False)])
+def test_deletes_of_keys_that_a_data_file_cannot_have_are_not_of_it(low: int, high: int, applies: bool) -> None:
+    keys = Schema(NestedField(1, "id", LongType(), required=False))
+    file = DeleteFile(path="d", kind=DeleteKind.EQUALITY, record_count=2, sequence_number=3, size=1, keys=keys)
+    bounds = {1: KeyBounds(10, 20, has_null=False, is_null=False)}
+    one = _Delete(file, (0, ()), None, None, None, is_global=False, bounds=bounds)
+    ends = {"lower_bounds": {1: to_bytes(LongType(), low)}, "upper_bounds": {1: to_bytes(LongType(), high)}}
+    data = entry("a", **ends)
+    assert [*_DeleteIndex([one], [data]).deletes_of(data)] == ([file] if applies else [])
 
 
 def test_thousands_of_deletes_of_thousands_of_files_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
