@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import equality_deletes, row_deletes
-from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof, sizes
 from icepuffin.ops.index.integrity import check_integrity
@@ -92,6 +92,10 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     report = index_head(table, BALLS)
     assert (before.rows, report.action, report.rows) == (400, Action.REFRESHED, 320)
     assert report.inserted == expected.inserted == 70 + 50
+    files = len(plan.live.files)
+    assert expected.bytes_written == files * balls_per_file(files, DIMS) * (4 * DIMS + 8)
+    index = read_centroids(open_version(index_versions(table.refresh(), "b")[-1], STORAGE), STORAGE)
+    assert max(Counter(index.file_ordinals.tolist()).values()) <= balls_per_file(files, DIMS), "of no older version"
     assert report.gone == 400 + 120 - 320
     assert require_exact(table) is Coverage.EXACT_VERSION
     assert index_head(table, BALLS).action is Action.REUSED

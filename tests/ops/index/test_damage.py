@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,9 @@ from icepuffin.ops.index import (
     integrity,
     load_definition,
     materialize_index,
+    packs,
     proof,
+    version_reader,
 )
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.retention_policy import RetentionPolicy
@@ -36,6 +39,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid, routing, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
+from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -208,6 +212,26 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
     )
     with pytest.raises(DefinitionError, match="of-tomorrow"):
         load_definition(table, "other")
+
+
+def test_included_values_beyond_the_packs_of_a_version_are_not_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    index_head(table, replace(DEFINITION, include=("section",)))
+    version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    (field_id,) = version.included
+    decode = version_reader.included_blob.decode
+    for pack in (len(version.bound.packs) + 1, len(version.bound.packs) + 5):
+        monkeypatch.setattr(
+            version_reader.included_blob,
+            "decode",
+            lambda data, pack=pack: replace(
+                decode(data), entries=tuple(replace(entry, pack=pack) for entry in decode(data).entries)
+            ),
+        )
+        with pytest.raises(BadBlobError, match="are not of the files of its routing blob"):
+            version_reader.read_included_blob(version, field_id, STORAGE)
 
 
 def verified(table: Table) -> IndexReport:

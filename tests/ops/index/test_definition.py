@@ -16,6 +16,11 @@ def test_every_field_but_name_and_column_is_a_parameter() -> None:
     assert all(getattr(INDEX, name) == parameter.default for name, parameter in INDEX_PARAMETERS.items())
 
 
+def test_defaults_are_those_that_the_documents_measure() -> None:
+    """R = 64, L = 100, alpha = 1.2."""
+    assert (INDEX.max_degree, INDEX.search_list, INDEX.alpha) == (64, 100, 1.2)
+
+
 @pytest.mark.parametrize("parameter", INDEX_PARAMETERS.values(), ids=INDEX_PARAMETERS)
 def test_a_parameter_takes_its_limits_and_nothing_beyond(parameter: IndexParameter) -> None:
     of_bits = replace(INDEX, element_type="bit") if parameter.name == "metric" else INDEX  # hamming is for bits alone

@@ -77,6 +77,28 @@ def test_an_estimate_foresees_deltas_that_will_be_distributed(table: Table) -> N
     assert {shard.how for shard in expected.shards} == {"inserted"}
 
 
+def test_a_shard_that_takes_rows_grows_with_them(table: Table) -> None:
+    definition = replace(DEFINITION, max_deltas=0)
+    index_head(table, definition)
+    table.append(make_rows(1200, 1400))
+    plan = plan_version(table, definition, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    shards = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1)).shards
+    assert plan.base is not None
+    assert sum(shard.insert for shard in shards) == 200
+    for shard, entry in zip(shards, plan.base.routing.shards, strict=True):
+        growth = shard.bytes_written - entry.length
+        assert growth / entry.all_bytes == pytest.approx(shard.insert / entry.count, rel=1e-3)
+
+
+def test_a_shard_with_few_tombstones_takes_rows_and_is_not_rebuilt(table: Table) -> None:
+    definition = replace(DEFINITION, max_deltas=0)
+    index_head(table, definition)
+    append_position_deletes(table, {first_file(table): np.arange(9)})
+    table.refresh().append(make_rows(1200, 1400))
+    report = index_head(table, definition)
+    assert (report.inserted, report.gone, report.shards_rebuilt) == (200, 9, 0)
+
+
 def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
     index_head(table)
     append_position_deletes(table, {first_file(table): np.arange(30)})

@@ -21,6 +21,10 @@ from tests.ops.search.test_range_search import CENTERS, clustered
 TableFactory = Callable[..., Table]
 
 
+def test_balls_take_no_more_than_the_largest_blob_that_java_reads() -> None:
+    assert np.iinfo(np.int32).max == assembly.MAX_CENTROID_BYTES
+
+
 def append(table: Table, number: int) -> None:
     """A file around two points."""
     parts = [

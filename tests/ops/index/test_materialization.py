@@ -77,6 +77,7 @@ def test_a_second_run_finds_the_work_done(table: Table) -> None:
     assert second.action is Action.REUSED
     assert (first.recall_basis.rows_here, second.recall_basis.rows_unchanged) == (first.rows, second.rows)
     assert second.recall == pytest.approx(first.recall)
+    assert (first.deltas, second.deltas) == (0, 0)
     assert (second.recall_basis.wide, second.recall_basis.queries) == (first.recall_basis.wide, 3 * 64)
     assert second.index_snapshot_id == first.index_snapshot_id
     assert len(index_versions(table, "e")) == 1

@@ -105,6 +105,16 @@ def moved_positions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scatter, "VectorRows", other)
 
 
+def other_hashes(patch: pytest.MonkeyPatch) -> None:
+    """Each node has the hash of another vector; a search for it succeeds all the same."""
+    real = scatter.VectorRows
+
+    def other(slots: Any, positions: Any, hashes: npt.NDArray[Any], vectors: Any) -> scatter.VectorRows:
+        return real(slots, positions, np.roll(hashes, 1, axis=0), vectors)
+
+    patch.setattr(scatter, "VectorRows", other)
+
+
 def a_row_twice(patch: pytest.MonkeyPatch) -> None:
     real = scatter.VectorRows
 
@@ -149,7 +159,7 @@ def written_otherwise(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -
     ("corrupt", "anew"),
     [
         (it, anew)
-        for it in (other_files, moved_positions, a_row_twice, too_few_live, other_vectors)
+        for it in (other_files, moved_positions, other_hashes, a_row_twice, too_few_live, other_vectors)
         for anew in (False, True)
     ],
 )

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index import collect_garbage, drop_index, materialize_index
+from icepuffin.ops.index import collect_garbage, create_index, drop_index, materialize_index
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
@@ -53,6 +53,20 @@ def wrong_answers(table: Table, snapshot_id: int) -> int:
         vectors_of(ids), 1, columns=["id"]
     )
     return int((np.asarray(result.rows["id"]) != ids).sum())
+
+
+def test_other_properties_stay_where_an_index_is_dropped(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 3))
+    for name in ("e", "e2"):
+        create_index(table, replace(DEFINITION, name=name))
+    table.transaction().set_properties({"owner": "somebody"}).commit_transaction()
+    before = dict(table.refresh().properties)
+    drop_index(table, "e")
+    after = table.refresh().properties
+    assert after == {key: value for key, value in before.items() if key in after}
+    assert {"owner"} < after.keys() < before.keys()
+    assert not [key for key in after if ".e." in key]
 
 
 def test_no_version_is_answered_from_the_cached_shards_of_one_that_was_deleted(table_factory: TableFactory) -> None:

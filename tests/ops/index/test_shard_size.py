@@ -12,7 +12,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import find_snapshot, head_of
 from icepuffin.ops.index import Action, sizes
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.sizes import max_shard_rows
+from icepuffin.ops.index.sizes import choose_shard_count, max_shard_rows, rows_per_shard
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.index.work_bounds import refresh_bounds
 from icepuffin.ops.model import SnapshotId
@@ -44,6 +44,15 @@ def test_a_shard_has_as_many_rows_as_a_blob_has_room_for(
     of_graph = 8 + 20 + 5 + 4 * (DEFINITION.max_degree + 1)
     expected = (2**31 - 1 - 4096 - codebook_bytes) // (node_bytes + of_graph)
     assert max_shard_rows(definition, 64) == expected
+
+
+@pytest.mark.parametrize(("dims", "max_degree"), [(384, 64), (1_536, 64), (16, 12)])
+def test_a_shard_of_a_build_is_of_half_a_gibibyte(dims: int, max_degree: int) -> None:
+    """Of vectors in f32, and edges of four bytes."""
+    row = 4 * dims + 4 * max_degree
+    rows = rows_per_shard(dims, max_degree)
+    assert rows * row <= 2**29 < (rows + 1) * row
+    assert [choose_shard_count(count, dims, max_degree) for count in (0, rows, rows + 1)] == [1, 1, 2]
 
 
 def lengths(table: Table) -> list[int]:

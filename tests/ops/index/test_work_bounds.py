@@ -115,8 +115,10 @@ def test_a_lean_index_whose_shards_are_written_counts_as_a_build(table: Table) -
 
 
 def test_a_small_append_writes_one_delta_shard_at_most(table: Table) -> None:
-    sized(table, BASE)
-    assert bounds(table) == RefreshBounds(BASE, arriving=9, removed=0, files=1, largest=29, written=1)
+    for delta in (20, 21):
+        sizes = replace(BASE, deltas=(delta,))
+        sized(table, sizes)
+        assert bounds(table) == RefreshBounds(sizes, arriving=9, removed=0, files=1, largest=delta + 9, written=1)
 
 
 @pytest.mark.parametrize(
