@@ -69,8 +69,8 @@ def pair_distances(
     _fill_pair_distances(
         read_only(as_float64(queries)),
         read_only(np.ascontiguousarray(vectors)),
-        read_only(query_rows),
-        read_only(rows),
+        read_only(np.ascontiguousarray(query_rows)),
+        read_only(np.ascontiguousarray(rows)),
         metric.code,
         raw,
         out,

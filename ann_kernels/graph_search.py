@@ -398,8 +398,10 @@ class Searcher:
         rotated: Any = self._rotated
         live = self._live.places().astype(np.int64)
         nearest, distances = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
-        own = rotated.queries(as_float64(queries), self._metric)
-        rotated.nearest(own, np.broadcast_to(live, (len(queries), len(live))), nearest, distances)
+        for row in range(len(queries)):  # all at once would take a list of the nodes for each of them
+            one = slice(row, row + 1)
+            own = rotated.queries(as_float64(queries[one]), self._metric)
+            rotated.nearest(own, live[None], nearest[one], distances[one])
         return nearest, reported(distances, self._metric)
 
     def compare(self, queries: Floats, k: int, *, ids: RowIds | None = None) -> Neighbors:
@@ -480,7 +482,7 @@ class Searcher:
             return {"vectors": read_only(self._vectors[nodes])}
         if self._rotated is not None:
             codes = self._rotated.high.reshape(-1, self._rotated.row_bytes)[nodes].reshape(-1)
-            return {"codes": codes, "terms": self._rotated.terms[nodes]}
+            return {"codes": read_only(codes), "terms": read_only(self._rotated.terms[nodes])}
         return {"codes": read_only(self._pq[1][nodes])}
 
     def _take_visited(self) -> _VisitedFields:

@@ -107,7 +107,7 @@ class RotatedCodes:
         vectors, codes = np.empty((count, dims), np.float32), np.empty((count, dims), np.int8)
         weights, shifts = np.empty((count, 2), np.float32), np.empty((count, 3))
         _encode_queries(read_only(queries), read_only(self.center), self.signs, inner, vectors, shifts, codes, weights)
-        walked = RotatedQueries(self.high, self.terms, codes, np.float32(not inner), weights)
+        walked = RotatedQueries(read_only(self.high), read_only(self.terms), codes, np.float32(not inner), weights)
         return RankingQueries(vectors, shifts, inner, walked)
 
     def nearest(self, queries: "RankingQueries", nodes: I64, ids: I64, distances: F64) -> None:
@@ -115,8 +115,9 @@ class RotatedCodes:
         and inf where there are fewer; ties by id. Distances are squared, or minus products; estimates of squares may be
         below 0.
         """
-        planes = self.high, self.low, self.terms, self.bits
-        _rank(queries.vectors, queries.shifts, *planes, queries.inner, read_only(nodes), ids, distances)
+        planes = read_only(self.high), read_only(self.low), read_only(self.terms), self.bits
+        ranked = read_only(np.ascontiguousarray(nodes))
+        _rank(queries.vectors, queries.shifts, *planes, queries.inner, ranked, ids, distances)
 
     def joined(self, others: "RotatedCodes") -> "RotatedCodes":
         """These vectors, then others that have the same rotation and center."""
@@ -189,7 +190,7 @@ def decode(codes: RotatedCodes) -> F32:
     """The vectors f32[N, D] that codes stand for: those whose distance is estimated."""
     width = codes.row_bytes
     rotated = np.empty((codes.count, 2 * width), np.float32)
-    _decode(codes.high, codes.low, codes.terms, codes.bits, rotated)
+    _decode(read_only(codes.high), read_only(codes.low), read_only(codes.terms), codes.bits, rotated)
     return rotate_back(rotated, codes.center, codes.signs)
 
 

@@ -19,14 +19,15 @@ from icepuffin.ops.index.definition import IndexDefinition
 from tests.orchestration.lake import DIMS, make_lake
 
 METRICS = ("cosine", "l2", "ip")
+INDEXES = (*((metric, metric, "f32") for metric in METRICS), ("f16", "l2", "f16"), ("rq4", "l2", "rq4"))
 QUERIES = np.random.default_rng(1).standard_normal((16, DIMS)).astype(np.float32)  # more than are compared in place
 
 
 def main() -> None:
     lake = make_lake(Path(sys.argv[1]), snapshots=1)
     table = lake.table.refresh()
-    for metric in METRICS:
-        definition = IndexDefinition(name=metric, column="embedding", metric=metric, filters=("name",))
+    for name, metric, vectors in INDEXES:
+        definition = IndexDefinition(name=name, column="embedding", metric=metric, vectors=vectors, filters=("name",))
         icepuffin.create_index(table, definition)
     rows = table.scan().to_arrow()
     column = rows["embedding"].cast(pa.list_(pa.float64()))
@@ -40,8 +41,8 @@ def main() -> None:
     lake.table.refresh().delete("id < 9")
     icepuffin.refresh(table.refresh())  # recall without the nodes of the rows that are gone
     table.refresh()
-    for metric in METRICS:
-        reader = icepuffin.open_index(table, metric)
+    for name, metric, _ in INDEXES:
+        reader = icepuffin.open_index(table, name)
         reader.search(QUERIES, k=3)
         reader.search(QUERIES[0], k=3)
         reader.search(QUERIES, k=3, where="name = 'package 1'")
