@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import shutil
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
@@ -38,8 +36,7 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
 from icepuffin.ops import vector_runs
-from icepuffin.ops.cache import use_settings
-from icepuffin.ops.cache.settings import LAYOUT, CacheSettings
+from icepuffin.ops.cache.settings import LAYOUT
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.expiration import expire_packs
@@ -58,27 +55,23 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
+from icepuffin.ops.search import Coverage, SearchResult
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.snapshot_answers import COUNTS, DIMS, MISSES, TAGS, SnapshotAnswers
 from tests.ops.index.test_refresh_retries import ALL_STAGES, DriverLostError, DyingRunner
 
 DEFAULT_HISTORIES = 12
 HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
 SEED = int(os.environ.get("ICEPUFFIN_SEED") or secrets.randbits(32))
-DIMS = 8
-K = 10
 DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=12, search_list=48, shards=2, target_recall=0.5
 )
 FIELD_IDS = {"section": 3, "id": 1, "tags": 5, "name": 2}
 FILTERS = st.sampled_from([(), ("section",), ("section", "id"), ("tags",), ("tags", "section", "id")])
 INCLUDED = st.sampled_from([(), ("name",), ("section", "id"), ("name", "section", "id")])
-TAGS = 6
 _log = logging.getLogger(__name__)
-COUNTS: Counter[str] = Counter()
-MISSES: list[float] = []
 
 
 def tags_of(number: int) -> list[str | None] | None:
@@ -105,6 +98,8 @@ class TableHistory(RuleBasedStateMachine):
         self.wide = False
         self.followed = False
         """Whether every step is followed by a refresh, as a sensor does it"""
+        self.compared = 0
+        """Snapshots that were compared so far"""
 
     def teardown(self) -> None:
         COUNTS["histories"] += 1
@@ -320,7 +315,7 @@ class TableHistory(RuleBasedStateMachine):
         if indexed:
             self._index(head)
         else:
-            self._check(head)
+            self._compare(head)
         COUNTS["write to a branch"] += 1
 
     # ---------------------------------------------------------------------------------------------- what we do
@@ -388,7 +383,7 @@ class TableHistory(RuleBasedStateMachine):
     def search_an_old_snapshot(self, pick: int) -> None:
         snapshots = data_snapshots(self.table)
         if snapshots:
-            self._check(snapshots[pick % len(snapshots)].snapshot_id)
+            self._compare(snapshots[pick % len(snapshots)].snapshot_id)
 
     @invariant()
     def the_head_is_answered_right(self) -> None:
@@ -397,7 +392,7 @@ class TableHistory(RuleBasedStateMachine):
             if self.followed:
                 self._index(self.table.metadata.current_snapshot_id)
             else:
-                self._check(self.table.metadata.current_snapshot_id)
+                self._compare(self.table.metadata.current_snapshot_id)
 
     # ------------------------------------------------------------------------------------------------- parts
 
@@ -410,11 +405,6 @@ class TableHistory(RuleBasedStateMachine):
         if self.extra_column:
             rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
         return rows.cast(self.table.schema().as_arrow())
-
-    @property
-    def _rerank(self) -> bool | None:
-        """What codes or rounded vectors rank is ranked by the table's vectors, whose distances can be compared."""
-        return (self.definition.has_graphs and self.definition.vectors != "f32") or None
 
     def _vector_column(self) -> str:
         return "vector" if "vector" in self.table.schema().column_names else "embedding"
@@ -443,11 +433,12 @@ class TableHistory(RuleBasedStateMachine):
         COUNTS["versions with deltas"] += report.deltas > 0
         COUNTS["rows distributed from deltas"] += report.merged
         assert report.deltas <= self.definition.max_deltas
-        found = self._check(snapshot_id)
+        found = self._compare(snapshot_id)
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
-            self._require_attributes(snapshot_id)
-            self._require_included(snapshot_id)
+            answers = self._answers(snapshot_id)
+            answers.require_attributes()
+            answers.require_included()
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
 
@@ -460,112 +451,13 @@ class TableHistory(RuleBasedStateMachine):
         assert max((shard.nodes for shard in written), default=0) <= bounds.largest
         assert report.inserted <= bounds.arriving
 
-    def _require_attributes(self, snapshot_id: int) -> None:
-        """A condition on the columns that the definition names reads no data file."""
-        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
-        snapshot = self.table.snapshot_by_id(snapshot_id)
-        assert snapshot is not None
-        schema = self.table.schemas()[snapshot.schema_id or 0]
-        for field_id in self.definition.filter_ids or ():
-            name = schema.find_field(field_id).name
-            result = reader.search(queries(1, DIMS), 1, columns=[], where=f"{name} is not null")
-            assert result.profile.condition == f"by the index's values of {name}"
+    def _compare(self, snapshot_id: int) -> SearchResult:
+        """The answers of a snapshot."""
+        self.compared += 1
+        return self._answers(snapshot_id).compare()
 
-    def _require_included(self, snapshot_id: int) -> None:
-        """Rows with the columns that the definition includes read no data file."""
-        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
-        snapshot = self.table.snapshot_by_id(snapshot_id)
-        assert snapshot is not None
-        schema = self.table.schemas()[snapshot.schema_id or 0]
-        names = [schema.find_field(field_id).name for field_id in self.definition.include_ids or ()]
-        profile = reader.search(queries(1, DIMS), K, columns=names).profile
-        assert profile.bytes_read["rows"] == 0
-        assert all(profile.included_rows[name] <= K for name in names)
-        COUNTS["rows of the index"] += sum(profile.included_rows.values())
-
-    def _check_cold(self, snapshot_id: int, rows: pa.Table) -> None:
-        """The answers of a process that has no shard."""
-        use_settings(replace(CacheSettings.off(), prefetch="never"))
-        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
-        answer = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank)
-        COUNTS["answers by cells"] += answer.profile.cold is not None
-        self._compare(answer, rows)
-        use_settings(None)
-
-    def _check(self, snapshot_id: int) -> SearchResult:
-        """The answers of a snapshot, all its rows and one section."""
-        rows = self.table.scan(snapshot_id=snapshot_id).to_arrow()
-        if self.definition.cell_bits:
-            self._check_cold(snapshot_id, rows)
-        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
-        section = f"section {snapshot_id % 5}"
-        name = rows.column_names[2]
-        some = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=f"{name} = '{section}'")
-        self._compare(some, rows.filter(pc.equal(rows[name], section)))
-        lowest = snapshot_id % max(1, self.next_id)
-        where = f"id >= {lowest} and ({name} is null or {name} != '{section}')"
-        others = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=where)
-        unlike = pc.or_kleene(pc.is_null(rows[name]), pc.not_equal(rows[name], section))
-        self._compare(others, rows.filter(pc.and_(unlike, pc.greater_equal(rows["id"], lowest))))
-        tag = f"tag {snapshot_id % TAGS}"
-        lists = rows["tags"].to_pylist()
-        for where, expected in (
-            (f"array_contains(tags, '{tag}')", [tag in (tags or ()) for tags in lists]),
-            (f"not array_contains(tags, '{tag}')", [tags is not None and not {tag, None} & {*tags} for tags in lists]),
-        ):
-            tagged = reader.search(queries(4, DIMS), K, columns=["id"], rerank=self._rerank, where=where)
-            self._compare(tagged, rows.filter(pa.array(expected, pa.bool_())))
-        self._check_condition_per_query(
-            reader,
-            (f"{name} = '{section}'", where, None, f"{name} = '{section}' and array_contains(tags, '{tag}')"),
-            rows.filter(
-                pc.and_(pc.equal(rows[name], section), pa.array([tag in (tags or ()) for tags in lists], pa.bool_()))
-            ),
-        )
-        COUNTS[f"condition {tagged.profile.condition.split(';')[0]}"] += 1
-        COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
-        columns = ["name", "tags", name, "id"]
-        answer = reader.search(queries(4, DIMS), K, columns=columns, rerank=self._rerank)
-        self._compare(answer, rows)
-        own = {row["id"]: row for row in rows.select(columns).to_pylist()}
-        assert answer.rows.select(columns).to_pylist() == [own[row["id"]] for row in answer]
-        return answer
-
-    def _check_condition_per_query(
-        self, reader: IndexReader, conditions: tuple[str | None, ...], matching: pa.Table
-    ) -> None:
-        """The answers are those of one call per condition. `matching`: the rows that satisfy the last one."""
-        vectors = queries(len(conditions), DIMS)
-        parts = []
-        for place, where in enumerate(conditions):
-            rows = reader.search(vectors[place], K, columns=["id"], rerank=self._rerank, where=where).rows
-            parts.append(rows.set_column(0, "query", pa.array([place] * len(rows), pa.int32())))
-        result = reader.search(vectors, K, columns=["id"], rerank=self._rerank, where=conditions)
-        assert result.rows.equals(pa.concat_tables(parts))
-        self._compare(
-            reader.search(vectors, K, columns=["id"], rerank=self._rerank, where=[conditions[-1]] * len(vectors)),
-            matching,
-        )
-
-    def _compare(self, result: SearchResult, rows: pa.Table) -> None:
-        """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
-        query_vectors = queries(4, DIMS)
-        ids = np.asarray(rows["id"], np.int64)
-        vectors = np.array(rows[rows.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
-        rounded = self.wide and result.coverage is not Coverage.EXACT_SCAN
-        assert all(rounded and "doubles" in warning for warning in result.warnings), result.warnings
-        distances = np.linalg.norm(vectors[None].astype(np.float64) - query_vectors[:, None], axis=2)
-        for query in range(len(query_vectors)):
-            answer = result.rows.filter(pa.array(np.asarray(result.rows["query"]) == query))
-            answer_ids, reported = np.asarray(answer["id"], np.int64), np.asarray(answer["distance"])
-            assert len(answer_ids) == len(set(answer_ids.tolist())) == min(K, len(ids))
-            truth = dict(zip(ids.tolist(), distances[query].tolist(), strict=True))
-            np.testing.assert_allclose(reported, [truth[row] for row in answer_ids.tolist()], rtol=1e-4, atol=1e-5)
-            if len(ids):
-                limit = np.sort(distances[query])[: min(K, len(ids))].max()
-                missed = float((reported > limit * (1 + 1e-4)).mean())
-                assert self.definition.has_graphs or not missed
-                MISSES.append(missed)
+    def _answers(self, snapshot_id: int) -> SnapshotAnswers:
+        return SnapshotAnswers(self.table, self.definition, snapshot_id, self.compared, self.wide)
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
