@@ -125,6 +125,17 @@ def test_a_shard_without_a_node_can_be_read(tmp_path: Path, shard: Shard, with_h
     assert kept_by(ShardCache(in_new(tmp_path)), key).count == 0
 
 
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("shard", [LARGE, lean(LARGE), CODED[0]], ids=["vectors", "lean", "rotated"])
+def test_arrays_in_memory_are_those_that_kernels_are_compiled_for(tmp_path: Path, shard: Shard, compact: bool) -> None:
+    """Read-only ones would have each kernel compiled once more, in the first search."""
+    key = stored(tmp_path, shard)
+    arrays, _ = fetching.fetch(
+        key.stored, key.sha256, STORAGE, compact=compact, threads=1, claim=lambda _: fetching.Memory(), scratch=untaken
+    )
+    assert all(array.flags.writeable and array.flags.c_contiguous for array in arrays.values())
+
+
 class WatchedDraft(Draft):
     """A file that knows which arrays it got as a copy."""
 
