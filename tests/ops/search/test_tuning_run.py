@@ -283,12 +283,12 @@ def test_as_many_candidates_are_ranked_as_were_measured() -> None:
 def test_a_list_is_longer_by_the_rows_that_were_not_measured(tuned: Table) -> None:
     reader = open_index(tuned, SHARDED, storage=STORAGE)
     few, more, many = (
-        reader.search(queries(1), k, target_recall=0.9, columns=[]).profile.parameters for k in (100, 131, 227)
+        reader.search(queries(1), k, target_recall=0.9, columns=[]).profile.parameters for k in (101, 131, 227)
     )
     assert few is not None
     assert more is not None
     assert many is not None
-    assert [more.search_list - few.search_list, many.search_list - few.search_list] == [31, 127]
+    assert [more.search_list - few.search_list, many.search_list - few.search_list] == [30, 126]
 
 
 def test_what_is_foreseen_for_more_rows_than_were_measured_is_said_to_be_of_fewer(tuned: Table) -> None:
