@@ -117,7 +117,8 @@ class LocalRunner:
                 if progress:
                     progress(done, len(tasks))
         except BaseException as error:
-            # an interrupt ends the process, and with it what is at work: waiting would delay it by minutes
+            # An interrupt is answered at once. What is at work then ends where it next starts threads, or when it is
+            # done, and the interpreter waits for that at its exit
             threads.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
             raise
         threads.shutdown()
