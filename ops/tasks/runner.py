@@ -8,6 +8,7 @@ import numpy as np
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.memory import memory_bytes
+from icepuffin.ops.model import MIB
 from icepuffin.ops.threads import thread_count
 
 T = TypeVar("T")
@@ -22,14 +23,14 @@ _SHARE_AT_ONCE = 1 / 4
 """Share of a job's tasks that run at once in one process: so little of an index is in memory at a time"""
 _MEMORY_AT_ONCE = 1 / 2
 """Share of the memory that this process may use, for tasks that run at once"""
-_BESIDE_ROWS = 64 << 20
+_BESIDE_ROWS = 64 * MIB
 """Memory of each task beside its rows: its threads' own, and what malloc keeps for them"""
 
-PROCESS_MEMORY = 512 << 20
+PROCESS_MEMORY = 512 * MIB
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 SHARD_MEMORY_FACTOR = 2
 """Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
-SMALL_WORK = 64 * 1024**2
+SMALL_WORK = 64 * MIB
 """Bytes of vectors or values up to which a refresh works in the driver: sooner than Spark starts a job. Such work is
 not recorded; after a fault it is done again.
 """
