@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +37,11 @@ class SnapshotAnswers:
     """Number of this comparison in its history: it chooses the condition, and what the condition names"""
     wide: bool
     """Whether the vectors are doubles, which answers of an index are not exact for"""
-    rows: pa.Table = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", self.table.scan(snapshot_id=self.snapshot_id).to_arrow())
+    @cached_property
+    def rows(self) -> pa.Table:
+        """By PyIceberg's own scan."""
+        return self.table.scan(snapshot_id=self.snapshot_id).to_arrow()
 
     def compare(self) -> SearchResult:
         """Compare the nearest of all rows, and of those that one of the conditions allows, which take turns."""

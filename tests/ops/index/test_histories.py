@@ -55,7 +55,7 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
 from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage, SearchResult
+from icepuffin.ops.search import Coverage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
@@ -315,7 +315,7 @@ class TableHistory(RuleBasedStateMachine):
         if indexed:
             self._index(head)
         else:
-            self._compare(head)
+            self._answers(head).compare()
         COUNTS["write to a branch"] += 1
 
     # ---------------------------------------------------------------------------------------------- what we do
@@ -383,7 +383,7 @@ class TableHistory(RuleBasedStateMachine):
     def search_an_old_snapshot(self, pick: int) -> None:
         snapshots = data_snapshots(self.table)
         if snapshots:
-            self._compare(snapshots[pick % len(snapshots)].snapshot_id)
+            self._answers(snapshots[pick % len(snapshots)].snapshot_id).compare()
 
     @invariant()
     def the_head_is_answered_right(self) -> None:
@@ -392,7 +392,7 @@ class TableHistory(RuleBasedStateMachine):
             if self.followed:
                 self._index(self.table.metadata.current_snapshot_id)
             else:
-                self._compare(self.table.metadata.current_snapshot_id)
+                self._answers(self.table.metadata.current_snapshot_id).compare()
 
     # ------------------------------------------------------------------------------------------------- parts
 
@@ -433,10 +433,10 @@ class TableHistory(RuleBasedStateMachine):
         COUNTS["versions with deltas"] += report.deltas > 0
         COUNTS["rows distributed from deltas"] += report.merged
         assert report.deltas <= self.definition.max_deltas
-        found = self._compare(snapshot_id)
+        answers = self._answers(snapshot_id)
+        found = answers.compare()
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
-            answers = self._answers(snapshot_id)
             answers.require_attributes()
             answers.require_included()
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
@@ -451,12 +451,8 @@ class TableHistory(RuleBasedStateMachine):
         assert max((shard.nodes for shard in written), default=0) <= bounds.largest
         assert report.inserted <= bounds.arriving
 
-    def _compare(self, snapshot_id: int) -> SearchResult:
-        """The answers of a snapshot."""
-        self.compared += 1
-        return self._answers(snapshot_id).compare()
-
     def _answers(self, snapshot_id: int) -> SnapshotAnswers:
+        self.compared += 1
         return SnapshotAnswers(self.table, self.definition, snapshot_id, self.compared, self.wide)
 
 
