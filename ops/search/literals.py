@@ -32,8 +32,10 @@ from pyiceberg.expressions import (
     NotEqualTo,
     NotIn,
     NotNull,
+    NotStartsWith,
     Or,
     SetPredicate,
+    StartsWith,
     UnboundPredicate,
 )
 from pyiceberg.expressions.literals import (
@@ -124,6 +126,9 @@ class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
             return predicate
         operator: Any = type(predicate)
         field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
+        begins = isinstance(predicate, StartsWith | NotStartsWith)
+        if begins and not isinstance(field.field_type, StringType | BinaryType):
+            raise ValueError(f"{field.name} is {field.field_type}: LIKE takes a column of texts or bytes")
         if isinstance(predicate, SetPredicate):
             nearest = [_neighbors(literal, field) for literal in predicate.literals]
             exact = {neighbors.under for neighbors in nearest if neighbors.exact}
