@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,8 +91,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout. A value of a type that JSON lacks becomes text."""
-    click.echo(json.dumps(document, indent=2, default=_json_value))
+    """One JSON document on stdout. A value that JSON lacks becomes text, NaN and infinity among them."""
+    click.echo(json.dumps(_json_value(document), indent=2, allow_nan=False))
 
 
 def report_document(report: Any) -> dict[str, object]:
@@ -103,13 +104,21 @@ def report_document(report: Any) -> dict[str, object]:
 
 
 def _json_value(value: Any) -> object:
-    if hasattr(value, "tolist"):
-        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return _json_value(value.tolist()) if hasattr(value, "tolist") else _text(value)
+
+
+def _text(value: Any) -> str:
     if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value)
+        return str(value.isoformat())
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`icepuffin sql`."""
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,9 +151,13 @@ def _parameter_values(parameters: tuple[str, ...]) -> dict[str, object]:
 
 
 def _unique_names(names: list[str]) -> list[str]:
-    """Column names where the second `id` is `id_1`: an object of JSON has one value per name."""
-    repeats = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}_{count}" if count else name for name, count in zip(names, repeats, strict=True)]
+    """Column names where the second `id` is `id_1`, or the next that is free: JSON has one value per name."""
+    unique: list[str] = []
+    for name in names:
+        numbers = count(names[: len(unique)].count(name))
+        free = (f"{name}_{number}" if number else name for number in numbers)
+        unique.append(next(own for own in free if own not in unique and (own == name or own not in names)))
+    return unique
 
 
 def _show(console: "Console", result: "SqlResult") -> None:

@@ -38,6 +38,19 @@ def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.Capt
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row == {"id": row["id"], "id_1": row["id_1"], "id_2": row["id"]}
     assert row["id_1"].startswith("package")
+    text = f"SELECT id, id, name AS id_1 FROM demo.packages ORDER BY {NEAR} LIMIT 1"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row == {"id": row["id"], "id_2": row["id"], "id_1": row["id_1"]}
+    assert row["id_1"].startswith("package")
+
+
+def test_numbers_that_json_lacks_are_texts(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = "CAST('NaN' AS DOUBLE) AS a, CAST('-inf' AS DOUBLE) AS b, 0.5D AS c"
+    text = f"SELECT {numbers} FROM demo.packages ORDER BY {NEAR} LIMIT 1"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rows"]
+    assert row == {"a": "NaN", "b": "-Infinity", "c": 0.5}
 
 
 def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
