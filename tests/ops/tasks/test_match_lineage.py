@@ -1,22 +1,56 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, ListType, NestedField
 
-from icepuffin.ops.model import LiveFile
-from icepuffin.ops.tasks.match_lineage import row_versions
+from icepuffin.ops.model import FileSlot, LiveFile, ShardId
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.match_hashes import MatchTask, read_moves
+from icepuffin.ops.tasks.match_lineage import (
+    LineageMatchResult,
+    LineageMatchTask,
+    LineageTask,
+    match_lineage,
+    read_lineage,
+    row_versions,
+)
+from icepuffin.ops.tasks.vectors import content_hashes
+from icepuffin.puffin.blobs import deletion_vector
 from tests.conftest import STORAGE
+from tests.ops.cache.stored import DIMS, random_shard, stored
+
+SCHEMA = Schema(NestedField(2, "embedding", ListType(3, FloatType(), element_required=False), required=False))
+Lineage = Mapping[str, Sequence[int | None]]
+"""Columns of rows that were moved"""
+OLD, OTHER, NEW = map(FileSlot, range(3))
+VECTORS = np.random.default_rng(0).standard_normal((7, DIMS)).astype(np.float32)
+"""Vectors of four rows of the old file, and of three of another"""
 
 
 def data_file(
-    path: Path, rows: int, first_row_id: int | None, commit: int, lineage: dict[str, list[int | None]]
+    path: Path,
+    rows: int,
+    first_row_id: int | None,
+    commit: int,
+    lineage: Lineage,
+    vectors: npt.NDArray[np.float32] | None = None,
 ) -> LiveFile:
     ids = {"_row_id": b"2147483540", "_last_updated_sequence_number": b"2147483539"}
     fields = [pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})]
     fields += [pa.field(name, pa.int64(), metadata={b"PARQUET:field_id": ids[name]}) for name in lineage]
-    pq.write_table(pa.table([list(range(rows)), *lineage.values()], pa.schema(fields)), path)
+    columns: list[object] = [list(range(rows)), *lineage.values()]
+    if vectors is not None:
+        element = pa.field("element", pa.float32(), metadata={b"PARQUET:field_id": b"3"})
+        fields.append(pa.field("embedding", pa.list_(element), metadata={b"PARQUET:field_id": b"2"}))
+        columns.append(vectors.tolist())
+    pq.write_table(pa.table(columns, pa.schema(fields)), path)
     return LiveFile(
         f"file://{path}",
         path.stat().st_size,
@@ -25,6 +59,7 @@ def data_file(
         "PARQUET",
         first_row_id=first_row_id,
         file_sequence_number=commit,
+        has_row_ids=bool(lineage),
     )
 
 
@@ -65,3 +100,65 @@ def test_versions_of_different_rows_and_commits_differ(tmp_path: Path) -> None:
 def test_rows_without_ids_have_no_version(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no row ids"):
         read(data_file(tmp_path / "v2.parquet", 1, None, 1, {}))
+
+
+def test_nodes_move_with_the_rows_that_have_their_versions(tmp_path: Path) -> None:
+    moved = {"_row_id": [101, None, 13, 10], "_last_updated_sequence_number": [5, 7, 3, 4]}
+    result = matched(tmp_path, moved, VECTORS[[5, 0, 3, 0]])
+    assert moves_of(result) == {(0, 3): (NEW, 2), (0, 5): (NEW, 0)}
+    assert {(move.before, move.after, move.rows) for move in result.moves} == {(OLD, NEW, 1), (OTHER, NEW, 1)}
+    ((slot, rest),) = result.rows.unmatched
+    assert (slot, deletion_vector.decode(rest).tolist()) == (NEW, [1, 3]), "one row is new, and one was changed"
+    assert not result.refuted
+
+
+def test_nodes_of_a_deleted_file_are_left(tmp_path: Path) -> None:
+    moved = {"_row_id": [101, 13], "_last_updated_sequence_number": [5, 3]}
+    result = matched(tmp_path, moved, VECTORS[[5, 3]], without_other=True)
+    assert moves_of(result) == {(0, 3): (NEW, 1)}
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_file_that_holds_another_vector_than_its_lineage_says_is_named(tmp_path: Path, place: int) -> None:
+    vectors = VECTORS[[3, 2, 1]]
+    moved = {"_row_id": [13, 12, 11], "_last_updated_sequence_number": [3, 3, 3]}
+    assert not matched(tmp_path, moved, vectors).refuted
+    vectors[place] = VECTORS[0]
+    assert matched(tmp_path, moved, vectors).refuted == f"file://{tmp_path}/new.parquet"
+
+
+def matched(
+    folder: Path,
+    lineage: Lineage,
+    vectors: npt.NDArray[np.float32],
+    *,
+    without_other: bool = False,
+) -> LineageMatchResult:
+    """A new file with that lineage, matched with the dead nodes of two files."""
+    old = data_file(folder / "old.parquet", 4, 10, 3, {})
+    ids = {"_row_id": [100, 101, 102], "_last_updated_sequence_number": [5, 5, 5]}
+    other = data_file(folder / "other.parquet", 3, 500, 6, ids)
+    new = data_file(folder / "new.parquet", len(vectors), 20, 7, lineage, vectors)
+    if without_other:
+        (folder / "other.parquet").unlink()
+    shard = replace(
+        random_shard(rows=7),
+        file_slots=np.array([OLD] * 4 + [OTHER] * 3, np.uint32),
+        row_positions=np.array([0, 1, 2, 3, 0, 1, 2]),
+        content_hashes=content_hashes(VECTORS),
+    )
+    dead = ShardId(0), stored(folder, shard).stored, deletion_vector.encode(np.arange(7))
+    staging = f"file://{folder}/staging"
+    blocks = read_lineage(LineageTask(0, ((NEW, new),), 0, staging, STORAGE))
+    match = MatchTask(0, 0, tuple((path, rows) for _, path, rows in blocks), (dead,), (), staging, STORAGE)
+    return match_lineage(LineageMatchTask(match, ((OLD, old), (OTHER, other)), ((NEW, new),), SCHEMA, 2, DIMS))
+
+
+def moves_of(result: LineageMatchResult) -> dict[tuple[int, int], tuple[int, int]]:
+    """(shard id, node) -> (file slot, row position)."""
+    moves: dict[tuple[int, int], tuple[int, int]] = {}
+    for of_shard in result.rows.moves:
+        nodes, (slots, positions) = read_moves(open_storage(of_shard.staged.path, STORAGE), of_shard)
+        addresses = zip(slots.tolist(), positions.tolist(), strict=True)
+        moves |= {(of_shard.shard_id, node): address for node, address in zip(nodes.tolist(), addresses, strict=True)}
+    return moves
