@@ -23,7 +23,7 @@ from benchmarks.simulated_vectors import SimulatedVectors, prepare
 from icepuffin.ann_kernels import grouped_centroids, kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, group_partitions
-from icepuffin.ops.index.routing_recall import curve_in_sample, split_off_queries
+from icepuffin.ops.index.routing_recall import MOST_QUERIES, curve_in_sample, split_off_queries
 from icepuffin.ops.index.sizes import LARGEST_SAMPLE
 from icepuffin.ops.recall_curve import ShardCentroids
 from icepuffin.puffin.blobs import routing as routing_blob
@@ -58,7 +58,7 @@ def measure(
     sample: npt.NDArray[np.float32], held_out: npt.NDArray[np.float32], options: argparse.Namespace
 ) -> dict[str, Any]:
     """All figures of one layout."""
-    sample, queries = split_off_queries(sample, Metric.L2, options.shards, seed=0)
+    sample, queries = split_off_queries(sample, Metric.L2, options.shards, queries=MOST_QUERIES, seed=0)
     partitions = min(PARTITIONS_PER_SHARD * options.shards, len(sample) // 8)
     codebook, training = seconds_of(
         lambda: kmeans.train(sample, partitions, seed=0, threads=options.threads, nearest=grouped_centroids.assign)

@@ -12,7 +12,7 @@ from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.routing_recall import curve_in_sample, split_off_queries
+from icepuffin.ops.index.routing_recall import curve_in_sample, routing_queries, split_off_queries
 from icepuffin.ops.index.sizes import choose_shard_count, least_shards, sample_size
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import StorageConfig
@@ -76,7 +76,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         shards = least
     shards = min(shards, len(sample))
     metric, seed = definition.metric, definition.seed
-    rows_to_train, queries = split_off_queries(sample, metric, shards, seed=seed)
+    rows_to_train, queries = split_off_queries(sample, metric, shards, queries=routing_queries(rows, shards), seed=seed)
     shards = min(shards, len(rows_to_train))
     partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(rows_to_train) // 8))
     codebook = kmeans.train(rows_to_train, partitions, seed=seed, threads=threads, nearest=grouped_centroids.assign)

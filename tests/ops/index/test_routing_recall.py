@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index.routing_recall import curve_in_table, split_off_queries
+from icepuffin.ops.index.routing_recall import curve_in_table, routing_queries, split_off_queries
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.recall_curve import ShardCentroids, reaches
 from icepuffin.ops.search.tuning import RecallModel
@@ -66,7 +66,7 @@ def test_the_curve_counts_the_nearest_rows_in_near_shards(k: int) -> None:
 def test_queries_are_no_rows_that_the_codebook_is_trained_on(rows: int) -> None:
     sample = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
     every = sample.copy()
-    to_train, queries = split_off_queries(sample, Metric.L2, 2, seed=0)
+    to_train, queries = split_off_queries(sample, Metric.L2, 2, queries=256, seed=0)
     assert len(queries) == max(0, min(256, rows // 10 - 1))
     np.testing.assert_array_equal(np.sort(np.concatenate([to_train, queries]), axis=0), every)
     assert np.shares_memory(to_train, sample), "the sample may be large"
@@ -75,10 +75,18 @@ def test_queries_are_no_rows_that_the_codebook_is_trained_on(rows: int) -> None:
         assert np.ptp(queries[:, 0]) > rows, "from all of the sample"
 
 
+@pytest.mark.parametrize(
+    ("rows", "shards", "expected"),
+    [(0, 1, 256), (1_000_000, 64, 256), (1_000_000, 2, 1_000), (10_000_000, 15, 1_024), (500_000, 3, 333)],
+)
+def test_large_shards_are_searched_for_more_queries(rows: int, shards: int, expected: int) -> None:
+    assert routing_queries(rows, shards) == expected
+
+
 @pytest.mark.parametrize(("metric", "shards"), [(Metric.INNER_PRODUCT, 4), (Metric.L2, 1)])
 def test_without_a_choice_of_shards_there_are_no_queries(metric: Metric, shards: int) -> None:
     sample = np.arange(600, dtype=np.float32).reshape(200, 3)
-    to_train, queries = split_off_queries(sample, metric, shards, seed=0)
+    to_train, queries = split_off_queries(sample, metric, shards, queries=256, seed=0)
     assert not len(queries)
     np.testing.assert_array_equal(to_train, np.arange(600, dtype=np.float32).reshape(200, 3))
 
