@@ -20,6 +20,8 @@ DISTANCES = {
 }
 """Function -> (metric, whether larger is nearer)"""
 _MOST_ROWS = 2**31 - 1
+RESOLVED = "resolved"
+"""Mark of a key of ORDER BY whose names are no outputs any more"""
 
 
 def function_name(node: Node) -> str:
@@ -33,9 +35,19 @@ def require_source(column: Node, alias: str) -> None:
         raise NotIndexableError(f"{shown(column)} is no column of {alias or 'what it reads'}")
 
 
+def is_number_of_output(node: Node) -> bool:
+    """Whether a key of ORDER BY is the number of an output."""
+    return isinstance(node, exp.Literal) and not node.is_string and bool(node.this.isdecimal())
+
+
 def resolved(node: Node, query: Node) -> Node:
-    """The expression that a key of ORDER BY means: the key is the number of an output, or an expression of outputs."""
-    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal():
+    """The expression that a key of ORDER BY means: the key is the number of an output, or an expression of outputs.
+
+    One that a merged query has from another is returned as it is: its columns are those of the source.
+    """
+    if node.meta.get(RESOLVED):
+        return node
+    if is_number_of_output(node):
         outputs = query.expressions
         if any(is_star(item) for item in outputs) or not 1 <= int(node.this) <= len(outputs):
             raise NotIndexableError(

@@ -4,14 +4,17 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.clauses import (
     DISTANCES,
+    RESOLVED,
     computed,
     count_of,
     function_name,
+    is_number_of_output,
     is_star,
     names_beside_star,
     orders_of,
     output_of,
     require_source,
+    resolved,
 )
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.expressions import shown
@@ -19,24 +22,21 @@ from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.values import Node, Values
 
 
-def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  one branch per clause
+def merged_query(outer: Node, inner: Node, alias: str) -> Node:
     """One SELECT for two, where the inner one only projects and filters."""
     star = any(is_star(projection) for projection in inner.expressions)
     expressions = {
         projection.alias_or_name: projection.unalias() for projection in inner.expressions if not is_star(projection)
     }
     names = [projection.alias_or_name.lower() for projection in inner.expressions if not is_star(projection)]
-    output_names = {projection.alias_or_name.lower() for projection in outer.expressions}
 
-    def inlined(node: Node, *, aliases: bool = False) -> Node:
+    def inlined(node: Node) -> Node:
         """The node, with the inner query's expressions in place of its columns."""
 
         def replaced(part: Node) -> Node:
             if not isinstance(part, exp.Column) or isinstance(part.this, exp.Star):
                 return part
             require_source(part, alias)
-            if aliases and not part.table and part.name.lower() in output_names:
-                return part
             if names.count(part.name.lower()) > 1:
                 raise NotIndexableError(f"{shown(part)}: several columns of the subquery have that name")
             if part.name in expressions:
@@ -62,9 +62,11 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
         ]
 
     merged.set("expressions", [item for projection in outer.expressions for item in merged_projections(projection)])
-    for part in ("order", "limit", "offset"):
-        if outer.args.get(part):
-            merged.set(part, inlined(outer.args[part], aliases=True))
+    for term in merged.args["order"].expressions if merged.args.get("order") else ():
+        if not is_number_of_output(term.this):
+            # names of outputs first: columns of the source may have them, too
+            term.set("this", inlined(resolved(term.this, outer)))
+            term.this.meta[RESOLVED] = True
     conditions = [inner.args["where"].this] if inner.args.get("where") else []
     conditions += [inlined(outer.args["where"].this)] if outer.args.get("where") else []
     merged.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)

@@ -105,6 +105,11 @@ QUERIES = [
     "WITH t AS (SELECT id, embedding FROM {t} WHERE id < 50) SELECT id FROM t ORDER BY {d} LIMIT 5",
     "SELECT id FROM (WITH n AS (SELECT id, {d} AS d FROM {t}) SELECT id, d FROM n) ORDER BY d LIMIT 5",
     "SELECT id FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 20) WHERE id IN ('88', 144) ORDER BY id",
+    "SELECT n AS section FROM (SELECT id AS n, section AS s, {d} AS d FROM {t}) WHERE d < 3 ORDER BY s, n",
+    "SELECT n AS name FROM (SELECT id AS n, length(name) AS l, {d} AS d FROM {t}) WHERE d < 3 ORDER BY l + n DESC",
+    "SELECT id AS embedding FROM (SELECT id, {d} AS d FROM {t}) ORDER BY d LIMIT 5",
+    "SELECT id, section FROM (SELECT id, section, 2 AS two, {d} AS d FROM {t}) WHERE d < 3 ORDER BY two, id",
+    "SELECT n AS id FROM (SELECT m n, s, d FROM (SELECT 9 - id m, id AS s, {d} AS d FROM {t})) WHERE d < 3 ORDER BY s",
     "-- nearest\nSELECT id /* the key */ FROM {t} WHERE section <> '--' AND section <> '/*' ORDER BY {d} LIMIT 5;",
 ]  # fmt: skip
 
