@@ -62,10 +62,12 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
         ]
 
     merged.set("expressions", [item for projection in outer.expressions for item in merged_projections(projection)])
+    named = outer.copy()
+    named.set("expressions", [item for projection in outer.expressions for item in _without_star(projection, inner)])
     for term in merged.args["order"].expressions if merged.args.get("order") else ():
         if not is_number_of_output(term.this):
             # names of outputs first: columns of the source may have them, too
-            term.set("this", inlined(resolved(term.this, outer)))
+            term.set("this", inlined(resolved(term.this, named)))
             term.this.meta[RESOLVED] = True
     conditions = [inner.args["where"].this] if inner.args.get("where") else []
     conditions += [inlined(outer.args["where"].this)] if outer.args.get("where") else []
@@ -73,6 +75,13 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
     merged.set("from_", inner.args["from_"].copy())
     merged.meta["absent"] = absent_of(outer) | absent_of(inner)
     return merged
+
+
+def _without_star(projection: Node, inner: Node) -> list[Node]:
+    """A projection of a query; for `*` the columns that its subquery names, and `*` where this has it as well."""
+    if not is_star(projection):
+        return [projection]
+    return [item if is_star(item) else exp.column(item.alias_or_name) for item in inner.expressions]
 
 
 def absent_of(query: Node) -> frozenset[str]:
