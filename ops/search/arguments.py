@@ -75,9 +75,11 @@ def prepare_queries(
     """
     try:
         lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
-        column = queries if lists else _column_of_bytes(queries, element_type)
+        column: Any = queries if lists else _column_of_bytes(queries, element_type)
         if column is not None:
-            array: npt.NDArray[Any] = exact_vectors(column, None, OF_COLUMN if lists else element_type)
+            array: npt.NDArray[Any] = exact_vectors(
+                column, None if len(column) else dims, OF_COLUMN if lists else element_type
+            )
         else:
             array = np.atleast_2d(np.asarray(queries))
     except ValueError as error:

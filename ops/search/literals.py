@@ -231,7 +231,7 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
         value, int | float | Decimal
     ):
         raise ValueError(f"{field.name} is {own_type}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
-    if math.isnan(value):
+    if not isinstance(value, int) and math.isnan(value):
         raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
     if floating:
         return _as_float(value)
@@ -246,7 +246,7 @@ def _as_float(value: Decimal | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _about_nan(value: str, field: NestedField) -> str:

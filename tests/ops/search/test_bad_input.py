@@ -113,7 +113,8 @@ def test_an_empty_answer_has_the_columns_of_a_full_one(table: Table) -> None:
     full, empty = reader.search(queries(1)), reader.search(queries(1), where="id < 0")
     assert empty.rows.schema == full.rows.schema
     assert empty.rows.num_rows == 0
-    assert reader.search(np.empty((0, 16), np.float32)).rows.num_rows == 0
+    for no_queries in (np.empty((0, 16), np.float32), pa.array([], pa.list_(pa.float32()))):
+        assert reader.search(no_queries).rows.num_rows == 0
 
 
 def test_a_table_without_rows_answers_nothing(table_factory: TableFactory) -> None:
