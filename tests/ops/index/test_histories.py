@@ -1,473 +1,61 @@
 """Random histories of a table: after every step each answer is compared with brute force over PyIceberg's own scan.
 
 A few histories by default, others each time; ICEPUFFIN_HISTORIES=200 runs as many, and ICEPUFFIN_SEED=<seed> those that
-a failure has printed. One history in the state machine is one example, its steps are the rules below; `pytest -o
-log_cli=true -o log_cli_level=INFO` shows seed and counts.
+a failure has printed. One history in the state machine is one example, its steps are the rules of `TableHistory`;
+`pytest -o log_cli=true -o log_cli_level=INFO` shows seed and counts.
 
 All tables have one location, and the shard cache lives on over all steps of all histories.
 """
 
-import contextlib
 import logging
 import os
 import secrets
-import shutil
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from pyiceberg.expressions import In
-from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform, VoidTransform
-from pyiceberg.types import DoubleType, StringType
+from hypothesis.stateful import run_state_machine_as_test
 
-from icepuffin.ops import vector_runs
-from icepuffin.ops.cache.settings import LAYOUT
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.expiration import expire_packs
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import (
-    IndexDefinition,
-    IndexReport,
-    collect_garbage,
-    dead_nodes,
-    drop_index,
-    materialize_index,
-    packs,
-    refresh,
-)
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
-from icepuffin.ops.model import Action
-from icepuffin.ops.search import Coverage
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows
-from tests.ops.index.snapshot_answers import COUNTS, DIMS, MISSES, TAGS, SnapshotAnswers
-from tests.ops.index.test_refresh_retries import ALL_STAGES, DriverLostError, DyingRunner
+from tests.ops.index.snapshot_answers import COUNTS, MISSES
+from tests.ops.index.table_history import TableHistory
 
-DEFAULT_HISTORIES = 12
+DEFAULT_HISTORIES = 8
 HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
+_PER_SERVER = 3
+"""Histories on SQLite per history on each of the servers"""
 SEED = int(os.environ.get("ICEPUFFIN_SEED") or secrets.randbits(32))
-DEFINITION = IndexDefinition(
-    name="e", column="embedding", metric="l2", max_degree=12, search_list=48, shards=2, target_recall=0.5
-)
-FIELD_IDS = {"section": 3, "id": 1, "tags": 5, "name": 2}
-FILTERS = st.sampled_from([(), ("section",), ("section", "id"), ("tags",), ("tags", "section", "id")])
-INCLUDED = st.sampled_from([(), ("name",), ("section", "id"), ("name", "section", "id")])
 _log = logging.getLogger(__name__)
 
 
-def tags_of(number: int) -> list[str | None] | None:
-    """The tags of a row: some twice, some null, or none at all."""
-    rng = np.random.default_rng([7, number])
-    if rng.random() < 0.1:
-        return None
-    drawn = rng.integers(0, TAGS + 1, rng.integers(0, 5)).tolist()
-    return [None if tag == TAGS and rng.random() < 0.3 else f"tag {tag}" for tag in drawn]
-
-
-class TableHistory(RuleBasedStateMachine):
-    """What writers, readers and maintenance may do to a table, in any order."""
-
-    folder = Path()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._patch = pytest.MonkeyPatch()
-        self.next_id = 0
-        self.table: Table = None  # type: ignore[assignment]  # made by the first rule
-        self.definition = DEFINITION
-        self.extra_column = False
-        self.wide = False
-        self.followed = False
-        """Whether every step is followed by a refresh, as a sensor does it"""
-        self.compared = 0
-        """Snapshots that were compared so far"""
-
-    def teardown(self) -> None:
-        COUNTS["histories"] += 1
-        self._patch.undo()
-        shutil.rmtree(self.folder)
-
-    @initialize(
-        version=st.sampled_from(["1", "2", "2"]),
-        followed=st.booleans(),
-        deltas=st.sampled_from([4, 4, 2, 1, 0]),
-        share=st.sampled_from([0.25, 1.0]),
-        recorded=st.booleans(),
-        filters=FILTERS,
-        include=INCLUDED,
-        pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
-        run_bytes=st.sampled_from([1, 1, 200, vector_runs.LEAST_BYTES]),
-        method=st.sampled_from(["diskann", "diskann", "centroid"]),
-        layout=st.sampled_from(["fast", "compact"]),
-        vectors=st.sampled_from(["f32", "f32", "f16", "rq4", "rq8"]),
-        cells=st.sampled_from(["none", "sq8", "sq4"]),
-    )
-    def create(
-        self,
-        version: str,
-        followed: bool,
-        deltas: int,
-        share: float,
-        recorded: bool,
-        filters: tuple[str, ...],
-        include: tuple[str, ...],
-        pack_bytes: int,
-        run_bytes: int,
-        method: str,
-        layout: str,
-        vectors: str,
-        cells: str,
-    ) -> None:
-        """`recorded`: no work is so small that a retry does not find what is done."""
-        self.followed = followed
-        self._patch.setenv(LAYOUT, layout)
-        self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
-        self._patch.setattr(vector_runs, "LEAST_BYTES", run_bytes)
-        self._patch.setattr(vector_runs, "MAX_RUNS", 6)
-        self._patch.setattr(packs, "MAX_PACKS", 4)
-        if recorded:
-            self._patch.setattr(refresh, "SMALL_WORK", 0)
-            self._patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
-        self.definition = replace(
-            DEFINITION,
-            field_id=4,
-            method=method,
-            vectors=vectors,
-            cells=cells,
-            max_deltas=deltas,
-            delta_share=share,
-            filters=filters,
-            filter_ids=tuple(FIELD_IDS[name] for name in filters),
-            include=include,
-            include_ids=tuple(FIELD_IDS[name] for name in include),
-        )
-        folder = self.folder
-        folder.mkdir()
-        catalog = open_catalog(
-            "h", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
-        )
-        catalog.create_namespace("db")
-        schema = make_rows(0, 1).schema.append(pa.field("tags", pa.list_(pa.string())))
-        self.table = catalog.create_table("db.t", schema, properties={"format-version": version})
-        self.append(80)
-
-    # ------------------------------------------------------------------------------------------- what writers do
-
-    @rule(count=st.one_of(st.integers(1, 8), st.integers(1, 60)))
-    def append(self, count: int) -> None:
-        self.table.append(self._rows(count))
-        COUNTS["append"] += 1
-
-    @rule(section=st.integers(0, 4), count=st.integers(1, 20))
-    def overwrite_a_part(self, section: int, count: int) -> None:
-        self.table.overwrite(self._rows(count), overwrite_filter=f"{self._section_column()} = 'section {section}'")
-        COUNTS["overwrite a part"] += 1
-
-    @rule(share=st.floats(0.02, 0.5), seed=st.integers(0, 99))
-    def change_sections(self, share: float, seed: int) -> None:
-        """Rows keep their vectors, so that their nodes move with them; some sections become null."""
-        changed = self._choose(share, seed)
-        rows = self.table.scan(row_filter=In("id", changed.tolist())).to_arrow()  # type: ignore[arg-type, misc]
-        if len(rows):
-            drawn = np.random.default_rng(seed).integers(0, 6, len(rows)).tolist()
-            sections = pa.array([f"section {number}" if number < 5 else None for number in drawn])
-            rows = rows.set_column(2, self._section_column(), sections).cast(self.table.schema().as_arrow())
-            self.table.overwrite(rows, overwrite_filter=In("id", changed.tolist()))  # type: ignore[arg-type, misc]
-            COUNTS["change sections"] += 1
-
-    @rule()
-    def rename_the_section_column(self) -> None:
-        old = self._section_column()
-        with self.table.update_schema() as update:
-            update.rename_column(old, "part" if old == "section" else "section")
-        COUNTS["rename section"] += 1
-
-    @rule(filters=FILTERS, include=INCLUDED)
-    def keep_other_columns(self, filters: tuple[str, ...], include: tuple[str, ...]) -> None:
-        filter_ids, include_ids = (tuple(FIELD_IDS[name] for name in names) for names in (filters, include))
-        self.definition = replace(
-            self.definition, filters=filters, filter_ids=filter_ids, include=include, include_ids=include_ids
-        )
-
-    @rule()
-    def compact(self) -> None:
-        rows = self.table.scan().to_arrow()
-        if len(rows):
-            self.table.overwrite(rows.cast(self.table.schema().as_arrow()))
-            COUNTS["compact"] += 1
-
-    @rule(share=st.floats(0.02, 0.5), seed=st.integers(0, 99))
-    def delete_copy_on_write(self, share: float, seed: int) -> None:
-        doomed = self._choose(share, seed)
-        if len(doomed):
-            self.table.delete(In("id", doomed.tolist()))  # type: ignore[arg-type, misc]
-            COUNTS["copy-on-write delete"] += 1
-
-    @precondition(lambda self: self.table.metadata.format_version == 2)
-    @rule(share=st.floats(0.02, 0.6), seed=st.integers(0, 99))
-    def delete_merge_on_read(self, share: float, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        head = self.table.metadata.current_snapshot_id
-        files = live_files(self.table, head).files if head else ()
-        if files:
-            chosen = rng.permutation(len(files))[: 1 + int(rng.integers(3))]
-            counts = {files[at].path: files[at].record_count for at in chosen.tolist()}
-            rows = {path: rng.permutation(count)[: max(1, int(share * count))] for path, count in counts.items()}
-            append_position_deletes(self.table, rows)
-            COUNTS["position deletes"] += 1
-
-    @rule(back=st.integers(1, 4))
-    def roll_back(self, back: int) -> None:
-        lineage = data_snapshots(self.table)
-        if len(lineage) > back:
-            self.table.manage_snapshots().rollback_to_snapshot(lineage[-1 - back].snapshot_id).commit()
-            COUNTS["roll back"] += 1
-
-    @rule()
-    def rename_the_vector_column(self) -> None:
-        old = self._vector_column()
-        with self.table.update_schema() as update:
-            update.rename_column(old, "vector" if old == "embedding" else "embedding")
-        COUNTS["rename"] += 1
-
-    @rule()
-    def add_or_drop_a_column(self) -> None:
-        with self.table.update_schema() as update:
-            if self.extra_column:
-                update.delete_column("extra")
-            else:
-                update.add_column("extra", StringType())
-        self.extra_column = not self.extra_column
-        COUNTS["add or drop a column"] += 1
-
-    @precondition(lambda self: not self.wide)
-    @rule()
-    def widen_the_vectors(self) -> None:
-        with self.table.update_schema() as update:
-            update.update_column(f"{self._vector_column()}.element", DoubleType())
-        self.wide = True
-        COUNTS["widen float to double"] += 1
-
-    @precondition(lambda self: self.table.metadata.format_version == 1)
-    @rule()
-    def upgrade_the_format(self) -> None:
-        with self.table.transaction() as transaction:
-            transaction.upgrade_table_version(2)
-        COUNTS["upgrade the format"] += 1
-
-    @precondition(lambda self: not any(isinstance(it.transform, VoidTransform) for it in self.table.spec().fields))
-    @rule()
-    def partition_or_not(self) -> None:
-        """A field that v1 dropped stays as a void one, and PyIceberg writes no spec with another beside it."""
-        fields = self.table.spec().fields
-        with self.table.update_spec() as update:
-            if fields:
-                update.remove_field(fields[0].name)
-            else:
-                update.add_field(self._section_column(), IdentityTransform())
-        COUNTS["another partition spec"] += 1
-
-    @rule(pick=st.integers(0, 50))
-    def expire_an_old_snapshot(self, pick: int) -> None:
-        kept = {ref.snapshot_id for ref in self.table.metadata.refs.values()}
-        old = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
-        if old:
-            self.table.maintenance.expire_snapshots().by_id(old[pick % len(old)]).commit()
-            COUNTS["expire"] += 1
-
-    @rule()
-    def expire_all_that_may_be(self) -> None:
-        """As an owner does with short retention: of the snapshots that versions were made of, too."""
-        kept = {ref.snapshot_id for ref in self.table.metadata.refs.values()}
-        old = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
-        if old:
-            self.table.maintenance.expire_snapshots().by_ids(old).commit()
-            COUNTS["expire all"] += 1
-
-    @rule(count=st.integers(1, 30), indexed=st.booleans())
-    def write_to_a_branch(self, count: int, indexed: bool) -> None:
-        if "audit" not in self.table.metadata.refs:
-            head = self.table.metadata.current_snapshot_id
-            if head is None:
-                return
-            self.table.manage_snapshots().create_branch(head, "audit").commit()
-        self.table.append(self._rows(count), branch="audit")
-        head = self.table.metadata.refs["audit"].snapshot_id
-        if indexed:
-            self._index(head)
-        else:
-            self._answers(head).compare()
-        COUNTS["write to a branch"] += 1
-
-    # ---------------------------------------------------------------------------------------------- what we do
-
-    @rule()
-    def switch_the_sensor(self) -> None:
-        self.followed = not self.followed
-
-    @rule()
-    def index_the_head(self) -> None:
-        self._index(self.table.metadata.current_snapshot_id)
-
-    @rule(pick=st.integers(0, 50))
-    def index_any_snapshot(self, pick: int) -> None:
-        snapshots = data_snapshots(self.table)
-        if snapshots:
-            self._index(snapshots[pick % len(snapshots)].snapshot_id)
-
-    @rule(
-        stage=st.sampled_from(ALL_STAGES),
-        after_all=st.booleans(),
-        count=st.integers(1, 40),
-        seed=st.integers(0, 99),
-        expired=st.booleans(),
-    )
-    def lose_the_driver(self, stage: str, after_all: bool, count: int, seed: int, expired: bool) -> None:
-        """In a refresh of what has just changed; whoever indexes that snapshot next finds what was staged, and perhaps
-        not the snapshots by which it was planned.
-        """
-        if self.table.metadata.format_version == 2:
-            self.delete_merge_on_read(share=0.1, seed=seed)
-        if stage in ("hash_files", "match_rows", "relocate"):
-            self.compact()
-        self.append(count)
-        head = self.table.refresh().metadata.current_snapshot_id
-        if head is None:
-            return
-        dying = DyingRunner(stage, after_all=after_all)
-        with contextlib.suppress(DriverLostError):
-            materialize_index(self.table, self.definition, head, runner=dying, storage=STORAGE)
-        self.table.refresh()
-        COUNTS["driver lost" if dying.died else "driver not lost"] += 1
-        if expired:
-            self.expire_all_that_may_be()
-
-    @rule()
-    def drop_the_index_and_sweep(self) -> None:
-        versions_before = index_versions(self.table.refresh(), "e")
-        if not any(version.tags for version in versions_before):
-            return
-        drop_index(self.table, "e")
-        gone = [version.index_snapshot_id for version in versions_before]
-        self.table.refresh().maintenance.expire_snapshots().by_ids(gone).commit()
-        collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
-        assert not index_versions(self.table.refresh(), "e")
-        COUNTS["drop, gc"] += 1
-
-    @rule()
-    def sweep(self) -> None:
-        expire_packs(self.table)
-        COUNTS["sweep"] += 1
-        collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
-
-    @rule(pick=st.integers(0, 50))
-    def search_an_old_snapshot(self, pick: int) -> None:
-        snapshots = data_snapshots(self.table)
-        if snapshots:
-            self._answers(snapshots[pick % len(snapshots)].snapshot_id).compare()
-
-    @invariant()
-    def the_head_is_answered_right(self) -> None:
-        if self.table is not None and self.table.metadata.current_snapshot_id is not None:
-            COUNTS["steps"] += 1
-            if self.followed:
-                self._index(self.table.metadata.current_snapshot_id)
-            else:
-                self._answers(self.table.metadata.current_snapshot_id).compare()
-
-    # ------------------------------------------------------------------------------------------------- parts
-
-    def _rows(self, count: int) -> pa.Table:
-        rows = make_rows(self.next_id, self.next_id + count, dims=DIMS)
-        rows = rows.append_column("tags", pa.array(map(tags_of, range(self.next_id, self.next_id + count))))
-        self.next_id += count
-        names = ["id", "name", self._section_column(), self._vector_column(), "tags"]
-        rows = rows.rename_columns(names)
-        if self.extra_column:
-            rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
-        return rows.cast(self.table.schema().as_arrow())
-
-    def _vector_column(self) -> str:
-        return "vector" if "vector" in self.table.schema().column_names else "embedding"
-
-    def _section_column(self) -> str:
-        return self.table.schema().find_field(3).name
-
-    def _choose(self, share: float, seed: int) -> npt.NDArray[np.int64]:
-        ids = np.sort(np.asarray(self.table.scan(selected_fields=("id",)).to_arrow()["id"]))
-        return np.sort(np.random.default_rng(seed).permutation(ids)[: int(share * len(ids))])
-
-    def _index(self, snapshot_id: int | None) -> None:
-        assert snapshot_id is not None
-        snapshot = self.table.refresh().snapshot_by_id(snapshot_id)
-        assert snapshot is not None
-        bounds = refresh_bounds(self.table, self.definition, snapshot)
-        report = materialize_index(self.table, self.definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
-        if bounds is not None:
-            self._require_within(bounds, report)
-        COUNTS[f"index: {report.action}"] += 1
-        COUNTS[f"method: {self.definition.method}"] += 1
-        COUNTS[f"vectors: {self.definition.vectors}"] += 1
-        COUNTS["rows inserted"] += report.inserted
-        COUNTS["rows remapped"] += report.remapped
-        COUNTS["shards rebuilt"] += report.shards_rebuilt
-        COUNTS["versions with deltas"] += report.deltas > 0
-        COUNTS["rows distributed from deltas"] += report.merged
-        assert report.deltas <= self.definition.max_deltas
-        answers = self._answers(snapshot_id)
-        found = answers.compare()
-        if report.action is not Action.EMPTY:
-            assert found.coverage is Coverage.EXACT_VERSION
-            answers.require_attributes()
-            answers.require_included()
-            made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
-            assert check_integrity(self.table, made[-1], STORAGE).faults == ()
-
-    def _require_within(self, bounds: RefreshBounds, report: IndexReport) -> None:
-        """The run did no more than its tags had room for."""
-        COUNTS["bounded by the metadata"] += 1
-        assert report.action is not Action.BUILT
-        written = [shard for shard in report.shard_reports if shard.how.rewrites_nodes or shard.how.makes_graph]
-        assert len(written) <= bounds.written
-        assert max((shard.nodes for shard in written), default=0) <= bounds.largest
-        assert report.inserted <= bounds.arriving
-
-    def _answers(self, snapshot_id: int) -> SnapshotAnswers:
-        self.compared += 1
-        return SnapshotAnswers(self.table, self.definition, snapshot_id, self.compared, self.wide)
-
-
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.services),
+        pytest.param("rest", marks=[pytest.mark.jvm, pytest.mark.services]),
+    ],
+)
 def test_random_histories_give_no_wrong_answer(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     COUNTS.clear()
     MISSES.clear()
     print(f"ICEPUFFIN_SEED={SEED} ICEPUFFIN_HISTORIES={HISTORIES} runs these histories again")  # noqa: T201
+    histories = HISTORIES
+    if catalog != "sqlite":
+        histories = -(-HISTORIES // _PER_SERVER)
+        monkeypatch.setattr(TableHistory, "catalog_uri", request.getfixturevalue(f"{catalog}_uri"))
     monkeypatch.setattr(TableHistory, "folder", tmp_path / "history")
     run_state_machine_as_test(
-        seed(SEED)(TableHistory),
+        seed(f"{SEED} {catalog}")(TableHistory),
         settings=settings(
-            max_examples=HISTORIES,
+            max_examples=histories,
             stateful_step_count=20,
             deadline=None,
             database=None,
@@ -476,14 +64,16 @@ def test_random_histories_give_no_wrong_answer(
         ),
     )
     caplog.set_level(logging.INFO, __name__)
-    _log.info("seed %s, %s; %.5f of the true rows missed", SEED, dict(COUNTS), np.mean(MISSES))
-    assert COUNTS["steps"] > HISTORIES
+    _log.info("%s, seed %s, %s; %.5f of the true rows missed", catalog, SEED, dict(COUNTS), np.mean(MISSES))
+    assert COUNTS["steps"] > histories
     assert np.mean(MISSES) < 0.02
-    if HISTORIES >= 10 * DEFAULT_HISTORIES:  # a few may have none of them
-        assert COUNTS["versions with deltas"] > HISTORIES / 8
-        assert COUNTS["bounded by the metadata"] > HISTORIES
+    if histories >= 100:  # a few may have none of them
+        assert COUNTS["versions with deltas"] > histories / 8
+        assert COUNTS["bounded by the metadata"] > histories
         assert COUNTS["rows distributed from deltas"]
-        assert COUNTS["rows of the index"] > HISTORIES
+        assert COUNTS["rows of the index"] > histories
         assert COUNTS["driver lost"]
         assert COUNTS["drop, gc"]
         assert COUNTS["sweep"]
+        assert COUNTS["tags aged"]
+        assert COUNTS["beside a refresh: append_and_index"]
