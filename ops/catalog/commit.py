@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -22,7 +24,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.exceptions import ValidationError as InvalidMetadataError
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequirement, TableUpdate
 
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.format_versions import unsupported_format
@@ -42,12 +44,18 @@ _DEFAULTS = {_LEAST_WAIT: 100, _MOST_WAIT: 60_000}
 _LONGEST_WAIT = 600_000
 """Milliseconds between two commits, whatever a table's properties say"""
 _PATIENCE_SECONDS = 60.0
+_CLOCK_TOLERANCE = 60_000
+"""Milliseconds by which a table's time may go back: Iceberg's Java library reads no table where it went back further"""
 _SERVER_FAULT = 500
 """The first HTTP status of faults of the server"""
 
 
 class TableReplacedError(IcepuffinError):
     """Raised when another table has taken the table's name: work for the old one does not fit it."""
+
+
+class ClockError(IcepuffinError):
+    """Raised before a commit that would set a table's time back, after which Spark could not read the table."""
 
 
 class CommitOutcome(enum.Enum):
@@ -116,8 +124,10 @@ def attempt_commit(
     """Send one commit against the state that `table` shows.
 
     Errors that no repetition mends (no permission, a malformed request) come through as the client raises them, those
-    of AWS as CatalogUnavailableError.
+    of AWS as CatalogUnavailableError. Raises ClockError.
     """
+    if not any(isinstance(update, AddSnapshotUpdate) for update in updates):  # a snapshot has a time of its own
+        require_clock(table)
     same_uuid = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
         table.catalog.commit_table(table, (same_uuid, *requirements), updates)
@@ -140,6 +150,19 @@ def attempt_commit(
         return CommitOutcome.DONE
     _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, reason)
     return outcome
+
+
+def require_clock(table: Table) -> None:
+    """Raises ClockError where this machine's time is far behind the table's. PyIceberg writes the metadata of the
+    tables of a metastore, and stamps it with this machine's time.
+    """
+    behind = table.metadata.last_updated_ms - datetime.now(UTC).timestamp() * 1000
+    if behind > _CLOCK_TOLERANCE and isinstance(table.catalog, MetastoreCatalog):
+        raise ClockError(
+            f"{table_name(table)}: the clock of this machine is {behind / 1000:,.0f} s behind the table's last change, "
+            "and Spark could not read the table after a change with that time. Set the clock, or, where it was that of "
+            "the last writer which was wrong, wait as long"
+        )
 
 
 def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:

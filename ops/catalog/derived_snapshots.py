@@ -1,6 +1,7 @@
 """The snapshots that a binding adds to a table, and the updates that a commit of one consists of. Commits nothing."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
@@ -96,6 +97,7 @@ def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> 
         snapshot_id=snapshot_id,
         parent_snapshot_id=base.snapshot_id,
         sequence_number=sequence_number,
+        timestamp_ms=_time_after(table),
         manifest_list=path,
         summary=summary,
         schema_id=base.schema_id,
@@ -116,11 +118,19 @@ def holder_snapshot(table: Table, binding: Binding) -> Snapshot:
         snapshot_id=snapshot_id,
         parent_snapshot_id=None,
         sequence_number=sequence_number,
+        timestamp_ms=_time_after(table),
         manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
         summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{f"{binding.kind}.pack": binding.name}),
         schema_id=table.metadata.current_schema_id,
         **_no_rows(table),
     )
+
+
+def _time_after(table: Table) -> int:
+    """The time of a new snapshot, in milliseconds: now, or later than the table's last change where this machine's
+    clock is behind that. Iceberg's Java library reads no table whose time went back by more than a minute.
+    """
+    return max(int(datetime.now(UTC).timestamp() * 1000), table.metadata.last_updated_ms + 1)
 
 
 def _no_rows(table: Table) -> dict[str, int]:

@@ -9,7 +9,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import index_versions, own_tag_target, own_tags
 from icepuffin.ops.catalog.catalog_trial import require_bindable
-from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.commit import reload_table, require_clock
 from icepuffin.ops.catalog.files_folder import FOLDER_PROPERTY, folder_of
 from icepuffin.ops.catalog.snapshots import require_table, table_name
 from icepuffin.ops.errors import require_type
@@ -115,6 +115,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         )
     places = {} if folder is folder_of(table) else {FOLDER_PROPERTY: folder.value}
     if current != resolved or places:
+        require_clock(table)
         with table.transaction() as transaction:
             if current is not None and (dropped := current.to_properties().keys() - resolved.to_properties().keys()):
                 transaction.remove_properties(*dropped)
@@ -171,6 +172,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     if not keys and not _droppable_tags(table, name):
         load_definition(table, name)
     if keys:
+        require_clock(table)
         with table.transaction() as transaction:
             transaction.remove_properties(*keys)
     dropped: list[str] = []
