@@ -81,7 +81,7 @@ def materialize_theta_sketches(
     reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
-    written, carried, note = publish_statistics(table, store, snapshot, new, folder)
+    written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
     published = (

@@ -21,9 +21,9 @@ from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import Storage, left_where_refused
+from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
@@ -60,7 +60,7 @@ def settle_folder(table: Table) -> tuple[FilesFolder, IcepuffinError | None]:
 
 
 def publish_statistics(
-    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
+    table: Table, storage: StorageConfig, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
 ) -> tuple[int, tuple[CarriedBlob, ...], str]:
     """(bytes written, blobs carried over, note). Merges the blobs that are in the slot at this moment.
 
@@ -68,11 +68,12 @@ def publish_statistics(
     what is written during the commit itself is overwritten. Its writer's next run notices. Where ours is overwritten,
     the sensor notices.
 
-    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
-    file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
+    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, what the catalog raises, and what
+    the store of the old file raises, unless that is lost. A file that could not be registered is left to the orphan
+    cleaner: the commit may have landed all the same.
     """
     for _ in range(_ATTEMPTS):
-        published = _publish_over(table, store, snapshot, sketches, folder)
+        published = _publish_over(table, storage, snapshot, sketches, folder)
         if published is not None:
             return published
     raise StatisticsError(
@@ -81,7 +82,7 @@ def publish_statistics(
 
 
 def _publish_over(
-    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
+    table: Table, storage: StorageConfig, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
 ) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
     """The same as `publish_statistics`, once. None, with our file removed, where another writer came after our read."""
     name, snapshot_id = table_name(table), SnapshotId(snapshot.snapshot_id)
@@ -93,12 +94,14 @@ def _publish_over(
     carried: tuple[CarriedBlob, ...] = ()
     if old is not None:
         try:
-            carried = carried_over(store, old, replaced={s.field_id for s in new}, current_fields=current)
-        except (IcepuffinError, PuffinError) as error:
+            old_store = open_storage(old.statistics_path, storage)
+            carried = carried_over(old_store, old, replaced={s.field_id for s in new}, current_fields=current)
+        except (ObjectMissingError, PuffinError) as error:
             note = f"the old statistics file could not be read and was replaced, not merged: {error}"
             _log.warning("%s, snapshot %d: %s", name, snapshot_id, note)
     path = f"{table.location().rstrip('/')}/{folder}/{snapshot_id}-{uuid.uuid4()}.stats"
     data, info, listed = statistics_file(snapshot, new, carried)
+    store = open_storage(table.location(), storage)
     store.create(path, data)
     reached(RunStep.STATISTICS_WRITTEN)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}

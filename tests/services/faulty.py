@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from tests.services.forwarding import Answer, Request, forward, serving
 
-Fault = Literal["lose answer", "lose request", "gateway timeout", "gateway timeout after", "hang"]
+Fault = Literal["lose answer", "lose request", "gateway timeout", "gateway timeout after", "hang", "forbidden"]
 
 
 @dataclass
@@ -40,8 +40,8 @@ def faulty_line(upstream: str) -> Iterator[FaultyLine]:
             line.released.wait(60)
         if fault in ("hang", "lose request"):
             return None
-        if fault == "gateway timeout":
-            return Answer(504)
+        if fault in ("gateway timeout", "forbidden"):
+            return Answer(403 if fault == "forbidden" else 504)
         result = forward(upstream, request)
         if fault == "lose answer":
             return None

@@ -16,6 +16,7 @@ from pyiceberg.table.statistics import BlobMetadata
 from icepuffin.ann_kernels.theta import ThetaAccumulator, union
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
@@ -36,9 +37,11 @@ def stamp(
     sketches: Mapping[int, ThetaSketch],
     more: Mapping[int, Mapping[str, str]] = {},
     without_ndv: Collection[int] = (),
+    store: Storage | None = None,
+    folder: str | None = None,
 ) -> None:
     """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`."""
-    sink, store = io.BytesIO(), LocalStorage()
+    sink, store = io.BytesIO(), store or LocalStorage()
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
         about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
@@ -49,7 +52,7 @@ def stamp(
         )
         listed.append(BlobMetadata(type=BlobType.THETA.value, fields=[field_id], properties=properties, **about))
     info = writer.finish({"created-by": "another engine"})
-    path = f"{table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
+    path = f"{folder or table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
     store.create(path, sink.getvalue())
     over = find_statistics(table.refresh(), snapshot.snapshot_id)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}

@@ -7,14 +7,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.puffin import PuffinReader
 from tests.ops.theta import foreign
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
+from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
+from tests.services.faulty import faulty_line
 
 COLUMNS = (1, 2, 6)
 NAMES = ("id", "name", "size")
@@ -196,3 +200,35 @@ def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_n
     Path(kept.removeprefix("file://")).unlink()
     report = materialize(table, append(table, 1_000, 1_300))
     assert (report.ndv["id"], report.extended_columns) == (360, ())
+
+
+@pytest.mark.services
+def test_statistics_that_the_store_does_not_give_now_are_not_overwritten(s3: StorageConfig, tmp_path: Path) -> None:
+    with faulty_line(s3.properties["s3.endpoint"]) as line:
+        storage = StorageConfig({**s3.properties, "s3.endpoint": line.uri})
+        places = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://lake/{tmp_path.name}"}
+        catalog = open_catalog("test", {"type": "sql", **places, **storage.properties})
+        catalog.create_namespace("db")
+        table = catalog.create_table("db.t", SCHEMA)
+        snapshot = append(table, 0, 30)
+        counted = foreign.sketch(rows(0, 30)["weight"], "double")
+        foreign.stamp(table, table.metadata.snapshots[0], {5: counted}, store=open_storage("s3://lake", storage))
+        entry = find_statistics(table.refresh(), snapshot)
+        assert entry is not None
+        line.method, line.name = "HEAD", entry.statistics_path.rpartition("/")[2]
+        line.faults.append("forbidden")
+        runner = ThreadlessRunner()
+        with pytest.raises(RefusedError, match=line.name):
+            materialize_theta_sketches(table, snapshot, runner=runner, storage=storage, columns=("id",))
+        assert find_statistics(table.refresh(), snapshot) == entry
+        report = materialize_theta_sketches(table, snapshot, runner=runner, storage=storage, columns=("id",))
+        assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
+
+
+@pytest.mark.services
+def test_statistics_in_another_store_than_the_table_are_merged(table: Table, s3: StorageConfig, tmp_path: Path) -> None:
+    snapshot, lake = append(table, 0, 30), f"s3://lake/{tmp_path.name}"  # where write.metadata.path has it
+    counted = foreign.sketch(rows(0, 30)["weight"], "double")
+    foreign.stamp(table, table.metadata.snapshots[0], {5: counted}, store=open_storage(lake, s3), folder=lake)
+    report = materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=s3, columns=("id",))
+    assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
