@@ -60,15 +60,20 @@ _WIDTHS: dict[type[IcebergType], tuple[int, ...]] = {
 class KeySchemas:
     """Schemas of the columns that delete files compare, one object for equal columns: there may be many such files."""
 
-    def __init__(self, schemas: Mapping[int, Schema]) -> None:
-        """`schemas`: all of the table's, by id. Deletes may compare columns that were dropped since."""
-        self._newest_first = [schemas[schema_id] for schema_id in sorted(schemas, reverse=True)]
+    def __init__(self, schemas: Mapping[int, Schema], schema_id: int) -> None:
+        """`schemas`: all of the table's, by id. Deletes may compare columns that were dropped since. `schema_id`: that
+        of the snapshot.
+        """
+        own_first = sorted(schemas, key=lambda other: (other == schema_id, other), reverse=True)
+        self._in_turn = [schemas[other] for other in own_first]
         self._by_ids: dict[tuple[int, ...], tuple[Schema | None, str]] = {}
 
     def schema_of(self, field_ids: tuple[int, ...]) -> tuple[Schema | None, str]:
-        """(the newest schema with all fields, reduced to them; why the deletes cannot be resolved): one is empty.
+        """(the snapshot's schema, or else the newest with all fields, reduced to them; why the deletes cannot be
+        resolved): one is empty.
 
-        A field inside a struct comes inside its struct. Types are the newest, as a column's type only ever widens.
+        A field inside a struct comes inside its struct. Types are those of the snapshot: a column's type only ever
+        widens, but a table that replaces this one may have another type under the same id.
         """
         if field_ids not in self._by_ids:
             self._by_ids[field_ids] = self._find(field_ids)
@@ -77,7 +82,7 @@ class KeySchemas:
     def _find(self, field_ids: tuple[int, ...]) -> tuple[Schema | None, str]:
         if not field_ids:
             return None, "names no columns to compare"
-        schema = next((own for own in self._newest_first if own.field_ids >= set(field_ids)), None)
+        schema = next((own for own in self._in_turn if own.field_ids >= set(field_ids)), None)
         if schema is None:
             return None, f"compares columns of ids {list(field_ids)}, which no schema of the table has"
         for field_id in field_ids:

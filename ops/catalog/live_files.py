@@ -120,7 +120,8 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
     unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
-    key_schemas = KeySchemas(table.schemas())
+    schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
+    key_schemas = KeySchemas(table.schemas(), schema_id)
     with reading_manifests(table, snapshot_id):
         manifests = read_manifests(table.io, snapshot)
         # side by side, as every request waits for a distant store's answer
@@ -135,7 +136,6 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     identities = {spec.spec_id: _identities(spec) for spec in table.metadata.partition_specs}
     files = sorted((_as_live_file(entry, index, mapping, identities) for entry in data), key=lambda f: f.path)
-    schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
     return LiveFiles(
         table=table_name(table),
         table_uuid=str(table.metadata.table_uuid),

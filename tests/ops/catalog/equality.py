@@ -6,6 +6,7 @@ import uuid
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -35,8 +36,8 @@ def write_avro_delete_file(table: Table, *ids: int) -> tuple[str, int]:
     return target.location, len(target.to_input_file())
 
 
-def delete_where_id_is(table: Table, *ids: int, avro: bool = False) -> int:
-    """Commit a snapshot on main that deletes rows by their `id`. Returns its id.
+def delete_where_id_is(table: Table, *ids: int, avro: bool = False, bounded: bool = False) -> int:
+    """Commit a snapshot on main that deletes rows by their `id`. Returns its id. `bounded`: its manifest has bounds.
 
     For PyIceberg's eyes only: it writes the field ids of equality deletes as longs, which Java cannot read.
     """
@@ -50,6 +51,8 @@ def delete_where_id_is(table: Table, *ids: int, avro: bool = False) -> int:
         record_count=len(ids),
         file_size_in_bytes=size,
         equality_ids=[1],
+        **({"lower_bounds": {1: to_bytes(LongType(), min(ids))}} if bounded else {}),
+        **({"upper_bounds": {1: to_bytes(LongType(), max(ids))}} if bounded else {}),
     )
     file.spec_id = table.spec().spec_id
     return commit_delete_files(table, [file])

@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -42,7 +44,7 @@ from pyiceberg.types import (
 
 from icepuffin.ops.catalog import equality_deletes
 from icepuffin.ops.catalog.delete_keys import KeyRanges, KeySchemas, key_bounds
-from icepuffin.ops.catalog.live_files import EqualityDeletesError
+from icepuffin.ops.catalog.live_files import EqualityDeletesError, live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.search import open_index
@@ -282,10 +284,10 @@ def test_columns_that_were_widened_renamed_added_or_dropped(folder: Folder) -> N
         2: Schema(*one(LongType(), name="b").fields, NestedField(2, "c", StringType(), required=False)),
         3: one(StringType(), 2, "c", initial_default="x"),
     }
-    keys, why = KeySchemas(schemas).schema_of((1,))
+    keys, why = KeySchemas(schemas, 3).schema_of((1,))
     assert (keys, why) == (one(LongType(), name="b"), "")
-    both, _ = KeySchemas(schemas).schema_of((1, 2))
-    of_default, _ = KeySchemas(schemas).schema_of((2,))
+    both, _ = KeySchemas(schemas, 3).schema_of((1, 2))
+    of_default, _ = KeySchemas(schemas, 3).schema_of((2,))
     assert both is not None
     assert of_default is not None
     old = folder.data(schemas[0], [{"a": number} for number in (3, 4, None)])
@@ -305,7 +307,7 @@ def test_fields_inside_of_structs(folder: Folder) -> None:
         NestedField(3, "b", LongType(), required=False), NestedField(4, "other", StringType(), required=False)
     )
     schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", inner, required=False))
-    keys, _ = KeySchemas({0: schema}).schema_of((1, 3))
+    keys, _ = KeySchemas({0: schema}, 0).schema_of((1, 3))
     assert keys is not None
     rows = [{"id": 1, "s": {"b": 1}}, {"id": 1, "s": {"b": None}}, {"id": 1, "s": None}, {"id": 2, "s": {"b": 1}}]
     file = folder.data(schema, rows)
@@ -322,7 +324,7 @@ def test_fields_inside_of_structs(folder: Folder) -> None:
 def test_keys_that_cannot_be_compared_are_refused(folder: Folder, field_ids: tuple[int, ...], why: str) -> None:
     listed = ListType(3, StringType(), element_required=False)
     schema = Schema(NestedField(1, "a", LongType(), required=False), NestedField(2, "list", listed, required=False))
-    keys, unreadable = KeySchemas({0: schema}).schema_of(field_ids)
+    keys, unreadable = KeySchemas({0: schema}, 0).schema_of(field_ids)
     delete = replace(folder.deletes(one(LongType()), [{"a": 1}]), keys=keys, unreadable=unreadable)
     file = folder.data(one(LongType()), [{"a": 1}], deletes=(delete,))
     with pytest.raises(EqualityDeletesError, match=why) as caught:
@@ -428,6 +430,18 @@ def test_a_bound_of_another_width_bounds_nothing() -> None:
     """As where a date was widened to a timestamp since: days are no microseconds."""
     file = file_of([3], DateType(), lambda value: value, counts=True)
     assert key_bounds(file, NestedField(1, "a", TimestampType(), required=False)).lower is None
+
+
+def test_a_table_that_was_replaced_keeps_the_deletes_of_its_past(sql_catalog: Catalog) -> None:
+    """`CREATE OR REPLACE TABLE` gives a column of the same name the same id, whatever its type is then."""
+    table = sql_catalog.create_table("db.t", one(LongType(), name="id"), properties={"format-version": "2"})
+    table.append(pa.table({"id": [1, 256, 512, 1000]}))
+    snapshot = delete_where_id_is(table, 256, bounded=True)
+    replacement = Schema(*one(StringType(), name="id").fields, schema_id=1)
+    updates = AddSchemaUpdate(schema=replacement), SetCurrentSchemaUpdate(schema_id=1)
+    table.catalog.commit_table(table.refresh(), (), updates)
+    assert table.refresh().schema().find_type(1) == StringType()
+    assert deleted(*live_files(table, SnapshotId(snapshot)).files) == [[1]]
 
 
 def test_an_index_follows_deletes_by_key(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> None:
