@@ -34,7 +34,8 @@ def register_statistics(
 
     False where the slot holds another file, written before our commit or right after it: read that one first. A writer
     during the commit itself is overwritten, as the slot has no compare-and-swap.
-    Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it.
+    Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it, or where
+    the slot holds another file and an answer was lost: the commit may land yet, so the file must stay.
     """
     entry = StatisticsFile(
         snapshot_id=snapshot_id,
@@ -51,8 +52,8 @@ def register_statistics(
             return True
         if not attempt.may_commit:
             break
-        if path_now != over and not unanswered:
-            return False
+        if path_now != over:
+            return _overtaken(table, snapshot_id, unanswered=unanswered)
         outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt.number)
         unanswered |= outcome is CommitOutcome.UNKNOWN  # it may land yet, and the file must be there then
         if outcome is CommitOutcome.DONE:
@@ -65,11 +66,20 @@ def register_statistics(
                     f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {snapshot_id} and did "
                     "not keep them; use another catalog, or set theta_sketches = false for the table"
                 )
-            if not unanswered:
-                return False
+            return _overtaken(table, snapshot_id, unanswered=unanswered)
     raise StatisticsError(
         f"{table_name(table)}: statistics of {snapshot_id} not set in {attempt.number} attempts; try again"
     )
+
+
+def _overtaken(table: Table, snapshot_id: SnapshotId, *, unanswered: bool) -> bool:
+    """False. Raises StatisticsError where a commit of ours may land yet."""
+    if unanswered:
+        raise StatisticsError(
+            f"{table_name(table)}: the catalog's answer was lost, and somebody else wrote statistics of {snapshot_id} "
+            "meanwhile, which are kept; run it again"
+        )
+    return False
 
 
 def _registered_path(table: Table, snapshot_id: SnapshotId) -> str | None:
