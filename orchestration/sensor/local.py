@@ -12,7 +12,13 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.discovery import indexes_of, list_tables, listed_tables, shown_spec
+from icepuffin.orchestration.discovery import (
+    PropertyIndexes,
+    TableListing,
+    list_tables,
+    listed_tables,
+    shown_spec,
+)
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.local_execution import LOCATION_TAGS, execute
 from icepuffin.orchestration.processes import lost_runs
@@ -71,20 +77,34 @@ class DueRuns:
 def due_runs(settings: Settings, instance: dg.DagsterInstance) -> Iterator[DueRuns | SkippedTable]:
     """What an evaluation of every table would request. Changes nothing."""
     catalogs = catalogs_of(settings)
-    for table in settings.tables.values():
+    listings = list_tables(settings.tables, catalogs)
+    yield from _unlisted(settings, listings)
+    for _, table, indexes in listed_tables(settings.tables, listings):
         try:
-            yield _due_runs(instance, table, catalogs)
+            yield _due_runs(instance, table, indexes, catalogs)
         except IcepuffinError as error:
             yield SkippedTable(_path(table), str(error))
+
+
+def _unlisted(settings: Settings, listings: Mapping[str, TableListing]) -> Iterator[SkippedTable]:
+    """The patterns whose tables could not be listed."""
+    for key, listing in listings.items():
+        if listing.unknown:
+            yield SkippedTable(_path(settings.tables[key]), listing.unknown)
 
 
 def _path(table: TableSettings) -> str:
     return "/".join((table.catalog, *table.name.split(".")))
 
 
-def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> DueRuns:
+def _due_runs(
+    instance: dg.DagsterInstance, table: TableSettings, indexes: PropertyIndexes, catalogs: Catalogs
+) -> DueRuns:
+    """Raises IcepuffinError where the catalog does not answer, or the table's own indexes are unknown."""
     loaded = catalogs.table(table.catalog, table.name)
-    spec = shown_spec(table, catalogs, indexes_of(loaded, table))
+    if indexes.unknown:
+        raise IcepuffinError(indexes.unknown)
+    spec = shown_spec(table, catalogs, indexes)
     cursor = _cursor(instance, spec, loaded)
     facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
@@ -165,9 +185,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     listings = list_tables(settings.tables, catalogs)
     definitions = build(settings, listings)
-    yield from (
-        SkippedTable(_path(settings.tables[key]), entry.unknown) for key, entry in listings.items() if entry.unknown
-    )
+    yield from _unlisted(settings, listings)
     for _, table, indexes in listed_tables(settings.tables, listings):
         if indexes.unknown:  # else a snapshot would count as processed, without the versions of these indexes
             yield SkippedTable(_path(table), indexes.unknown)

@@ -122,6 +122,31 @@ def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     assert [(item["snapshot_id"], item["succeeded"]) for item in tick["runs"]] == [(added, True)]
 
 
+@pytest.fixture
+def pattern(lake: Lake) -> Iterator[str]:
+    """Settings of all tables that match `demo.pa*`, of which there are two."""
+    lake.catalog.create_table("demo.pages", lake.table.schema())
+    text = lake.settings().replace('"demo.packages"', '"demo.pa*"')
+    lake.settings_file.write_text(text, encoding="utf-8")
+    yield text
+    lake.write_settings()
+    lake.catalog.drop_table("demo.pages")
+
+
+def test_a_dry_tick_is_of_all_tables_of_a_pattern(
+    run: Run, lake: Lake, pattern: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added = str(lake.append())
+    due = [{"table": "demo/demo/packages", "due": [added]}, {"table": "demo/demo/pages", "due": []}]
+    assert json.loads(run("sensor-tick", "--dry-run", "--json")) == due
+    assert [tick["new"] for tick in json.loads(run("sensor-tick", "--json"))] == [[added], []]
+    lake.settings_file.write_text(pattern.replace("catalog.db", "none/catalog.db"), encoding="utf-8")
+    with pytest.raises(SystemExit):
+        run("sensor-tick", "--dry-run", "--json")
+    (skipped,) = json.loads(capsys.readouterr().out)
+    assert (skipped["table"], "catalog 'demo'" in skipped["error"]) == ("demo/demo/pa*", True)
+
+
 def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lake) -> None:
     snapshots = json.loads(run("snapshots", "demo.packages", "--json"))["snapshots"]
     data = [item for item in lake.table.refresh().metadata.snapshots if not is_derived(item)]
