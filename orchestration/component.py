@@ -381,7 +381,9 @@ def build_defs(
         Condition under which Dagster requests runs of the derived assets. The sensor then adds partitions, and requests
         runs only where the head returns to an older snapshot, and where sketches of another engine are to be merged.
     partitions : str, optional
-        Name of the dynamic partitions definition that has a key per snapshot. Default: `snapshots/<catalog>/<table>`.
+        Name of the dynamic partitions definition that has a key per snapshot, of this table alone: other keys are
+        dropped. Default: `snapshots/<catalog>/<namespace>/<table>`, with `key_prefix` before the catalog, or
+        `snapshots/<key>`.
     snapshots : {"every", "newest"}
         Which snapshots get a version.
     sensor_running : bool

@@ -195,6 +195,21 @@ def test_the_projects_own_asset_is_the_table(
     assert tick(merged, stored).run_requests
 
 
+@pytest.mark.parametrize("attribute", ["key_prefix", "key"])
+def test_tables_of_one_name_in_two_catalogs_keep_their_partitions(
+    attribute: str, tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
+    """As of two code locations, for production and for staging."""
+    lakes = {name: make_lake(tmp_path / name, snapshots=2) for name in ("production", "staging")}
+    locations = [definitions_of(lake, **{attribute: name}) for name, lake in lakes.items()]
+    requests = [tick(definitions, stored).run_requests for definitions in locations]
+    assert [len(requested) for requested in requests] == [2, 2]
+    assert all(
+        carried_out(definitions, stored, requested[0])
+        for definitions, requested in zip(locations, requests, strict=True)
+    )
+
+
 def test_what_a_project_may_set_of_the_assets_is_set(lake: Lake, stored: dg.DagsterInstance) -> None:
     definitions = definitions_of(
         lake,
