@@ -84,7 +84,7 @@ def knn_join(
     reader : IndexReader
         The index, opened at the snapshot to search.
     on : str
-        Column of `left` that holds vectors. Rows without one (null) come out with no match.
+        Column of `left` that holds vectors. Rows without one (null) are left out.
     k : int
         Matches per row.
     columns : sequence of str, optional
