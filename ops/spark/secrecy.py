@@ -14,9 +14,10 @@ _log = logging.getLogger(__name__)
 REDACTION = "spark.redaction.regex"
 _MARKS = (
     r"(?i)secret|token|credential(?!s?\.?provider)|pass(word|wd|phrase)|(access|account|private|api|encryption)[._-]?key"
-    r"|header\.authorization|bearer |://[^/@\s]*:[^/@\s]*@"
+    r"|header\.authorization|bearer |://[^/@\s]*:[^/@\s]*@|\bsig(nature)?="
 )
-"""Pattern of secrets: Spark's own, further names, and URLs with a password; in Java's syntax and Python's."""
+"""Pattern of secrets: Spark's own, further names, and URLs with a password or signed ones; in Java's syntax and
+Python's."""
 
 _OF_THE_START = ("spark.jars", "spark.driver.", "spark.kerberos.", "spark.submit.")
 """Beginnings of settings that act when a JVM starts, and not afterwards"""

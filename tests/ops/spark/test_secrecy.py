@@ -17,6 +17,8 @@ SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": CANARY,
     "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": CANARY,
     "spark.hadoop.fs.s3a.encryption.key": CANARY,
+    "spark.hadoop.fs.azure.sas.lake.account.blob.core.windows.net": f"?sv=2024-11-04&sp=rl&sig={CANARY}",
+    "spark.sql.catalog.lake.adls.connection": f"BlobEndpoint=https://a.b;SharedAccessSignature=sv=x&sig={CANARY}",
     "spark.sql.catalog.lake.credential": f"{CANARY}:{CANARY}",
     "spark.sql.catalog.lake.uri": f"https://user:{CANARY}@catalog.example.org/lake",
     "spark.sql.catalog.lake.header.Authorization": f"Basic {CANARY}",
