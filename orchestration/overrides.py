@@ -69,7 +69,8 @@ def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], 
     settings = {"_".join(path).upper(): PREFIX + "__".join(path).upper() for path in _paths(raw, model)}
     for name in sorted(environment):
         upper = name.upper()
-        if not upper.startswith(_PACKAGE) or upper.startswith(PREFIX) or upper in (*_VARIABLES, *_ELSEWHERE):
+        is_read = name in _VARIABLES or upper in _ELSEWHERE
+        if not upper.startswith(_PACKAGE) or upper.startswith(PREFIX) or is_read:
             continue
         rest = upper.removeprefix(_PACKAGE)
         setting = PREFIX + name[len(_PACKAGE) :] if "__" in rest else settings.get(rest)

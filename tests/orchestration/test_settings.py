@@ -319,6 +319,7 @@ def test_a_wrong_variable_is_named(
         ("ICEPUFFIN_TABLES_PACKAGES_KEEP_LAST", "names no setting: write ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST"),
         ("ICEPUFFIN_SETTING", "is not read; correct it to ICEPUFFIN_SETTINGS"),
         ("ICEPUFFIN_SHARD_CACHE_DISC_MB", "is not read; correct it to ICEPUFFIN_SHARD_CACHE_DISK_MB"),
+        ("icepuffin_shard_cache_tail_mb", "is not read; correct it to ICEPUFFIN_SHARD_CACHE_TAIL_MB"),
         ("ICEPUFFIN_SHARD_CACHE_TALL_MB", "is not read; correct it to ICEPUFFIN_SHARD_CACHE_TAIL_MB"),
     ],
 )
