@@ -16,7 +16,13 @@ from icepuffin.ops.catalog.blob_kind import owner_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
+from icepuffin.ops.catalog.snapshots import (
+    is_derived,
+    pack_owner,
+    parents_of_data,
+    require_all_snapshots,
+    table_name,
+)
 from icepuffin.ops.model import SnapshotId
 
 
@@ -25,15 +31,16 @@ def expire_derived(
 ) -> tuple[SnapshotId, ...]:
     """Remove derived snapshots, and the tags among `own_tags` that point at them. Returns the snapshots that are gone.
 
-    A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
-    and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
+    A data snapshot is never touched, nor a derived one that any other ref points at or that is the parent of a data
+    snapshot. Files are for Iceberg's cleaners and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
 
     Raises BindingError, and the errors of `reload_table`.
     """
     requested = frozenset(snapshot_ids)
 
     def foreign() -> set[int]:
-        return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in own_tags}
+        named = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in own_tags}
+        return named | parents_of_data(table.metadata)
 
     def choose() -> tuple[list[SnapshotId], Iterable[TableRequirement]]:
         others = foreign()

@@ -93,6 +93,16 @@ def derived_ids(metadata: TableMetadata) -> frozenset[SnapshotId]:
     return frozenset(SnapshotId(snapshot.snapshot_id) for snapshot in metadata.snapshots if is_derived(snapshot))
 
 
+@once_per_metadata
+def parents_of_data(metadata: TableMetadata) -> frozenset[SnapshotId]:
+    """Ids of the parents of data snapshots. Derived ones are among them where the owner made a branch on one, and wrote
+    to it: the branch then has its history by them.
+    """
+    derived = derived_ids(metadata)
+    data = (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in derived)
+    return frozenset(SnapshotId(item.parent_snapshot_id) for item in data if item.parent_snapshot_id is not None)
+
+
 def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
     """The user's snapshots that `ref` descends from, oldest first; as far back as metadata reaches.
 

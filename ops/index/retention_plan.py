@@ -24,7 +24,7 @@ from icepuffin.ops.catalog.bound_versions import (
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import derived_ids
+from icepuffin.ops.catalog.snapshots import derived_ids, parents_of_data
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId
 
@@ -75,14 +75,14 @@ def plan_retention(
     own = own_tags(table, tag)
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
-    tagged = _owners_snapshots(table)
+    tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     expire: list[ExpiredVersion] = []
     pin: list[DerivedVersion] = []
     postponed = 0
     for version, reason in _reasons_to_expire(table, all_versions, newest, tagged, retention, now):
         foreign = [ref for ref in version.tags if ref not in own]
-        if reason and not foreign:
+        if reason and not foreign and version.index_snapshot_id not in parents:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
                 postponed += 1
                 continue

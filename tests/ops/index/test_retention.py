@@ -15,6 +15,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
+from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention_plan import RetentionPlan, carry_out_retention, plan_retention
@@ -169,6 +170,23 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1, 2]
     carry_out_retention(table, "ann_e", planned(table, RetentionPolicy(RetentionScope.NEWEST)))
     assert branch in table.refresh().metadata.refs
+
+
+def test_a_version_that_a_branch_of_the_owners_comes_from_stays(table: Table) -> None:
+    """Else the branch would lose its history, and `main` could not be moved forward to it."""
+    second = index_versions(table, "e")[1]
+    table.manage_snapshots().create_branch(second.index_snapshot_id, "mine").commit()
+    table.refresh().append(make_rows(90, 95), branch="mine")
+    before = data_snapshots(table.refresh(), "mine")
+    assert [item.snapshot_id for item in before[:2]] == [item.snapshot_id for item in data_snapshots(table)[:2]]
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 2]
+    assert carry_out_retention(table, "ann_e", planned(table, RetentionPolicy(RetentionScope.NEWEST)))
+    assert expire_derived(table, [second.index_snapshot_id], own_tags=["ann_e"]) == ()
+    assert data_snapshots(table.refresh(), "mine") == before
+    table.manage_snapshots().remove_branch("mine").commit()
+    head = before[-1].snapshot_id
+    table.refresh().maintenance.expire_snapshots().by_id(head).commit()
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1]
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
