@@ -7,6 +7,7 @@ parsed, or no change would come further than they.
 
 import argparse
 import contextlib
+import os
 import random
 import resource
 import struct
@@ -40,6 +41,9 @@ _ADDRESSES_CHECKSUM = 12
 _INCLUDED_CHECKSUM = 16
 _NODES = 20
 """Nodes of the shards, and of the one that addresses are for"""
+_CLEAR_REFS = os.open("/proc/self/clear_refs", os.O_WRONLY)
+_PEAK_IS_NOW = b"5"
+"""What sets the peak of a process to the memory that it has now (proc(5))"""
 
 
 def _file(data: bytes) -> Any:
@@ -96,6 +100,7 @@ PARSERS: tuple[Callable[[bytes], Any], ...] = (
 
 def parse(data: bytes) -> None:
     """Parse one input, of which the first byte chooses the parser. Raises what no parser may raise."""
+    os.write(_CLEAR_REFS, _PEAK_IS_NOW)  # else no input would count that takes less than the largest so far
     before = _peak_bytes()
     with contextlib.suppress(PuffinError):
         PARSERS[data[0] % len(PARSERS) if data else 0](data[1:])
