@@ -10,12 +10,8 @@ from icepuffin.assets.spec import TableSpec
 
 
 def partitions_name(spec: TableSpec) -> str:
-    """A name of the table's own: the sensor drops keys that are no snapshot of the table. Of two code locations with
-    catalogs and tables of one name, the key of the table's asset tells the tables apart.
-    """
-    attributes = spec.attributes
-    place = attributes.key or (*attributes.key_prefix, *spec.path)
-    return attributes.partitions or f"snapshots/{'/'.join(place)}"
+    """A name of the table's own: the sensor drops keys that are no snapshot of the table."""
+    return spec.attributes.partitions or f"snapshots/{spec.label}"
 
 
 def snapshot_partitions(spec: TableSpec) -> dg.DynamicPartitionsDefinition:

@@ -108,6 +108,14 @@ class TableSpec:
         return (self.catalog, *self.identifier.split("."))
 
     @property
+    def label(self) -> str:
+        """The table's name in partitions and tags of runs, which no other table has. Of two code locations with
+        catalogs and tables of one name, the keys of the assets tell the tables apart.
+        """
+        attributes = self.attributes
+        return "/".join((*(attributes.key or attributes.upstream or attributes.key_prefix), *self.path))
+
+    @property
     def slug(self) -> str:
         """The table's name in ops, jobs, sensors and pools."""
         return slug(self.catalog, self.identifier)

@@ -382,8 +382,8 @@ def build_defs(
         runs only where the head returns to an older snapshot, and where sketches of another engine are to be merged.
     partitions : str, optional
         Name of the dynamic partitions definition that has a key per snapshot, of this table alone: other keys are
-        dropped. Default: `snapshots/<catalog>/<namespace>/<table>`, with `key_prefix` before the catalog, or
-        `snapshots/<key>`.
+        dropped. Default: `snapshots/<catalog>/<namespace>/<table>`, with `key`, `upstream` or `key_prefix` before the
+        catalog.
     snapshots : {"every", "newest"}
         Which snapshots get a version.
     sensor_running : bool

@@ -91,7 +91,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     first = spec.first_ref
     head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
     foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.theta_sketches and head else None
-    tags = {TABLE_TAG: "/".join(spec.path)}
+    tags = {TABLE_TAG: spec.label}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = [record.dagster_run for record in instance.get_run_records(unfinished, limit=1, ascending=True)]
     facts = TableFacts(
@@ -141,7 +141,7 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:
     """Whether Dagster has a run with the head's run key."""
-    tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
+    tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_run_records(RunsFilter(tags=tags), limit=1))
 
 
@@ -206,7 +206,7 @@ def job_tags(spec: TableSpec) -> dict[str, str]:
     """
     return {
         **{key: _tag_text(value) for key, value in spec.settings.run_tags.items() if not has_numbers(value)},
-        TABLE_TAG: "/".join(spec.path),
+        TABLE_TAG: spec.label,
         "dagster/max_runtime": str(spec.settings.max_runtime_seconds),
     }
 

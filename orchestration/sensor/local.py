@@ -109,7 +109,7 @@ def _due_runs(
     facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
     # an evaluation ends these runs
-    to_be_ended = sum(run.tags.get(TABLE_TAG) == _path(table) for run, _ in lost_runs(instance))
+    to_be_ended = sum(run.tags.get(TABLE_TAG) == spec.label for run, _ in lost_runs(instance))
     after = replace(facts, partitions=keys, recorded=keys, in_flight=facts.in_flight - to_be_ended)
     plan = plan_runs(after, cursor, policy=table.snapshots, runs_ahead=len(keys) + after.in_flight)
     return DueRuns(_path(table), plan.runs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 import icepuffin
 from icepuffin.assets import ann_index
@@ -195,7 +196,7 @@ def test_the_projects_own_asset_is_the_table(
     assert tick(merged, stored).run_requests
 
 
-@pytest.mark.parametrize("attribute", ["key_prefix", "key"])
+@pytest.mark.parametrize("attribute", ["key_prefix", "key", "upstream"])
 def test_tables_of_one_name_in_two_catalogs_keep_their_partitions(
     attribute: str, tmp_path: Path, stored: dg.DagsterInstance
 ) -> None:
@@ -208,6 +209,37 @@ def test_tables_of_one_name_in_two_catalogs_keep_their_partitions(
         carried_out(definitions, stored, requested[0])
         for definitions, requested in zip(locations, requests, strict=True)
     )
+
+
+@pytest.mark.parametrize("attribute", ["key_prefix", "key", "upstream"])
+def test_a_table_waits_for_no_run_of_another_catalogs_table_of_its_name(
+    attribute: str, tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
+    production, staging = (
+        definitions_of(make_lake(tmp_path / name, snapshots=2), snapshots="newest", **{attribute: name})
+        for name in ("production", "staging")
+    )
+    request = tick(production, stored).run_requests[0]
+    create_run_for_test(stored, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags=request.tags)
+    assert tick(staging, stored).run_requests
+    assert not tick(production, stored).run_requests
+
+
+def test_two_tables_that_one_asset_writes_keep_their_partitions(lake: Lake, stored: dg.DagsterInstance) -> None:
+    lake.catalog.create_namespace("other")
+    other = lake.catalog.create_table("other.packages", lake.table.schema())
+    other.append(lake.table.scan().to_arrow())
+    tables = {"demo": "demo.packages", "other": "other.packages"}
+    locations = {
+        name: definitions_of(lake, table, upstream="docs", theta_sketches=False, indexes={name: INDEX})
+        for name, table in tables.items()
+    }
+    merged = dg.Definitions.merge(dg.Definitions(assets=[docs]), *locations.values())
+    merged.get_repository_def()
+    partitions = {
+        merged.resolve_assets_def(dg.AssetKey(["docs", "ann_index", name])).partitions_def.name for name in tables
+    }
+    assert len(partitions) == 2
 
 
 def test_what_a_project_may_set_of_the_assets_is_set(lake: Lake, stored: dg.DagsterInstance) -> None:
