@@ -65,6 +65,17 @@ def is_pattern(name: str) -> bool:
     return any(letter in name for letter in "*?[")
 
 
+def is_named_by(table: str, entry: str) -> bool:
+    """Whether an entry of the settings, a table's name or a pattern, stands for the table."""
+    (namespace, _, name), (namespace_of_pattern, _, pattern) = table.rpartition("."), entry.rpartition(".")
+    return table == entry or (namespace == namespace_of_pattern and _is_match(name, pattern))
+
+
+def _is_match(name: str, pattern: str) -> bool:
+    """Whether a name in a namespace is one of those of the pattern; our own scratch tables never are."""
+    return not name.startswith(SCRATCH_TABLES) and fnmatchcase(name, pattern)
+
+
 class Catalogs:
     """The Iceberg catalogs of the settings, opened when first used."""
 
@@ -147,8 +158,7 @@ class Catalogs:
         except Exception as error:
             self._opened.pop(catalog, None)
             raise self._unreachable(catalog, pattern, error) from without_values(error, self._properties[catalog])
-        own = (path for path in listed if not path[-1].startswith(SCRATCH_TABLES))
-        return tuple(sorted(".".join(path) for path in own if fnmatchcase(path[-1], name)))
+        return tuple(sorted(".".join(path) for path in listed if _is_match(path[-1], name)))
 
     def _unreachable(self, name: str, identifier: str, error: Exception) -> CatalogUnreachableError:
         from requests.exceptions import RequestException  # noqa: PLC0415  only where something failed

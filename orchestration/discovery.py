@@ -45,9 +45,15 @@ class TableListing:
     """The error that kept the tables of a pattern from being listed; empty where they were."""
 
 
-def indexes_of(table: Table, settings: TableSettings) -> PropertyIndexes:
-    """The indexes in a loaded table's properties. Raises DefinitionError where the properties are invalid."""
-    return PropertyIndexes(list_definitions(table)) if settings.indexes_from_table else PropertyIndexes()
+def indexes_of(table: Table, settings: TableSettings, *, by_pattern: bool) -> PropertyIndexes:
+    """The indexes in a loaded table's properties. Raises DefinitionError where the properties are invalid.
+
+    by_pattern: whether the settings are those of a pattern, so that the table need not have the columns of all indexes.
+    """
+    return PropertyIndexes(
+        list_definitions(table) if settings.indexes_from_table else (),
+        columns=tuple(field.name for field in table.schema().fields) if by_pattern else None,
+    )
 
 
 def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: bool = False) -> PropertyIndexes:
@@ -57,11 +63,9 @@ def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: boo
     if not settings.indexes_from_table and not by_pattern:
         return PropertyIndexes()
     try:
-        table = catalogs.poll(settings.catalog, settings.name)
-        indexes = indexes_of(table, settings)
+        return indexes_of(catalogs.poll(settings.catalog, settings.name), settings, by_pattern=by_pattern)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
-    return replace(indexes, columns=tuple(field.name for field in table.schema().fields)) if by_pattern else indexes
 
 
 def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict[str, TableListing]:

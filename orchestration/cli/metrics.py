@@ -63,11 +63,15 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
 
 def _samples(session: Session) -> "Iterator[MetricSample]":
-    """The samples of all tables. A table, or a pattern, that the catalog does not answer for has none but `up`."""
+    """The samples of all tables, each once. A table, or a pattern, that the catalog does not answer for has none but
+    `up`. A table with an entry of its own has the settings of that, and not those of a pattern.
+    """
     from icepuffin.ops.errors import IcepuffinError
     from icepuffin.ops.metrics import MetricSample
+    from icepuffin.ops.resources import is_pattern
 
-    for settings in session.settings.tables.values():
+    sampled: set[tuple[str, str]] = set()
+    for settings in sorted(session.settings.tables.values(), key=lambda entry: is_pattern(entry.name)):
         try:
             tables = _tables(session, settings)
         except IcepuffinError as error:
@@ -75,7 +79,9 @@ def _samples(session: Session) -> "Iterator[MetricSample]":
             yield MetricSample("icepuffin_table_up", {"catalog": settings.catalog, "table": settings.name}, 0)
             continue
         for table in tables:
-            yield from _table_samples(session, table)
+            if (table.catalog, table.name) not in sampled:
+                sampled.add((table.catalog, table.name))
+                yield from _table_samples(session, table, by_pattern=is_pattern(settings.name))
 
 
 def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]":
@@ -88,7 +94,7 @@ def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]
     return [settings.model_copy(update={"name": name}) for name in names]
 
 
-def _table_samples(session: Session, settings: "TableSettings") -> "Iterator[MetricSample]":
+def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
     from icepuffin.ops.errors import IcepuffinError
     from icepuffin.ops.metrics import MetricSample, index_samples
     from icepuffin.orchestration.discovery import indexes_of, table_spec
@@ -96,7 +102,7 @@ def _table_samples(session: Session, settings: "TableSettings") -> "Iterator[Met
     labels = {"catalog": settings.catalog, "table": settings.name}
     try:
         table = session.catalogs.poll(settings.catalog, settings.name)
-        spec = table_spec(settings, session.catalogs, indexes_of(table, settings))
+        spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
     except IcepuffinError as error:
         click.echo(f"error: {error}", err=True)
         yield MetricSample("icepuffin_table_up", labels, 0)

@@ -70,16 +70,27 @@ class Session:
         """`catalog` where it is named; else the table's catalog in the settings; else the first."""
         if catalog is not None:
             return catalog
-        of_table = [entry.catalog for entry in self.settings.tables.values() if entry.name == table]
-        return of_table[0] if of_table else next(iter(self.settings.catalogs))
+        of_table = self._entries(table)
+        return of_table[0].catalog if of_table else next(iter(self.settings.catalogs))
 
-    def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
-        """The settings of a table; the defaults for a table that is not in the file."""
+    def table_settings(self, catalog: str | None, table: str) -> "tuple[TableSettings, bool]":
+        """(the settings of a table, whether they are those of a pattern); the defaults for a table that no entry of the
+        file stands for.
+        """
         from icepuffin.assets.table_settings import TableSettings
 
         name = self.catalog_name(catalog, table)
-        listed = [entry for entry in self.settings.tables.values() if (entry.catalog, entry.name) == (name, table)]
-        return listed[0] if listed else TableSettings(catalog=name, name=table)
+        entries = [entry for entry in self._entries(table) if entry.catalog == name]
+        if not entries:
+            return TableSettings(catalog=name, name=table), False
+        return entries[0].model_copy(update={"name": table}), entries[0].name != table
+
+    def _entries(self, table: str) -> "list[TableSettings]":
+        """The entries of the file that stand for a table: its own first, then the patterns that it matches."""
+        from icepuffin.ops.resources import is_named_by
+
+        entries = [entry for entry in self.settings.tables.values() if is_named_by(table, entry.name)]
+        return sorted(entries, key=lambda entry: entry.name != table)
 
 
 def settings_options(function: F) -> F:

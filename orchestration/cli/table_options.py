@@ -55,14 +55,16 @@ class TableContext:
 
     @cached_property
     def settings(self) -> "TableSettings":
-        return self.session.table_settings(self.catalog, self.name)
+        return self.session.table_settings(self.catalog, self.name)[0]
 
     @cached_property
     def spec(self) -> "TableSpec":
         """What is kept of the table, by the settings and by its own properties."""
         from icepuffin.orchestration.discovery import indexes_of, table_spec
 
-        return table_spec(self.settings, self.session.catalogs, indexes_of(self.table, self.settings))
+        settings, by_pattern = self.session.table_settings(self.catalog, self.name)
+        indexes = indexes_of(self.table, settings, by_pattern=by_pattern)
+        return table_spec(settings, self.session.catalogs, indexes)
 
     @property
     def indexes(self) -> tuple["IndexDefinition", ...]:

@@ -17,6 +17,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -147,6 +148,19 @@ def test_a_dry_tick_is_of_all_tables_of_a_pattern(
     assert (skipped["table"], "catalog 'demo'" in skipped["error"]) == ("demo/demo/pa*", True)
 
 
+def test_a_table_of_a_pattern_has_the_settings_of_the_pattern(run: Run, lake: Lake, pattern: str) -> None:
+    def listed(table: str) -> list[str]:
+        return [index["name"] for index in json.loads(run("index", "list", table, "--json"))]
+
+    lake.settings_file.write_text(pattern.replace('"demo.pa*"', '"demo.pa*"\ntheta_sketches = false'), encoding="utf-8")
+    assert listed("demo.packages") == listed("demo.pages") == ["embedding"]
+    assert "theta_sketches" not in json.loads(run("refresh", "demo.packages", "--json"))
+    own = '[tables.own]\ncatalog = "demo"\nname = "demo.packages"\nindexes.second.column = "embedding"\n'
+    lake.settings_file.write_text(f'{pattern}{own}[catalogs.another]\ntype = "sql"\n', encoding="utf-8")
+    assert "second" in listed("demo.packages")
+    assert listed("demo.pages") == ["embedding"]
+
+
 def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lake) -> None:
     snapshots = json.loads(run("snapshots", "demo.packages", "--json"))["snapshots"]
     data = [item for item in lake.table.refresh().metadata.snapshots if not is_derived(item)]
@@ -203,6 +217,20 @@ def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
     lake.append()
     behind = f"icepuffin_index_versions_behind{{{index}}} 1"
     assert behind in run("metrics", *folder)
+
+
+def test_metrics_of_a_pattern_are_of_each_table_once_and_of_the_indexes_that_it_has_columns_for(
+    run: Run, tmp_path: Path
+) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.catalog.create_table("demo.plain", Schema(lake.table.schema().find_field("id")))
+    index = '[tables.all.indexes.embedding]\ncolumn = "embedding"\n'
+    pattern = f'[tables.all]\ncatalog = "demo"\nname = "demo.*"\n{index}'
+    lake.settings_file.write_text(lake.settings() + pattern, encoding="utf-8")
+    samples = [line for line in run("metrics", "--dir", str(tmp_path)).splitlines() if not line.startswith("#")]
+    names = [sample.rsplit(" ", 1)[0] for sample in samples]
+    assert len(names) == len(set(names))
+    assert [name for name in names if "demo.plain" in name] == ['icepuffin_table_up{catalog="demo",table="demo.plain"}']
 
 
 def test_metrics_of_a_table_that_cannot_be_read_are_that_it_is_down(
