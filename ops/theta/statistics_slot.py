@@ -9,7 +9,7 @@ table that lists a type which it does not know).
 import io
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata as ListedBlob
@@ -85,19 +85,30 @@ def carried_over(
     """The blobs that a new statistics file must take over from the one in the slot.
 
     Sketches of `replaced` columns, of dropped columns, and of an older format of ours are left out. A sketch that
-    cannot be decoded or has no `ndv` is copied but no longer listed.
+    cannot be decoded, or has no `ndv` in the file nor in the table's entry, is copied but no longer listed.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
+    listed = listed_thetas(statistics)
     carried = []
     for blob in reader.footer.blobs:
         if blob.type == BlobType.THETA and len(blob.fields) == 1:
             if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
-            data = reader.read_blob(blob)
-            carried.append(CarriedBlob(blob, data, listed="ndv" in blob.properties and _is_sketch(data)))
+            counted, data = _with_ndv(blob, listed.get(blob.fields[0])), reader.read_blob(blob)
+            carried.append(CarriedBlob(counted, data, listed="ndv" in counted.properties and _is_sketch(data)))
         else:
             carried.append(CarriedBlob(blob, reader.read_blob(blob), listed=False))
     return tuple(carried)
+
+
+def _with_ndv(blob: BlobMetadata, entry: ListedBlob | None) -> BlobMetadata:
+    """The blob with the `ndv` of its entry in the table's metadata, which planners read, where the file has none."""
+    ndv = (entry.properties or {}).get("ndv") if entry is not None and _is_of(entry, blob) else None
+    return blob if ndv is None else replace(blob, properties={"ndv": ndv, **blob.properties})
+
+
+def _is_of(entry: ListedBlob, blob: BlobMetadata) -> bool:
+    return (entry.snapshot_id, entry.sequence_number) == (blob.snapshot_id, blob.sequence_number)
 
 
 def _is_sketch(data: bytes) -> bool:

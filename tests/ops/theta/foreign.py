@@ -37,18 +37,23 @@ def stamp(
     sketches: Mapping[int, ThetaSketch],
     more: Mapping[int, Mapping[str, str]] = {},
     without_ndv: Collection[int] = (),
+    listed_ndv: Collection[int] = (),
     store: Storage | None = None,
     folder: str | None = None,
 ) -> None:
-    """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`."""
+    """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`.
+
+    listed_ndv: columns whose `ndv` stands in the table's metadata alone, not in the file.
+    """
     sink, store = io.BytesIO(), store or LocalStorage()
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
         about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
         ndv = {} if field_id in without_ndv else {"ndv": str(ndv_of(counted))}
         properties = {**ndv, **more.get(field_id, {})}
+        stored = {} if field_id in listed_ndv else properties
         writer.add_blob(
-            BlobType.THETA, fields=[field_id], data=encode(counted), codec="zstd", properties=properties, **about
+            BlobType.THETA, fields=[field_id], data=encode(counted), codec="zstd", properties=stored, **about
         )
         listed.append(BlobMetadata(type=BlobType.THETA.value, fields=[field_id], properties=properties, **about))
     info = writer.finish({"created-by": "another engine"})

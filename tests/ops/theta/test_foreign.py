@@ -78,6 +78,18 @@ def test_a_sketch_without_an_ndv_is_kept_and_no_longer_listed(table: Table) -> N
     assert foreign.sketches_in(slot.statistics_path).keys() == {1, 2, 6}
 
 
+def test_an_ndv_that_the_metadata_alone_has_is_kept(table: Table) -> None:
+    snapshot = append(table, 0, 100)
+    counted = {2: foreign.sketch(rows(0, 100)["name"], "string")}
+    foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), counted, listed_ndv=(2,))
+    before = read_ndv(table.refresh(), snapshot).entries["name"].ndv
+    report = materialize(table, snapshot, columns=("size",))
+    assert (report.ndv["name"], report.merged_columns) == (before, ("name",))
+    slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    footer = PuffinReader(LocalStorage().source(slot.statistics_path)).footer
+    assert [blob.properties["ndv"] for blob in footer.blobs if blob.fields == (2,)] == [str(before)]
+
+
 def test_a_sketch_that_cannot_be_decoded_is_kept_and_no_longer_listed(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
