@@ -47,7 +47,7 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    snapshot_id = context.snapshot_id(snapshot or context.spec.first_ref)
+    snapshot_id = context.snapshot_id(context.spec.first_ref if snapshot is None else snapshot)
     sketches, indexes = _estimates(context, snapshot_id, index)
     if context.as_json:
         theta = {"theta_sketches": _document(context, sketches)} if sketches else {}

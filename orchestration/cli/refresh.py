@@ -37,7 +37,7 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    snapshot_id = context.snapshot_id(snapshot or context.spec.first_ref)
+    snapshot_id = context.snapshot_id(context.spec.first_ref if snapshot is None else snapshot)
     refreshed = _refresh(context, snapshot_id, index, verify=verify)
     sketches, indexes = refreshed.sketches, refreshed.indexes
     if context.as_json:

@@ -166,7 +166,7 @@ def index_name(help_text: str) -> Callable[[Callable[..., None]], Callable[..., 
         def command(context: TableContext, /, positional: str | None, index: str | None, **options: Any) -> None:
             if None not in (positional, index) and positional != index:
                 raise click.UsageError(f"two indexes are named: {positional} and {index}")
-            function(context, index=index or positional, **options)
+            function(context, index=positional if index is None else index, **options)
 
         with_option = click.option("--index", "index", help=help_text)(command)
         return click.argument("positional", metavar="[INDEX]", required=False)(with_option)

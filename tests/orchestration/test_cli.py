@@ -701,6 +701,13 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
     assert "two indexes are named: embedding and other" in refused(*search, "1", "--index", "other")
 
 
+@pytest.mark.parametrize("command", ["refresh", "plan"])
+def test_an_empty_name_stands_for_nothing_else(refused: Run, command: str) -> None:
+    """As a shell gives it for a variable that is not set."""
+    assert "demo.packages has no ref ''" in refused(command, "demo.packages", "--snapshot", "")
+    assert "demo.packages has no index ''" in refused(command, "demo.packages", "--index", "")
+
+
 HEAVY = {"numba", "pandas", "requests", "dagster", "pyspark"}
 
 
