@@ -53,14 +53,18 @@ class PuffinWriter:
         codec: str | None = None,
         properties: Mapping[str, str] | None = None,
         align: int = 1,
+        is_stored: bool = False,
     ) -> BlobMetadata:
-        """Append one blob. Chunks are streamed when they are not compressed; `align` pads the offset with zeros."""
+        """Append one blob. Chunks are streamed when they are not compressed; `align` pads the offset with zeros.
+
+        is_stored: whether the data are compressed by the codec already, as another file has them.
+        """
         self._check_open()
         if align < 1:
             raise PuffinError(f"blob {len(self._blobs)} ({blob_type}): alignment {align} is not positive")
         self._write(bytes(-self._position % align))
         offset = self._position
-        if codec is not None:
+        if codec is not None and not is_stored:
             data, codec = encode(data if isinstance(data, bytes) else b"".join(data), codec)
         for chunk in (data,) if isinstance(data, bytes) else data:
             self._write(chunk)

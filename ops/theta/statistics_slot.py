@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CarriedBlob:
-    """A blob of another writer in the slot, with its payload."""
+    """A blob of another writer in the slot, with its bytes as the file has them."""
 
     metadata: BlobMetadata
     data: bytes
@@ -94,10 +94,10 @@ def carried_over(
         if blob.type == BlobType.THETA and len(blob.fields) == 1:
             if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
-            counted, data = _with_ndv(blob, listed.get(blob.fields[0])), reader.read_blob(blob)
-            carried.append(CarriedBlob(counted, data, listed="ndv" in counted.properties and _is_sketch(data)))
+            counted, data = _with_ndv(blob, listed.get(blob.fields[0])), reader.read_blob_range(blob, 0, blob.length)
+            carried.append(CarriedBlob(counted, data, listed="ndv" in counted.properties and _is_sketch(reader, blob)))
         else:
-            carried.append(CarriedBlob(blob, reader.read_blob(blob), listed=False))
+            carried.append(CarriedBlob(blob, reader.read_blob_range(blob, 0, blob.length), listed=False))
     return tuple(carried)
 
 
@@ -111,9 +111,9 @@ def _is_of(entry: ListedBlob, blob: BlobMetadata) -> bool:
     return (entry.snapshot_id, entry.sequence_number) == (blob.snapshot_id, blob.sequence_number)
 
 
-def _is_sketch(data: bytes) -> bool:
+def _is_sketch(reader: PuffinReader, blob: BlobMetadata) -> bool:
     try:
-        theta_blob.decode(data)
+        theta_blob.decode(reader.read_blob(blob))
     except PuffinError as error:
         _log.warning("a theta sketch in the statistics slot cannot be read and is no longer listed: %s", error)
         return False
@@ -148,6 +148,7 @@ def statistics_file(
             data=old.data,
             codec=meta.compression_codec,
             properties=meta.properties,
+            is_stored=True,
         )
         if old.listed:
             listed.append(_list_entry(blob))

@@ -1,5 +1,6 @@
 """Sketches of other engines: what they counted is not known, so nothing is built on them and they are no fresh NDV."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
-from icepuffin.puffin import PuffinReader
+from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
+from icepuffin.puffin.codec import compress
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
 from tests.services.faulty import faulty_line
@@ -76,6 +78,31 @@ def test_a_sketch_without_an_ndv_is_kept_and_no_longer_listed(table: Table) -> N
     slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
     assert [blob.fields for blob in slot.blob_metadata] == [[6], [1]]
     assert foreign.sketches_in(slot.statistics_path).keys() == {1, 2, 6}
+
+
+def test_a_blob_that_cannot_be_decompressed_is_copied_and_takes_no_sketch_with_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a dense blob of another type, which a reader refuses as a decompression bomb."""
+    dense = compress(bytes(40 << 20), "zstd")
+
+    class DenseWriter(PuffinWriter):
+        def finish(self, properties: Mapping[str, str] | None = None) -> FileInfo:
+            about: dict[str, Any] = {"fields": [1], "snapshot_id": snapshot, "sequence_number": 1}
+            self.add_blob("another-engines", data=dense, codec="zstd", is_stored=True, **about)
+            return super().finish(properties)
+
+    snapshot = append(table, 0, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign, "PuffinWriter", DenseWriter)
+        counted = {1: foreign.sketch(rows(0, 100)["id"], "long")}
+        foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), counted)
+    report = materialize(table.refresh(), snapshot, columns=("size",))
+    assert (set(report.ndv), report.note) == ({"id", "size"}, "")
+    slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    reader = PuffinReader(LocalStorage().source(slot.statistics_path))
+    (blob,) = reader.footer.of_type("another-engines")
+    assert reader.read_blob_range(blob, 0, blob.length) == dense
 
 
 def test_an_ndv_that_the_metadata_alone_has_is_kept(table: Table) -> None:
