@@ -123,40 +123,48 @@ def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     assert [(item["snapshot_id"], item["succeeded"]) for item in tick["runs"]] == [(added, True)]
 
 
+def of_pattern(lake: Lake) -> str:
+    """Settings in which `demo.pa*` stands for the table."""
+    return lake.settings().replace('"demo.packages"', '"demo.pa*"')
+
+
 @pytest.fixture
-def pattern(lake: Lake) -> Iterator[str]:
-    """Settings of all tables that match `demo.pa*`, of which there are two."""
+def pages(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Another folder, with the settings of a pattern that two tables match. Commands run in it: after `run` has changed
+    to the folder of the others.
+    """
+    lake = make_lake(tmp_path / "lake", snapshots=0)
+    without_captured_output(lake.directory / "dagster_home")
     lake.catalog.create_table("demo.pages", lake.table.schema())
-    text = lake.settings().replace('"demo.packages"', '"demo.pa*"')
-    lake.settings_file.write_text(text, encoding="utf-8")
-    yield text
-    lake.write_settings()
-    lake.catalog.drop_table("demo.pages")
+    lake.settings_file.write_text(of_pattern(lake), encoding="utf-8")
+    monkeypatch.chdir(lake.directory)
+    return lake
 
 
-def test_a_dry_tick_is_of_all_tables_of_a_pattern(
-    run: Run, lake: Lake, pattern: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    added = str(lake.append())
+def test_a_dry_tick_is_of_all_tables_of_a_pattern(run: Run, pages: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    added = str(pages.append())
     due = [{"table": "demo/demo/packages", "due": [added]}, {"table": "demo/demo/pages", "due": []}]
     assert json.loads(run("sensor-tick", "--dry-run", "--json")) == due
     assert [tick["new"] for tick in json.loads(run("sensor-tick", "--json"))] == [[added], []]
-    lake.settings_file.write_text(pattern.replace("catalog.db", "none/catalog.db"), encoding="utf-8")
+    pages.settings_file.write_text(of_pattern(pages).replace("catalog.db", "none/catalog.db"), encoding="utf-8")
     with pytest.raises(SystemExit):
         run("sensor-tick", "--dry-run", "--json")
     (skipped,) = json.loads(capsys.readouterr().out)
     assert (skipped["table"], "catalog 'demo'" in skipped["error"]) == ("demo/demo/pa*", True)
 
 
-def test_a_table_of_a_pattern_has_the_settings_of_the_pattern(run: Run, lake: Lake, pattern: str) -> None:
+def test_a_table_of_a_pattern_has_the_settings_of_the_pattern(run: Run, pages: Lake) -> None:
     def listed(table: str) -> list[str]:
         return [index["name"] for index in json.loads(run("index", "list", table, "--json"))]
 
-    lake.settings_file.write_text(pattern.replace('"demo.pa*"', '"demo.pa*"\ntheta_sketches = false'), encoding="utf-8")
+    pages.append()
+    without_sketches = of_pattern(pages).replace('"demo.pa*"', '"demo.pa*"\ntheta_sketches = false')
+    pages.settings_file.write_text(without_sketches, encoding="utf-8")
     assert listed("demo.packages") == listed("demo.pages") == ["embedding"]
     assert "theta_sketches" not in json.loads(run("refresh", "demo.packages", "--json"))
     own = '[tables.own]\ncatalog = "demo"\nname = "demo.packages"\nindexes.second.column = "embedding"\n'
-    lake.settings_file.write_text(f'{pattern}{own}[catalogs.another]\ntype = "sql"\n', encoding="utf-8")
+    another = '[catalogs.another]\ntype = "sql"\n'
+    pages.settings_file.write_text(f"{of_pattern(pages)}{own}{another}", encoding="utf-8")
     assert "second" in listed("demo.packages")
     assert listed("demo.pages") == ["embedding"]
 
