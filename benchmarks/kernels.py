@@ -3,7 +3,7 @@
 Each system runs in a process of its own.
 
     python -m benchmarks.kernels [--vectors X.npy] [--queries 1000] [--systems icepuffin,diskannpy,svs,hnswlib]
-        [--k 10 100] [--parts 2] [--threads 2] [--seeds 5] [--widths 20 70] [--peers PYTHON] [--diskannpy PYTHON]
+        [--k 10 100] [--parts 2] [--threads 2] [--seeds 5] [--widths 20 100] [--peers PYTHON] [--diskannpy PYTHON]
 
 Squared L2, R = 64, L = 100, alpha = 1.2. Rows are permuted, the first are held out as queries. Recall counts equal
 distances as hits. With --parts N a vector is N rows in a row, joined: of a file in an order of meaning, such as by
@@ -108,7 +108,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--widths", type=int, nargs="+", default=SWEEP, help="of the searches [default: %(default)s]")
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers/bin/python")
     parser.add_argument("--diskannpy", type=Path, default=ROOT / ".venv-diskannpy/bin/python")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if max(options.k) > max(options.widths):
+        parser.error(f"no width is {max(options.k)} or more: a beam is at least as wide as --k")
+    return options
 
 
 def _rows(options: argparse.Namespace) -> Any:
