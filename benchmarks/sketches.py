@@ -198,7 +198,7 @@ def _run(name: str, file: Path, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
         result = Path(scratch) / "result.json"
         spec = {"parquet": str(file), "rows": options.rows, "threads": options.threads, "repeats": options.repeats}
-        spec |= {"scratch": scratch, "result": str(result)}
+        spec |= {"calls": (len(DISTINCT) + 1) * (1 + options.repeats), "scratch": scratch, "result": str(result)}
         command = [sys.executable, "-m", "benchmarks.sketches", "--inside", name, json.dumps(spec)]
         subprocess.run(command, cwd=ROOT, check=True)
         return dict(json.loads(result.read_text(encoding="utf-8")))

@@ -6,7 +6,8 @@ icepuffin         what the product runs: `materialize_theta_sketches` on an Iceb
                   driver's threads. Both commits, the statistics file and the sketches per data file are in the time.
 icepuffin-count   only the reading, hashing and uniting of it.
 
-`start` registers the file with as many tables as there will be calls, since a second call on one table is a no-op.
+`start` registers the file with as many tables as there will be calls (`calls` of the specification, else 24), since a
+second call on one table is a no-op.
 """
 
 import importlib
@@ -20,7 +21,6 @@ class Icepuffin:
     packages = ("icepuffin", "numba", "pyarrow", "pyiceberg")
     kind = "theta"
     one_pass = True
-    tables = 24
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -36,7 +36,11 @@ class Icepuffin:
         folder = Path(self.spec["scratch"])
         self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
         self.catalog.create_namespace("db")
-        self.unused = [self._table(number) for number in range(self.tables)]
+        self.unused = [self._table(number) for number in range(self.tables_needed())]
+
+    def tables_needed(self) -> int:
+        """One per call."""
+        return int(self.spec.get("calls", 24))
 
     def _table(self, number: int) -> Any:
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -67,7 +71,9 @@ class Icepuffin:
 class IcepuffinCount(Icepuffin):
     """Reading, hashing and uniting alone."""
 
-    tables = 1
+    def tables_needed(self) -> int:
+        """One, to which nothing is written."""
+        return 1
 
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
