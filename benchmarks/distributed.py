@@ -7,7 +7,8 @@
 query has a condition that another one had. The two are measured in turn.
 `empty_job_seconds`: the median of Spark's own job with as many tasks, which do nothing: what no search by Spark can go
 under. Both on `local[<threads>]`, warm. `join`: all queries against the index at one snapshot, ids attached, counted by
-Spark; recall@10 of a sample is against brute force. `in_process`: the same queries in one batch in this process.
+Spark; recall@10 of a sample is against brute force. `in_process`: the same queries in one batch in this process, by as
+many threads as Spark has cores.
 """
 
 import argparse
@@ -158,7 +159,7 @@ def _join(
 
 
 def _in_process(lake: Lake, queries: npt.NDArray[np.float32], count: int, search_list: int | None) -> float:
-    reader = open_index(lake.table, lake.definition, storage=STORAGE, threads=os.cpu_count() or 1)
+    reader = open_index(lake.table, lake.definition, storage=STORAGE, threads=lake.runner.task_threads)
     reader.search(queries[:10], K, columns=["id"])
     many = _many(queries, count)
     begun = time.perf_counter()
