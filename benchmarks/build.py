@@ -1,7 +1,7 @@
 """Time and memory of building an index of a table, in the driver and on Spark, beside diskannpy where it is installed.
 
     python -m benchmarks.build --vectors embeddings.npy --out build.json [--threads 2] [--files 8]
-        [--systems local,spark,diskannpy] [--python-for-diskannpy PATH/bin/python]
+        [--systems local,spark,diskannpy] [--diskannpy PATH/bin/python]
 
 Each system runs in a process of its own, one after the other. `seconds` of ours is all of `materialize_index`: Parquet
 is read, the recall gate passed, the Puffin file written, verified and bound; diskannpy gets its rows in memory and its
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+ROOT = Path(__file__).parents[1]
 PEER = """
 import json, resource, sys, tempfile, time
 import diskannpy, numpy as np
@@ -63,8 +64,10 @@ def main() -> None:
 
 def _run(system: str, options: argparse.Namespace) -> dict[str, Any]:
     if system == "diskannpy":
+        if not options.diskannpy.exists():
+            return {"skipped": f"no {options.diskannpy}; make it as benchmarks/requirements-diskannpy.txt says"}
         given = [str(options.vectors), str(options.threads), str(options.max_degree), str(options.search_list)]
-        command = [options.python_for_diskannpy, "-c", PEER, *given]
+        command = [str(options.diskannpy), "-c", PEER, *given]
     else:
         command = [sys.executable, "-m", "benchmarks.build", *sys.argv[1:], "--inside", system]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -153,7 +156,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-degree", type=int, default=64)
     parser.add_argument("--search-list", type=int, default=100)
     parser.add_argument("--systems", default="local,spark,diskannpy")
-    parser.add_argument("--python-for-diskannpy", default=sys.executable)
+    parser.add_argument("--diskannpy", type=Path, default=ROOT / ".venv-diskannpy/bin/python")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser.parse_args()
 
