@@ -40,6 +40,7 @@ K = 10
 BATCHES = 6
 """In turn with the kernels; the first of each is not counted"""
 TARGETS = (0.9, 0.95, 0.99)
+WIDTHS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320)
 FILTERS = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
 
 
@@ -78,12 +79,11 @@ def main() -> None:
 def _width_for(
     reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], recall: float
 ) -> int:
-    """The smallest of some search lists that reaches the recall."""
-    widths = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320)
-    for width in widths:
+    """The smallest of some search lists that reaches the recall. Raises SystemExit where none does."""
+    for width in WIDTHS:
         if _recall(reader, queries, truth, width) >= recall:
             return width
-    return widths[-1]
+    raise SystemExit(f"a beam of {WIDTHS[-1]} does not reach a recall of {recall}: choose another --recall")
 
 
 def _recall(reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], width: int) -> float:
