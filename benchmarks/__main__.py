@@ -10,11 +10,12 @@ from benchmarks import kernels
 LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.kernels        our graph beside other libraries, where they are installed
   python -m benchmarks.build          materialising an index of a table, in the driver and on Spark
-  python -m benchmarks.walk_codes     walks by codes of one byte and of four bits per dimension
+  python -m benchmarks.walk_codes     walks by bytes, by four bits per dimension, by signs, and by rotated codes
   python -m benchmarks.build_steps    where the time and the memory of a graph build go
   python -m benchmarks.refresh_cost   a refresh beside a rebuild
   python -m benchmarks.drift          recall over many refreshes
   python -m benchmarks.search         searches of a table, end to end, beside DuckDB
+  python -m benchmarks.cold           the first answer of a process without a cache, from an object store
   python -m benchmarks.answers        the columns of answers, out of data files and out of an index
   python -m benchmarks.tails          rows that the index lacks: none, read from data files, kept in memory
   python -m benchmarks.tuning         a target recall for queries unlike the rows, without and with tuning
@@ -31,6 +32,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.sensor_load    a sensor's evaluations under load
   python -m benchmarks.history        a table with a long history: opening a reader, and the sensor
   python -m benchmarks.definitions    loading the Dagster definitions of many tables
+  python -m benchmarks.simulated_vectors   vectors of any number and length from a few real ones, for the others
 Plugins for other people's loops: benchmarks/peers_plugin.py (indexes), benchmarks/theta_plugin.py (sketches).
 """
 

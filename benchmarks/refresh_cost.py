@@ -3,7 +3,7 @@
     python -m benchmarks.refresh_cost --vectors embeddings.npy --out refresh.json [--shards 16] [--tasks spark]
         [--format-version 3]
 
-The table holds 90 % of the rows in `--files` files and is indexed. Each scenario makes its change and times
+The table holds 88 % of the rows in `--files` files and is indexed. Each scenario makes its change and times
 `materialize_index` (plan, reading Parquet, kernels, gate, writing, commit); then the same snapshot is indexed from
 nothing under another name: that is the rebuild it is compared with (`--rebuild once`: the first build of the table
 is, where each takes minutes). After it the table is rolled back to the start and everything newer is expired.

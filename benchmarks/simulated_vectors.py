@@ -1,9 +1,15 @@
 """A table of any size from a few real vectors: each row lies between one of them and a near neighbour, plus noise.
 
+    python -m benchmarks.simulated_vectors --base embeddings.npy --rows 1e6 --dims 96 --out vectors.npy
+
 So rows keep the clusters and the local dimension of the real vectors, and no two are alike. A row depends on its number
-and the seed alone: rows are made when they are read, and never kept.
+and the seed alone: rows are made when they are read, and never kept. The command writes them to an .npy, for benchmarks
+that take one.
 """
 
+import argparse
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +156,27 @@ def _simulated_base(dims: int, seed: int) -> F32:
     centers = rng.standard_normal((_CLUSTERS, latent))
     points = centers[labels] + 0.4 * rng.standard_normal((_SIMULATED_ROWS, latent))
     return points.astype(np.float32) @ _orthonormal(latent, dims, seed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write an .npy."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=lambda text: int(float(text)), required=True, help="such as 1e6")
+    parser.add_argument("--dims", type=int, help="[default: those of the base; 128 without one]")
+    parser.add_argument("--base", type=Path, help=".npy of real vectors [default: simulated clusters]")
+    parser.add_argument("--byte-valued", action="store_true", help="round vectors to whole numbers of 0 to 255")
+    parser.add_argument("--seed", type=int, default=0, help="[default: %(default)s]")
+    parser.add_argument("--out", type=Path, required=True, help="the .npy: f32, or u8 with --byte-valued")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        dims = prepare(options.base, options.dims, Path(folder), seed=options.seed)
+        vectors = SimulatedVectors(Path(folder), options.rows, seed=options.seed, byte_valued=options.byte_valued)
+        kind = np.uint8 if options.byte_valued else np.float32
+        written = np.lib.format.open_memmap(options.out, "w+", kind, (options.rows, dims))
+        for start in range(0, options.rows, BLOCK):
+            written[start : start + BLOCK] = vectors[start : start + BLOCK]
+        written.flush()
+
+
+if __name__ == "__main__":
+    main()

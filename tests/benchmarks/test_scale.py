@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import scale
+from benchmarks import scale, simulated_vectors
 from benchmarks.scale import Plan, Report, measure, merged_nearest, nearest
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors, prepare
 from benchmarks.step_costs import Meter, StepCosts, run_step
@@ -107,6 +107,18 @@ def test_rows_depend_on_their_numbers_alone(base: Path, tmp_path: Path) -> None:
     assert not np.array_equal(SimulatedVectors(tmp_path, BLOCK, seed=1)[:10], every[:10])
     coded = SimulatedVectors(tmp_path, 100, byte_valued=True)[:]
     assert ((coded >= 0) & (coded <= 255) & (coded == np.rint(coded))).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_rows_that_a_command_writes_are_those_that_are_read(base: Path, tmp_path: Path, kind: type) -> None:
+    rows, out = BLOCK + 7, tmp_path / "out.npy"
+    options = ["--byte-valued"] if kind is np.uint8 else []
+    simulated_vectors.main(["--base", str(base), "--rows", str(rows), "--dims", "10", "--out", str(out), *options])
+    prepare(base, 10, tmp_path)
+    vectors = SimulatedVectors(tmp_path, rows, byte_valued=kind is np.uint8)
+    written = np.load(out)
+    assert written.dtype == kind
+    np.testing.assert_array_equal(written, vectors[:])
 
 
 @pytest.mark.parametrize("dims", [8, 40])
