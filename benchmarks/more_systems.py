@@ -36,7 +36,7 @@ class Usearch(_System):
         from usearch.index import Index  # noqa: PLC0415
 
         spec = self.spec
-        self.scale = 127 / np.abs(base).max()
+        self.scale = 127 / max(base.max(), -base.min())  # no copy: the peak of memory is measured
         self.index = Index(
             ndim=base.shape[1], metric="l2sq", dtype=self.dtype, connectivity=spec["R"] // 2, expansion_add=spec["L"]
         )
