@@ -278,7 +278,7 @@ class Engine:
                 conf = {"spark.io.encryption.enabled": "true", **conf}
                 start_jvm(conf)
                 conf = redacted(conf, default_pattern())
-            elif self._remote.startswith("sc://"):
+            else:
                 self._require_server()
             return LazyPySparkResource(spark_config=conf).spark_session
         except PySparkException as error:

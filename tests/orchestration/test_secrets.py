@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -87,10 +88,16 @@ def test_no_error_of_validation_shows_a_secret(key: str) -> None:
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("remote", [f"sc://h:1/;token {CANARY}", f"h:1/;token={CANARY}", f"sc://h:1/{CANARY};token=x"])
+@pytest.mark.parametrize(
+    "remote",
+    [f"sc://h:1/;token {CANARY}", f"h:1/;token={CANARY}", f"sc://h:1/{CANARY};token=x", f"local[1];token={CANARY}"],
+)
 def test_a_connection_that_is_no_url_is_refused_without_its_token(remote: str) -> None:
+    before = set(os.environ)
     engine = Engine(spark_conf={"spark.remote": remote}, threads=1, driver_only_rows=0)
     with pytest.raises(NoSparkError) as caught:
         engine.session  # noqa: B018
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     assert CANARY not in repr(engine)
+    # PySpark turns a whole process to Spark Connect by a variable, before it reads the URL
+    assert "SPARK_CONNECT_MODE_ENABLED" not in set(os.environ) - before
