@@ -1,8 +1,8 @@
 """The k nearest of each row among the columns of a leaf: one matrix product, then the k smallest of each row.
 
-On CPUs with VNNI, codes are multiplied as bytes: the columns are packed once, and six rows at a time go through them.
-Elsewhere BLAS multiplies the same integers as floats, which hold them exactly, so the results are the same. Float
-vectors go through BLAS too; those results depend on the version of BLAS, but not on threads.
+On CPUs with VNNI or AVX2, codes are multiplied as integers: the columns are packed once, and six rows at a time go
+through them. Elsewhere BLAS multiplies the same integers as floats, which hold them exactly, so the results are the
+same. Float vectors go through BLAS too; those results depend on the version of BLAS, but not on threads.
 
 Keys are squared distances as int32 that sort as the distances do: for codes the integers, for floats their bits.
 """
@@ -15,14 +15,22 @@ from icepuffin.ann_kernels.arrays import F32, I32, U16, AnyArray, Floats
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.distance_computers import CodeSpace, Space
 from icepuffin.ann_kernels.simd.bits import trailing_zeros
-from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI, TILE_PANELS, TILE_ROWS, vnni_tile
 from icepuffin.ann_kernels.simd.codegen import LANES
 from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest
+from icepuffin.ann_kernels.simd.tiles import (
+    HAS_TILES,
+    STEPS_PER_QUAD,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    column_operand,
+    row_operand,
+    tile_products,
+)
 
 FAR = np.int32(2**31 - 1)
 """The key of no column"""
-_TILE_COLUMNS = LANES * TILE_PANELS
-_SIGN = np.int32(-2139062144)  # 0x80808080: makes four unsigned codes signed ones
+_NO_CODES = np.int32(-2139062144)
+"""0x80808080: four codes that stand for zero, as the padding of rows does"""
 _ROWS_PER_PRODUCT = 256
 _EXACT_IN_F32 = 1_024
 """Dimensions up to which dot products of codes are exact in f32"""
@@ -47,7 +55,7 @@ def nearest_columns(space: Space, rows: I32, columns: I32, out: NearestColumns, 
 
     `rows` int32[n] and `columns` int32[m] are node ids. With `same` they are equal, and no row is its own neighbour.
     """
-    if isinstance(space, CodeSpace) and HAS_VNNI:
+    if isinstance(space, CodeSpace) and HAS_TILES:
         quads = space.codes.view(np.int32).reshape(len(space.norms), -1)
         _nearest_by_tiles(space, quads, rows, columns, same, out.places, out.keys)
     else:
@@ -60,7 +68,7 @@ def key_weights(space: Space, keys: I32) -> U16:
     return (bits >> 16).astype(np.uint16)
 
 
-# ---------------------------------------------------------------------------------------------------------- VNNI
+# --------------------------------------------------------------------------------------------------------- tiles
 
 
 @kernel
@@ -69,10 +77,11 @@ def _nearest_by_tiles(
 ) -> None:
     """Fill places and keys int32[n, k]; quads int32[N, P / 4] are the codes of the space, four to an integer."""
     norms, sums = space.norms, space.sums
-    steps = quads.shape[1]
-    width = (columns.size + _TILE_COLUMNS - 1) // _TILE_COLUMNS * _TILE_COLUMNS
+    quad_count = _quads_of(quads, rows)
+    steps = quad_count * STEPS_PER_QUAD
+    width = (columns.size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS
     packed = np.zeros(width * steps, np.int32)
-    _pack_columns(quads, columns, packed)
+    _pack_columns(quads, quad_count, columns, packed)
     packed_norms = np.full(width, FAR)
     for column in range(columns.size):
         packed_norms[column] = norms[columns[column]]
@@ -83,9 +92,9 @@ def _nearest_by_tiles(
         for r in range(count):
             codes = quads[rows[first + r]]
             for step in range(steps):
-                packed_rows[step * TILE_ROWS + r] = codes[step] ^ _SIGN
-        for start in range(0, width, _TILE_COLUMNS):
-            vnni_tile(packed_rows, 0, packed, start * steps, steps, dots, start, width)
+                packed_rows[step * TILE_ROWS + r] = row_operand(codes[step // STEPS_PER_QUAD], step % STEPS_PER_QUAD)
+        for start in range(0, width, TILE_COLUMNS):
+            tile_products(packed_rows, 0, packed, start * steps, steps, dots, start, width)
         for r in range(count):
             node = rows[first + r]
             line = dots[r * width : (r + 1) * width]
@@ -101,15 +110,29 @@ def _nearest_by_tiles(
 
 
 @kernel
-def _pack_columns(quads: I32, columns: I32, packed: I32) -> None:
-    """Write the codes of the columns as int32[tile, step, column of the tile], flat."""
-    steps = quads.shape[1]
+def _quads_of(quads: I32, rows: I32) -> int:
+    """Number of quads from the first to the last in which some row has a code; at least 1. The rest is padding."""
+    quad_count: int = quads.shape[1]
+    while quad_count > 1:
+        for row in rows:
+            if quads[row, quad_count - 1] != _NO_CODES:
+                return quad_count
+        quad_count -= 1
+    return quad_count
+
+
+@kernel
+def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> None:
+    """Write the first `quad_count` quads of the columns as int32[tile, step, column of the tile], flat."""
+    steps = quad_count * STEPS_PER_QUAD
     for column in range(columns.size):
         node = np.uint32(columns[column])  # unsigned: numba looks for negative indices otherwise
-        place = np.uint64(column // _TILE_COLUMNS * _TILE_COLUMNS * steps + column % _TILE_COLUMNS)
-        for step in range(steps):
-            packed[place] = quads[node, np.uint64(step)]
-            place += np.uint64(_TILE_COLUMNS)
+        place = np.uint64(column // TILE_COLUMNS * TILE_COLUMNS * steps + column % TILE_COLUMNS)
+        for step in range(quad_count):
+            quad = quads[node, np.uint64(step)]
+            for part in range(STEPS_PER_QUAD):
+                packed[place] = column_operand(quad, part)
+                place += np.uint64(TILE_COLUMNS)
 
 
 @kernel

@@ -58,41 +58,41 @@ def offer_pairs(pairs: CandidatePairs, low: int, high: int, reservoirs: Reservoi
 @kernel
 def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I32, worst: I16) -> None:
     """Offer a candidate to one node. The arrays are those of `Reservoirs`; a tuple of them costs a sixth more time."""
+    # rows of two-dimensional arrays are no arrays of their own here: numba would count references to those
+    node, limit = np.uint32(node), ids.shape[1]
     count = counts[node]
-    own_ids, own_weights = ids[node], weights[node]
-    limit = own_ids.size
     if count == limit:
-        last = worst[node]
-        if weight > own_weights[last] or (weight == own_weights[last] and other >= own_ids[last]):
+        last = np.uint32(worst[node])
+        if weight > weights[node, last] or (weight == weights[node, last] and other >= ids[node, last]):
             return
     present = False
     for slot in range(limit):
-        present |= own_ids[slot] == other
+        present |= ids[node, slot] == other
     if present:
         slot = 0
-        while own_ids[slot] != other:
+        while ids[node, slot] != other:
             slot += 1
-        if weight >= own_weights[slot]:
+        if weight >= weights[node, slot]:
             return
     elif count < limit:
         slot = count
         counts[node] = count = count + 1
     else:
         slot = worst[node]
-    own_ids[slot] = other
-    own_weights[slot] = weight
+    ids[node, slot] = other
+    weights[node, slot] = weight
     if count == limit:
-        worst[node] = _farthest(own_ids, own_weights)
+        worst[node] = _farthest(ids, weights, node)
 
 
 @kernel
-def _farthest(ids: I32, weights: U16) -> int:
-    """The slot with the largest (weight, id)."""
+def _farthest(ids: I32, weights: U16, node: Any) -> int:
+    """The slot of a node with the largest (weight, id)."""
     largest_weight = np.uint16(0)
-    for slot in range(weights.size):
-        largest_weight = max(largest_weight, weights[slot])
+    for slot in range(ids.shape[1]):
+        largest_weight = max(largest_weight, weights[node, slot])
     farthest, largest_id = 0, np.int32(-1)
-    for slot in range(weights.size):
-        if weights[slot] == largest_weight and ids[slot] > largest_id:
-            farthest, largest_id = slot, ids[slot]
+    for slot in range(ids.shape[1]):
+        if weights[node, slot] == largest_weight and ids[node, slot] > largest_id:
+            farthest, largest_id = slot, ids[node, slot]
     return farthest

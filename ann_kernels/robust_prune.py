@@ -53,8 +53,7 @@ def robust_prune(
         for later in range(1, count):  # branch-free, written first and counted after: a branch is unpredictable
             other, to_node = ids[later], distances[later]
             ids[kept], distances[kept] = other, to_node
-            if other != best and alpha_squared * distance(computer, other) > to_node:
-                kept += 1
+            kept += int((other != best) & (alpha_squared * distance(computer, other) > to_node))
         count = kept
     return chosen
 

@@ -4,7 +4,9 @@ Each function is LLVM code for compiled kernels, with its documentation and besi
 same result: the plain one runs where the JIT is off or the CPU lacks the instruction.
 
 - `prefetching`: cache lines requested before they are read.
-- `byte_products`: sums of byte products, by AVX-512 VNNI where numba compiles for a CPU that has it.
+- `byte_products`: sums of byte products, by AVX-512 VNNI or AVX2 where numba compiles for a CPU that has it.
+- `tiles`: such sums for all pairs of a few rows and columns.
+- `sign_products`: sums of the integers that bits choose.
 - `lane_selection`: the smallest of many integers, 16 at a time.
 - `nearest_lanes`: the nearest centroids of 16 points.
 - `bits`: single bits of words.

@@ -1,7 +1,8 @@
 """Sums of byte products: an unsigned code of one byte, or of half a byte, times a signed query, in 32 bits.
 
-VNNI is used where numba compiles for a CPU that has AVX-512 VNNI (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES count, and are
-part of the key of numba's cache). Elsewhere, and with the JIT off, the same integers come from plain code.
+VNNI is used where numba compiles for a CPU that has AVX-512 VNNI, else AVX2 (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
+count, and are part of the key of numba's cache). Elsewhere, and with the JIT off, the same integers come from plain
+code.
 """
 
 from typing import Any
@@ -14,8 +15,6 @@ from numba.core.registry import cpu_target
 from icepuffin.ann_kernels.arrays import I8, U8
 from icepuffin.ann_kernels.compilation import JIT, inline_kernel
 from icepuffin.ann_kernels.simd.codegen import (
-    I32_LANES,
-    LANES,
     Builder,
     Code,
     Context,
@@ -23,8 +22,9 @@ from icepuffin.ann_kernels.simd.codegen import (
     Typing,
     Value,
     address,
-    broadcast,
     cgutils,
+    i8,
+    i16,
     i32,
     i64,
     llvm_function,
@@ -32,25 +32,86 @@ from icepuffin.ann_kernels.simd.codegen import (
 )
 
 BLOCK = 64
-"""Bytes that one VNNI instruction takes; rows of codes are padded to it"""
-TILE_ROWS = 6
-TILE_PANELS = 4
-"""Panels of 16 columns in a tile: 6 rows x 4 panels are 24 accumulators of AVX-512's 32 registers"""
+"""Bytes that rows of codes are padded to: those of one AVX-512 register"""
 
 
-def _compiles_for_vnni() -> bool:
+def _compiles_for(feature: str) -> bool:
     if not JIT:
         return False
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()[:3]
-    return str(triple).startswith("x86_64") and "+avx512vnni" in str(features).split(",")
+    return str(triple).startswith("x86_64") and f"+{feature}" in str(features).split(",")
 
 
-HAS_VNNI = _compiles_for_vnni()
+HAS_VNNI = _compiles_for("avx512vnni")
+HAS_AVX2 = _compiles_for("avx2")
+WIDTH = 16 if HAS_VNNI else 8
+"""32-bit lanes of the registers that bytes are multiplied in"""
+REGISTER = ir.VectorType(i32, WIDTH)
+_PER_BLOCK = BLOCK // (4 * WIDTH)
+_I8S, _I16S = ir.VectorType(i8, 4 * WIDTH), ir.VectorType(i16, 2 * WIDTH)
 
 
-def _dot_add(builder: Builder) -> Value:
-    """vpdpbusd: to each 32-bit lane, add the products of 4 unsigned bytes with 4 signed ones."""
-    return llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", I32_LANES, I32_LANES, I32_LANES, I32_LANES)
+def filled(value: int) -> ir.Constant:
+    """A register whose lanes all hold a value."""
+    return ir.Constant(REGISTER, [value] * WIDTH)
+
+
+_ONES = filled(0x00010001)
+
+
+def add_pairs(builder: Builder, total: Value, left: Value, right: Value) -> Value:
+    """vpmaddwd of AVX2: to each 32-bit lane, add the products of 2 signed 16-bit integers with 2 others."""
+    multiply = llvm_function(builder, "llvm.x86.avx2.pmadd.wd", REGISTER, _I16S, _I16S)
+    products = builder.call(multiply, [builder.bitcast(left, _I16S), builder.bitcast(right, _I16S)])
+    return builder.add(total, products)
+
+
+def add_quads(builder: Builder, total: Value, codes: Value, query: Value) -> Value:
+    """vpdpbusd of VNNI: to each 32-bit lane, add the products of 4 unsigned bytes with 4 signed ones."""
+    add = llvm_function(builder, "llvm.x86.avx512.vpdpbusd.512", REGISTER, REGISTER, REGISTER, REGISTER)
+    return builder.call(add, [total, codes, query])
+
+
+def _pair_sums(builder: Builder, codes: Value, query: Value) -> Value:
+    """vpmaddubsw of AVX2: sums of 2 products of unsigned bytes with signed ones, which must fit 16 bits."""
+    multiply = llvm_function(builder, "llvm.x86.avx2.pmadd.ub.sw", _I16S, _I8S, _I8S)
+    return builder.call(multiply, [builder.bitcast(codes, _I8S), builder.bitcast(query, _I8S)])
+
+
+def _add_bytes(builder: Builder, total: Value, codes: Value, query: Value) -> Value:
+    """To each lane, add the products of 4 codes of one byte."""
+    if HAS_VNNI:
+        return add_quads(builder, total, codes, query)
+    # vpmaddubsw would be shorter, but two products of 255 and 127 do not fit its 16 bits
+    wide = ir.VectorType(i16, 4 * WIDTH)
+    operands = (
+        builder.zext(builder.bitcast(codes, _I8S), wide),
+        builder.sext(builder.bitcast(query, _I8S), wide),
+    )
+    for part in range(2):
+        places = ir.Constant(ir.VectorType(i32, 2 * WIDTH), list(range(2 * WIDTH * part, 2 * WIDTH * (part + 1))))
+        halves = (builder.shuffle_vector(operand, operand, places) for operand in operands)
+        total = add_pairs(builder, total, *halves)
+    return total
+
+
+def _add_halves(builder: Builder, totals: list[Value], codes: Value, queries: list[Value]) -> list[Value]:
+    """To lanes of either total, add the products of 8 codes of half a byte: the low halves with the first query."""
+    low = filled(0x0F0F0F0F)
+    halves = builder.and_(codes, low), builder.and_(builder.lshr(codes, filled(4)), low)
+    operands = list(zip(halves, queries, strict=True))
+    if HAS_VNNI:
+        return [add_quads(builder, total, *pair) for total, pair in zip(totals, operands, strict=True)]
+    both = builder.add(*(_pair_sums(builder, *pair) for pair in operands))  # four products of 15 and 128 fit 16 bits
+    return [add_pairs(builder, totals[0], both, _ONES), totals[1]]
+
+
+def _load(builder: Builder, registers: Value, place: Value) -> Value:
+    return builder.load(builder.gep(registers, [place]), align=1)
+
+
+def _sum_of_lanes(builder: Builder, register: Value) -> Value:
+    return builder.call(llvm_function(builder, f"llvm.vector.reduce.add.v{WIDTH}i32", i32, REGISTER), [register])
 
 
 @inline_kernel
@@ -63,23 +124,24 @@ def _plain_dot(codes: U8, codes_start: Any, query: I8, query_start: Any, blocks:
     return total
 
 
-@with_fallback(_plain_dot, when=HAS_VNNI)
+@with_fallback(_plain_dot, when=HAS_VNNI or HAS_AVX2)
 def dot(
     typing_context: Typing, codes: Typing, codes_start: Typing, query: Typing, query_start: Typing, blocks: Typing
 ) -> Code:
     """dot(codes u8[..], codes_start, query i8[..], query_start, blocks) -> int32: dot product of 64 * blocks bytes."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
-        left = address(context, builder, signature.args[0], args[0], args[1], I32_LANES)
-        right = address(context, builder, signature.args[2], args[2], args[3], I32_LANES)
-        total = cgutils.alloca_once(builder, I32_LANES)
-        builder.store(ir.Constant(I32_LANES, [0] * LANES), total)
+        left = address(context, builder, signature.args[0], args[0], args[1], REGISTER)
+        right = address(context, builder, signature.args[2], args[2], args[3], REGISTER)
+        total = cgutils.alloca_once(builder, REGISTER)
+        builder.store(filled(0), total)
         with cgutils.for_range(builder, args[4]) as loop:
-            a = builder.load(builder.gep(left, [loop.index]), align=1)
-            b = builder.load(builder.gep(right, [loop.index]), align=1)
-            builder.store(builder.call(_dot_add(builder), [builder.load(total), a, b]), total)
-        add = llvm_function(builder, f"llvm.vector.reduce.add.v{LANES}i32", i32, I32_LANES)
-        return builder.call(add, [builder.load(total)])
+            first = builder.mul(loop.index, i64(_PER_BLOCK))
+            for part in range(_PER_BLOCK):
+                place = builder.add(first, i64(part))
+                operands = _load(builder, left, place), _load(builder, right, place)
+                builder.store(_add_bytes(builder, builder.load(total), *operands), total)
+        return _sum_of_lanes(builder, builder.load(total))
 
     return types.int32(codes, types.intp, query, types.intp, types.intp), generate
 
@@ -96,7 +158,7 @@ def _plain_four_bit_dot(codes: U8, codes_start: Any, query: I8, query_start: Any
     return total
 
 
-@with_fallback(_plain_four_bit_dot, when=HAS_VNNI)
+@with_fallback(_plain_four_bit_dot, when=HAS_VNNI or HAS_AVX2)
 def four_bit_dot(
     typing_context: Typing, codes: Typing, codes_start: Typing, query: Typing, query_start: Typing, blocks: Typing
 ) -> Code:
@@ -106,94 +168,20 @@ def four_bit_dot(
     """
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
-        left = address(context, builder, signature.args[0], args[0], args[1], I32_LANES)
-        right = address(context, builder, signature.args[2], args[2], args[3], I32_LANES)
-        zeros = ir.Constant(I32_LANES, [0] * LANES)
-        low = ir.Constant(I32_LANES, [0x0F0F0F0F] * LANES)
-        four = ir.Constant(I32_LANES, [4] * LANES)
-        totals = [cgutils.alloca_once(builder, I32_LANES) for _ in range(2)]
+        left = address(context, builder, signature.args[0], args[0], args[1], REGISTER)
+        right = address(context, builder, signature.args[2], args[2], args[3], REGISTER)
+        totals = [cgutils.alloca_once(builder, REGISTER) for _ in range(2)]
         for total in totals:
-            builder.store(zeros, total)
+            builder.store(filled(0), total)
         with cgutils.for_range(builder, args[4]) as loop:
-            both = builder.load(builder.gep(left, [loop.index]), align=1)
-            place = builder.mul(loop.index, i64(2))
-            halves = (builder.and_(both, low), builder.and_(builder.lshr(both, four), low))
-            for part, (total, half) in enumerate(zip(totals, halves, strict=True)):
-                of_query = builder.load(builder.gep(right, [builder.add(place, i64(part))]), align=1)
-                builder.store(builder.call(_dot_add(builder), [builder.load(total), half, of_query]), total)
-        add = llvm_function(builder, f"llvm.vector.reduce.add.v{LANES}i32", i32, I32_LANES)
-        return builder.call(add, [builder.add(*(builder.load(total) for total in totals))])
+            first = builder.mul(loop.index, i64(_PER_BLOCK))
+            for part in range(_PER_BLOCK):
+                codes = _load(builder, left, builder.add(first, i64(part)))
+                place = builder.add(builder.mul(first, i64(2)), i64(part))
+                queries = [_load(builder, right, builder.add(place, i64(half * _PER_BLOCK))) for half in range(2)]
+                added = _add_halves(builder, [builder.load(total) for total in totals], codes, queries)
+                for total, value in zip(totals, added, strict=True):
+                    builder.store(value, total)
+        return _sum_of_lanes(builder, builder.add(*(builder.load(total) for total in totals)))
 
     return types.int32(codes, types.intp, query, types.intp, types.intp), generate
-
-
-def _no_tile(*arguments: Any) -> None:
-    raise NotImplementedError("tiles are multiplied by VNNI only; elsewhere BLAS multiplies the same integers")
-
-
-@with_fallback(_no_tile, when=HAS_VNNI)
-def vnni_tile(
-    typing_context: Typing,
-    rows: Typing,
-    row_start: Typing,
-    columns: Typing,
-    column_start: Typing,
-    steps: Typing,
-    out: Typing,
-    out_start: Typing,
-    stride: Typing,
-) -> Code:
-    """vnni_tile(rows, row_start, columns, column_start, steps, out, out_start, stride): products of a tile.
-
-    out[r, c] = dot of signed row r and unsigned column c, for TILE_ROWS rows and TILE_PANELS x 16 columns. rows
-    int32[steps, TILE_ROWS] and columns int32[steps, TILE_PANELS, 16] hold 4 codes per element, packed so that one step
-    reads one stretch of each; rows of `out` int32 are `stride` elements apart.
-    """
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Any) -> Value:
-        row = address(context, builder, signature.args[0], args[0], args[1], i32)
-        column = address(context, builder, signature.args[2], args[2], args[3], I32_LANES)
-        out = address(context, builder, signature.args[5], args[5], args[6], i32)
-        sums = _tile_loop(builder, row, column, args[4])
-        for r in range(TILE_ROWS):
-            for c in range(TILE_PANELS):
-                place = builder.add(builder.mul(args[7], i64(r)), i64(c * LANES))
-                target = builder.bitcast(builder.gep(out, [place]), I32_LANES.as_pointer())
-                builder.store(sums[r * TILE_PANELS + c], target, align=4)
-        return context.get_dummy_value()
-
-    size = types.intp
-    return types.void(rows, size, columns, size, size, out, size, size), generate
-
-
-def _tile_loop(builder: Builder, row: Value, column: Value, steps: Value) -> list[Value]:
-    """The sums of a tile, kept in registers over the loop."""
-    before = builder.block
-    body = builder.append_basic_block("tile.body")
-    after = builder.append_basic_block("tile.after")
-    builder.branch(body)
-    builder.position_at_end(body)
-    step = builder.phi(i64)
-    step.add_incoming(i64(0), before)
-    sums = [builder.phi(I32_LANES) for _ in range(TILE_ROWS * TILE_PANELS)]
-    panels = [
-        builder.load(builder.gep(column, [builder.add(builder.mul(step, i64(TILE_PANELS)), i64(c))]), align=4)
-        for c in range(TILE_PANELS)
-    ]
-    zeros = ir.Constant(I32_LANES, [0] * LANES)
-    added = []
-    for r in range(TILE_ROWS):
-        codes = builder.load(builder.gep(row, [builder.add(builder.mul(step, i64(TILE_ROWS)), i64(r))]), align=4)
-        repeated = broadcast(builder, codes)
-        added += [
-            builder.call(_dot_add(builder), [sums[r * TILE_PANELS + c], panels[c], repeated])
-            for c in range(TILE_PANELS)
-        ]
-    for phi, value in zip(sums, added, strict=True):
-        phi.add_incoming(zeros, before)
-        phi.add_incoming(value, body)
-    following = builder.add(step, i64(1))
-    step.add_incoming(following, body)
-    builder.cbranch(builder.icmp_signed("<", following, steps), body, after)
-    builder.position_at_end(after)
-    return added

@@ -35,7 +35,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import nearest_of_own
 from icepuffin.ann_kernels.postings import Postings, common_rows
 from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
-from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI
+from icepuffin.ann_kernels.simd.byte_products import HAS_AVX2, HAS_VNNI
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from tests.ann_kernels.data import clustered, packed, reached, well_formed, widely_spread
 
@@ -73,7 +73,7 @@ def main() -> dict[str, Any]:
     searcher = Searcher(graph, even, Metric.L2, coded_from=1)
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
     out = {
-        "mode": {"vnni": HAS_VNNI, "jit": JIT},
+        "mode": {"vnni": HAS_VNNI, "avx2": HAS_AVX2, "jit": JIT},
         "graph": digest(graph.neighbors, graph.degrees),
         "found": digest(ids, stats.expanded, stats.distances),
         "masked": digest(masked.search(even[:5] + 0.1, 3, search_list=12)[0]),

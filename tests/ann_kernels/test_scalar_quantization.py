@@ -101,6 +101,26 @@ def test_tiles_and_blas_find_the_nearest_in_a_leaf(count: int, dims: int) -> Non
                 assert list(zip(nearest.keys[row][some], nearest.places[row][some], strict=True)) == expected[row]
 
 
+@pytest.mark.parametrize("coded_dims", [0, 1, 3, 4, 61])
+def test_dimensions_in_which_no_row_has_a_code_still_count_for_columns(coded_dims: int) -> None:
+    """Products leave out what is zero for all rows; the norms of the columns do not."""
+    rng = np.random.default_rng(coded_dims)
+    vectors = rng.integers(-100, 101, (90, 64)).astype(np.float32)
+    vectors[0], vectors[1] = -100, 100
+    coded = scalar_quantization.encode(vectors)
+    assert coded is not None
+    codes = coded.space.codes.reshape(90, 64)
+    codes[:20, coded_dims:] = 128
+    signed = codes.astype(np.int32) - 128
+    space = CodeSpace(coded.space.codes, (signed**2).sum(axis=1, dtype=np.int32), signed.sum(axis=1, dtype=np.int32))
+    rows, columns = np.arange(20, dtype=np.int32), np.arange(15, 90, dtype=np.int32)
+    nearest = new_nearest(20, 4)
+    nearest_columns(space, rows, columns, nearest, same=False)
+    expected = naive.nearest(signed.astype(int), rows.tolist(), columns.tolist(), 4, same=False)
+    for row in range(20):
+        assert list(zip(nearest.keys[row], nearest.places[row], strict=True)) == expected[row]
+
+
 def test_floats_find_the_nearest_in_a_leaf() -> None:
     vectors = clustered(90, 7)
     rows = np.arange(90, dtype=np.int32)
