@@ -74,12 +74,16 @@ class DemoError(IcepuffinError):
 
 
 def run_demo(directory: Path, source: Path | None, console: Console) -> None:
-    """Make everything under `directory`, which must not hold a demo yet, and report progress on `console`.
+    """Make everything under `directory`, which must hold neither a demo nor settings yet, and report progress on
+    `console`.
 
     Raises DemoError, DemoDataError.
     """
+    settings_file, text = directory / FILE_NAME, SETTINGS.format(directory=directory)
     if (directory / "catalog.db").exists():
         raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder with --dir")
+    if settings_file.exists() and settings_file.read_bytes() != text.encode():
+        raise DemoError(f"{settings_file} is not the demo's, which would replace it: name another folder with --dir")
     begun = time.perf_counter()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
     os.environ.setdefault("SPARK_CONF_DIR", str(directory / "spark_conf"))
@@ -87,12 +91,12 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
     (directory / "spark_conf").mkdir(exist_ok=True)
     (directory / "spark_conf" / "log4j2.properties").write_text(QUIET_LOG4J, encoding="utf-8")
-    (directory / FILE_NAME).write_text(SETTINGS.format(directory=directory), encoding="utf-8")
+    settings_file.write_text(text, encoding="utf-8")
     settings = load(directory=directory)
     catalog = open_catalog("demo", settings.catalogs["demo"].properties)
     console.print(f"[bold]icepuffin demo[/] in {directory}: {rows.table.num_rows:,} packages, 384 dimensions\n")
     lines: list[SnapshotLine] = []
-    with open_instance(home_of(settings, directory / FILE_NAME)) as instance:
+    with open_instance(home_of(settings, settings_file)) as instance:
         for number, step in enumerate(write_history(catalog, rows.table), start=1):
             console.print(f"[bold]{number}.[/] {step.what}", highlight=False)
             indexed = _tick(settings, instance, console)
