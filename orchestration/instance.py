@@ -46,11 +46,14 @@ load_from:
 
 
 def home_of(settings: Settings, settings_file: Path) -> Path:
-    """Where the instance lives: the settings' `dagster_home`, else DAGSTER_HOME, else a folder beside the file."""
+    """Where the instance lives: the settings' `dagster_home`, else DAGSTER_HOME, else a folder beside the file.
+
+    `~` is the user's home directory, as Dagster itself has it in DAGSTER_HOME.
+    """
     if settings.dagster_home is not None:
-        return (settings_file.parent / settings.dagster_home).resolve()
+        return (settings_file.parent / settings.dagster_home.expanduser()).resolve()
     named = os.environ.get("DAGSTER_HOME")
-    return Path(named) if named else (settings_file.parent / "dagster_home").resolve()
+    return Path(named).expanduser().absolute() if named else (settings_file.parent / "dagster_home").resolve()
 
 
 def prepare_home(home: Path) -> Path:
