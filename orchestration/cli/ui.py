@@ -1,6 +1,7 @@
 """`icepuffin ui`."""
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -39,9 +40,10 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
         for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT; Dagster SIGTERM then
             signal.signal(number, signal.SIG_DFL)
         os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
-    command_line = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
+    variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())
+    short = shlex.join(["icepuffin", "ui", "--start", "--settings", str(session.settings_file)])
     click.echo(
-        f"Start it with:\n  {command_line}\nor: icepuffin ui --start --settings {session.settings_file}\n"
+        f"Start it with:\n  {variables} {shlex.join(arguments)}\nor: {short}\n"
         f"Then open http://127.0.0.1:{port}/asset-groups : "
         "choose an asset, 'Partitions' for its snapshots, "
         "'Materialize' to backfill any of them; 'Automation' starts the sensor."

@@ -1,6 +1,7 @@
 """The demo: the history of a table, indexed snapshot by snapshot through Dagster, then searched."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,13 +123,14 @@ def _tick(settings: Settings, instance: dg.DagsterInstance, console: Console) ->
 
 
 def _suggest(directory: Path, row_id: int, seconds: float, console: Console) -> None:
+    where = shlex.join(["--dir", str(directory)])
     say: Callable[[str], None] = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     say(f"\nDone in {seconds:.0f} s. Everything is under {directory}. Try, with .venv/bin on the PATH:")
-    say(f"  icepuffin search demo.packages --index embedding --like-id {row_id} -k 10 --dir {directory}")
-    say(f"  icepuffin search demo.packages --like-id {row_id} --where \"section = 'web'\" --dir {directory}")
-    say(f"  icepuffin stats demo.packages --dir {directory}")
-    say(f"  icepuffin snapshots demo.packages --dir {directory}")
-    say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start --dir {directory}")
+    say(f"  icepuffin search demo.packages --index embedding --like-id {row_id} -k 10 {where}")
+    say(f"  icepuffin search demo.packages --like-id {row_id} --where \"section = 'web'\" {where}")
+    say(f"  icepuffin stats demo.packages {where}")
+    say(f"  icepuffin snapshots demo.packages {where}")
+    say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start {where}")
     say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")
     say("  .../assets/demo/demo/packages/ann_index/embedding?view=partitions   one partition per snapshot: click one")
     say("  for its recall, tombstones and bytes; 'Materialize' backfills any of them; 'Automation' shows the sensor")

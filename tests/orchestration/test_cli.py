@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -659,6 +660,19 @@ def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
     assert f"DAGSTER_HOME={lake.directory}/dagster_home" in output
     assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in output
     assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in output
+
+
+def test_the_ui_command_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "my lake's"
+    folder.mkdir()
+    settings = folder / "icepuffin.toml"
+    settings.write_text('dagster_home = "home"\n[catalogs.c]\ntype = "rest"\n', encoding="utf-8")
+    main(["ui", "--dir", str(folder)])
+    command, short = capsys.readouterr().out.splitlines()[1:3]
+    variables = [f"DAGSTER_HOME={folder}/home", f"ICEPUFFIN_SETTINGS={settings}"]
+    program = str(Path(sys.executable).with_name("dagster"))
+    assert shlex.split(command)[:6] == [*variables, program, "dev", "-w", str(folder / "home" / "workspace.yaml")]
+    assert shlex.split(short)[1:] == ["icepuffin", "ui", "--start", "--settings", str(settings)]
 
 
 def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:
