@@ -1,7 +1,6 @@
 """Run statements: searches by `icepuffin.ops.search`, indexes by `icepuffin.ops.index`, others by Spark if there."""
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -36,6 +35,7 @@ from icepuffin.ops.sql.expressions import DISTANCE, condition
 from icepuffin.ops.sql.index_statements import Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star
+from icepuffin.ops.sql.recent_values import RecentValues
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -80,11 +80,11 @@ OpenTable = Callable[[str], tuple[Table, StorageConfig]]
 class SqlSession:
     """Runs SQL on Iceberg tables: nearest rows by an index, statements on indexes, the rest by Spark if there is one.
 
-    Made by `SqlSession.on(catalog)`. Readers stay open between statements for as long as the table is the same.
-    `spark`, a session that knows the same tables, runs what no index answers, and its tasks search indexes of more than
-    `in_process_mb`. `runner_for` gives the runner that builds an index version, by the number of the table's rows.
-    Default: the tasks of `spark` from 200,000 rows on, this process under that. `progress` is called while a version is
-    built, as by `refresh`.
+    Made by `SqlSession.on(catalog)`. Readers stay open between statements for as long as the table is the same, and
+    threads may share them. `spark`, a session that knows the same tables, runs what no index answers, and its tasks
+    search indexes of more than `in_process_mb`. `runner_for` gives the runner that builds an index version, by the
+    number of the table's rows. Default: the tasks of `spark` from 200,000 rows on, this process under that. `progress`
+    is called while a version is built, as by `refresh`.
 
     Raises
     ------
@@ -119,8 +119,8 @@ class SqlSession:
         self._runner_for = runner_for or self._own_runner
         self._in_process_mb = in_process_mb
         self._progress = progress
-        self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
-        self._columns: OrderedDict[tuple[Any, ...], pa.Schema] = OrderedDict()
+        self._readers: RecentValues[IndexReader] = RecentValues(_READERS)
+        self._columns: RecentValues[pa.Schema] = RecentValues(_READERS)
 
     @classmethod
     def on(
@@ -244,22 +244,13 @@ class SqlSession:
         at = statement.snapshot
         # Python ignores `fold` where the zone is the same: the hour that a clock shows twice
         key = (*_state(table), name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
-        if key not in self._readers:
-            self._readers[key] = self._open_reader(statement, table, index, storage)
-        self._readers.move_to_end(key)
-        while len(self._readers) > _READERS:
-            self._readers.popitem(last=False)
-        return self._readers[key]
+        return self._readers.get(key, lambda: self._open_reader(statement, table, index, storage))
 
     def _columns_of(self, table: Table, schema: Schema) -> pa.Schema:
         """Columns of the rows of an answer, for a table with one of its schemas."""
+        distance = pa.field(DISTANCE, pa.float64())
         key = (*_state(table), schema.schema_id)
-        if key not in self._columns:
-            columns = spark_schema(arrow_schema(schema))
-            self._columns[key] = columns.append(pa.field(DISTANCE, pa.float64()))
-        while len(self._columns) > _READERS:
-            self._columns.popitem(last=False)
-        return self._columns[key]
+        return self._columns.get(key, lambda: spark_schema(arrow_schema(schema)).append(distance))
 
     def _open_reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig

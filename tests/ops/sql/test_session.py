@@ -1,6 +1,8 @@
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from threading import Barrier
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -58,6 +60,19 @@ def test_the_nearest_rows_come_from_the_index(session: SqlSession, table: Table)
     assert result.search.coverage is Coverage.EXACT_VERSION
     assert result.how.startswith("index e; exact-version")
     assert result.search.profile.included_rows == {"id": 5, "section": 5}
+
+
+def test_threads_share_a_reader(session: SqlSession) -> None:
+    statements, begin = [f"{NEAREST} ORDER BY d LIMIT 5"] * 8, Barrier(8)
+
+    def run(statement: str) -> Any:
+        begin.wait()
+        return session.sql(statement)
+
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(run, statements))
+    assert all(result.rows.equals(results[0].rows) for result in results)
+    assert len({id(result.search.opening) for result in results}) == 1
 
 
 def test_a_condition_and_time_travel(session: SqlSession, table: Table) -> None:
