@@ -130,7 +130,7 @@ def overview(
     if version is None:
         return None
     opened = with_origins(table, open_version(version, storage))
-    head = resolve_snapshot(table).snapshot_id
+    head = _head(table, opened)
     live = live_files(table, head)
     model = RecallModel.of(opened)
     routed = set(model.routed.shards.tolist())
@@ -166,6 +166,12 @@ def overview(
         files=sum(file.present for file in opened.routing.files),
         included=_included(table, opened),
     )
+
+
+def _head(table: Table, opened: OpenVersion) -> SnapshotId:
+    """The head of main; the version's own snapshot where nobody has written to main yet, but to a branch."""
+    name = opened.bound.index_snapshot_id if table.metadata.current_snapshot_id is None else None
+    return resolve_snapshot(table, name).snapshot_id
 
 
 def _included(table: Table, opened: OpenVersion) -> tuple[IncludedState, ...]:

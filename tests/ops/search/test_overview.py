@@ -52,6 +52,19 @@ def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None
     assert view.routing
 
 
+def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory: TableFactory) -> None:
+    """As where each write is audited on a branch first."""
+    table = table_factory()
+    table.append(make_rows(0, 300), branch="audit")
+    assert table.metadata.current_snapshot_id is None
+    snapshot_id = table.metadata.refs["audit"].snapshot_id
+    create_index(table, DEFINITION)
+    materialize_index(table, DEFINITION, snapshot_id, runner=LocalRunner(2), storage=STORAGE, watched_ref="audit")
+    view = overview(table.refresh(), DEFINITION, STORAGE)
+    assert view is not None
+    assert (view.head_snapshot_id, view.rows, view.coverage) == (snapshot_id, 300, 1.0)
+
+
 def test_rows_that_came_later_are_shown_as_such(table: Table) -> None:
     index_head(table)
     view = overview(table, DEFINITION, STORAGE)
