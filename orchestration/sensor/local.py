@@ -125,7 +125,10 @@ def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Sens
 
 
 def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> tuple[SensorCursor, float]:
-    """(the cursor that the daemon stores for the table's sensor, the time of its last tick)."""
+    """(the cursor that the daemon stores for the table's sensor, the time of its last tick).
+
+    Another code location may have a sensor of this name, for a table of the same name: the cursor has the table's uuid.
+    """
     if instance.schedule_storage is None:  # an instance in memory has no daemon
         return SensorCursor(uuid), 0.0
     states: list[Any] = [
@@ -133,9 +136,9 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
         for state in instance.all_instigator_state()
         if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
     ]
-    stored = [(state.last_tick_timestamp or 0.0, state.cursor) for state in states if state is not None]
-    seconds, text = max(stored, default=(0.0, None), key=lambda pair: pair[0])
-    return SensorCursor.parse(text, uuid), seconds
+    stored = [(SensorCursor.parse(state.cursor), state.last_tick_timestamp or 0.0) for state in states if state]
+    own = [(cursor, seconds) for cursor, seconds in stored if cursor.table_uuid == uuid]
+    return max(own, default=(SensorCursor(uuid), 0.0), key=lambda pair: pair[1])
 
 
 def evaluate_table(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> TableTick:

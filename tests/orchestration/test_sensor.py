@@ -324,6 +324,20 @@ def test_what_is_due_is_what_the_sensor_would_request(lake: Lake, tmp_path: Path
         assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [(added,)]
 
 
+def test_what_is_due_is_by_the_sensor_of_this_table_and_not_by_one_of_its_name(lake: Lake, tmp_path: Path) -> None:
+    """That of another code location, which ticked later, and whose table has the same name in another catalog."""
+    lake.write_settings(theta_sketches=False)
+    settings = load(lake.settings_file)
+    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
+        result = evaluated(settings, instance)
+        assert result.run_requests
+        sensor = "watch_demo_demo_packages"
+        keep_as_the_daemon(instance, sensor, result.cursor)
+        other = SensorCursor("another table", tips=frozenset({"1"}), head="1")
+        keep_as_the_daemon(instance, sensor, other.text(), location="staging")
+        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [()]
+
+
 def test_what_is_due_counts_no_run_whose_process_is_gone_and_no_run_as_room_for_others(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -354,8 +368,10 @@ def due(lake: Lake, instance: dg.DagsterInstance, **table: Any) -> list[str]:
     return list(found.snapshots)
 
 
-def keep_as_the_daemon(instance: dg.DagsterInstance, sensor: str, cursor: str | None) -> None:
-    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("icepuffin"), "__repository__")
+def keep_as_the_daemon(
+    instance: dg.DagsterInstance, sensor: str, cursor: str | None, *, location: str = "icepuffin"
+) -> None:
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__")
     data = SensorInstigatorData(last_tick_timestamp=time.time(), cursor=cursor)
     origin = RemoteInstigatorOrigin(repository, sensor)
     instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data))

@@ -13,7 +13,7 @@ from icepuffin.assets.charts import PictureError, drawable, save
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.snapshots import data_snapshots, resolve_snapshot
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.recall_history import recall_history
 from icepuffin.ops.search import open_index
@@ -55,9 +55,10 @@ def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None
 def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory: TableFactory) -> None:
     """As where each write is audited on a branch first."""
     table = table_factory()
-    table.append(make_rows(0, 300), branch="audit")
+    table.append(make_rows(0, 300))
+    snapshot_id = resolve_snapshot(table).snapshot_id
+    table.manage_snapshots().create_branch(snapshot_id, "audit").remove_branch("main").commit()
     assert table.metadata.current_snapshot_id is None
-    snapshot_id = table.metadata.refs["audit"].snapshot_id
     create_index(table, DEFINITION)
     materialize_index(table, DEFINITION, snapshot_id, runner=LocalRunner(2), storage=STORAGE, watched_ref="audit")
     view = overview(table.refresh(), DEFINITION, STORAGE)
