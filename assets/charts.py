@@ -69,11 +69,14 @@ def as_png(figure: Any) -> bytes:
 
 
 def drawable(text: str) -> str:
-    """The text with a box for each character that Matplotlib's font lacks, such as Chinese ones."""
+    """The text with a box for each character that Matplotlib's font lacks, such as Chinese ones. What stands between
+    two dollars is no formula.
+    """
     from matplotlib.font_manager import findfont, get_font  # noqa: PLC0415
 
     font = get_font(findfont("DejaVu Sans"))
-    return "".join(letter if font.get_char_index(ord(letter)) else "\u25a1" for letter in text)
+    boxed = "".join(letter if font.get_char_index(ord(letter)) else "\u25a1" for letter in text)
+    return boxed.replace("$", r"\$")
 
 
 def _draw_curve(axes: Any, view: Overview, milliseconds: Sequence[float] | None) -> None:

@@ -116,13 +116,15 @@ def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path)
 
 def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
     """In letters that the font has; the page has the others in a text of its own."""
-    seen = overview(table, DEFINITION, STORAGE)
-    assert seen is not None
-    named = replace(seen, table="db.\u8cc7\u6599")
+    view = overview(table, DEFINITION, STORAGE)
+    assert view is not None
+    named = replace(view, table="db.\u8cc7\u6599")
     save(named, tmp_path / "index.png")
     save(named, tmp_path / "index.html")
     assert "<h1>db.\u8cc7\u6599: index e</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert drawable("d\u00e9j\u00e0 \u8cc7") == "d\u00e9j\u00e0 \u25a1"
+    save(replace(view, table="db.a$x_{b$"), tmp_path / "dollars.png")
+    assert drawable("db.a$b$") == r"db.a\$b\$"
 
 
 def test_an_answer_explains_itself(table: Table) -> None:
