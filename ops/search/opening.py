@@ -178,7 +178,7 @@ def _open(
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
     workers = thread_count(threads)
-    index = index or only_index(frozen)
+    index = only_index(frozen) if index is None else index
     definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_field(definition, schema, table_name(frozen))

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, table_name
+from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.tuning_record import TuningRecord, identity_of, keep_record
 from icepuffin.ops.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
@@ -155,11 +156,13 @@ def tune(
     require_table(table, "tune")
     for target in targets:
         SearchOptions(target_recall=target)  # raises for what is no share
-    index = index or only_index(table)
+    index = only_index(table) if index is None else index
     name = index if isinstance(index, str) else index.name
     if snapshot is None:
         tagged = tagged_version(table, name)
         if tagged is None:
+            if isinstance(index, str):
+                load_definition(table, index)  # raises where there is none of this name
             raise IndexUnavailableError(f"{table_name(table)}: index {name} has no version yet; refresh it first")
         snapshot = tagged.index_snapshot_id
     reader = open_index(

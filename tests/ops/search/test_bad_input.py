@@ -19,7 +19,8 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
-from icepuffin.ops.index import IndexReport
+from icepuffin.ops.index import IndexReport, create_index
+from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.search import (
     Coverage,
     IndexReader,
@@ -31,6 +32,7 @@ from icepuffin.ops.search import (
 )
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.tuning import SearchOptions
+from icepuffin.ops.search.tuning_run import tune
 from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -86,6 +88,16 @@ def test_a_zero_vector_has_no_direction(table: Table, search: Search) -> None:
     index_head(table, cosine)
     with pytest.raises(QueryError, match="zero"):
         search(open_index(table, cosine, storage=STORAGE), np.zeros(16))
+
+
+def test_an_empty_name_is_no_index_and_not_the_only_one(table: Table) -> None:
+    """As where a variable of the environment is not set."""
+    create_index(table, DEFINITION)
+    index_head(table)
+    with pytest.raises(DefinitionError, match="has no index ''; it has: e"):
+        open_index(table, "", storage=STORAGE)
+    with pytest.raises(DefinitionError, match="has no index ''; it has: e"):
+        tune(table, queries(2), index="", storage=STORAGE)
 
 
 def test_a_number_of_rows_that_is_none_is_refused(table: Table) -> None:
