@@ -29,6 +29,8 @@ _RAISE_RECALL = (
     "search wider (search_list or target_recall of the queries, or search_list of the index); docs/operations.md has "
     "more under 'live_recall warns'"
 )
+_LOCATION_TAG = ".dagster/repository"
+"""Tag of a run that names its code location, `repository@location`."""
 _MAX_SNAPSHOTS = 50
 """The most snapshots for which Dagster's records are read, newest first."""
 
@@ -129,13 +131,20 @@ def _index_check(
 
 
 def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> bool:
-    """Whether nobody has switched the table's sensor on, or somebody has switched it off."""
+    """Whether nobody has switched the table's sensor on, or somebody has switched it off.
+
+    Another code location may have a sensor of this name, with a switch of its own. A run that belongs to none, as of a
+    script, counts them all.
+    """
     if context.instance.schedule_storage is None:  # an instance in memory keeps no switches
         return not spec.settings.sensor_running
+    location = context.op_execution_context.get_tag(_LOCATION_TAG)
     switches = [
         state.status.value
         for state in context.instance.all_instigator_state()
-        if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
+        if state.instigator_type.value == "SENSOR"
+        and state.instigator_name == spec.sensor_name
+        and location in (None, state.origin.repository_origin.get_label())
     ]
     if "RUNNING" in switches:
         return False

@@ -1,5 +1,6 @@
 """Checks over real versions: lag counts snapshots, integrity sees one flipped bit, live recall reads reports."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.execution.context.invocation import DirectAssetCheckExecutionContext
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from pyiceberg.expressions import AlwaysTrue
@@ -59,10 +61,17 @@ def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheck
     return found
 
 
-def freshness(spec: TableSpec, catalogs: Catalogs, instance: dg.DagsterInstance | None = None) -> dg.AssetCheckResult:
+def freshness(
+    spec: TableSpec,
+    catalogs: Catalogs,
+    instance: dg.DagsterInstance | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> dg.AssetCheckResult:
     with instance or dg.DagsterInstance.ephemeral() as opened:
         check: Any = freshness_check(spec, spec.indexes[0])
-        found = check(dg.build_asset_check_context(instance=opened, resources={"icepuffin_catalogs": catalogs}))
+        resources = {"icepuffin_catalogs": catalogs}
+        of_run = dg.build_op_context(resources=resources, instance=opened, run_tags=tags)
+        found = check(DirectAssetCheckExecutionContext(of_run))
     assert isinstance(found, dg.AssetCheckResult)
     return found
 
@@ -108,6 +117,21 @@ def test_a_switch_in_the_ui_wins_over_the_settings(
     late = freshness(spec, catalogs, instance)
     assert not late.passed
     assert ("what to do" in late.metadata) is (status is InstigatorStatus.STOPPED)
+
+
+def test_the_switch_of_another_code_location_is_not_that_of_the_run(
+    lake: Lake, catalogs: Catalogs, tmp_path: Path
+) -> None:
+    """As where a trial watches a table of the same name in a catalog of its own."""
+    lake.write_settings(sensor_running=False)
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    instance = open_instance(tmp_path / "home")
+    for location, status in (("icepuffin", InstigatorStatus.STOPPED), ("trial", InstigatorStatus.RUNNING)):
+        repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__")
+        origin = RemoteInstigatorOrigin(repository, spec.sensor_name)
+        instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, SensorInstigatorData()))
+    tags = {".dagster/repository": "__repository__@icepuffin"}
+    assert "what to do" in freshness(spec, catalogs, instance, tags).metadata
 
 
 def test_the_table_says_what_to_switch_on_where_its_sensor_starts_off(lake: Lake, catalogs: Catalogs) -> None:
