@@ -48,8 +48,8 @@ class CacheSettings:
 
     @property
     def folder(self) -> Path:
-        """Folder of the files."""
-        return self.directory or user_cache_directory() / "icepuffin" / "shards"
+        """Folder of the files. `~` is the user's home directory: neither TOML nor a unit of systemd expands it."""
+        return self.directory.expanduser() if self.directory else user_cache_directory() / "icepuffin" / "shards"
 
     @classmethod
     def off(cls) -> "CacheSettings":

@@ -31,6 +31,13 @@ def test_a_budget_is_not_negative(budgets: tuple[int, int]) -> None:
         CacheSettings(Path("unused"), *budgets)
 
 
+def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/srv/somebody")
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "~/shards")
+    assert CacheSettings.from_environment().folder == Path("/srv/somebody/shards")
+    assert CacheSettings(Path("~/shards")).folder == Path("/srv/somebody/shards")
+
+
 SHARD = random_shard(rows=40, dims=100)
 
 
