@@ -114,7 +114,7 @@ class ShardCacheSettings(SettingsModel):
 class GarbageSettings(SettingsModel):
     """How long garbage collection waits before it expires versions and deletes files."""
 
-    garbage_grace_hours: float = Field(default=24.0, ge=0.0)
+    garbage_grace_hours: float = Field(default=24.0, ge=0.0, le=876_600.0)
     dry_run: bool = False
 
 

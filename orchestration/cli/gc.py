@@ -1,18 +1,33 @@
 """`icepuffin gc`."""
 
 import dataclasses
+import math
+from typing import Any
 
 import click
 
 from icepuffin.orchestration.cli.output import print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
+_MOST_HOURS = 876_600
+"""A century, as in the settings: what is far longer is more than a time can be moved by"""
+
+
+class _Hours(click.FloatRange):
+    """A number of hours. click itself lets `nan` pass any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        hours: float = super().convert(value, param, ctx)
+        if math.isnan(hours):
+            self.fail("nan is no number of hours", param, ctx)
+        return hours
+
 
 @click.command("gc")
 @metadata_command
 @click.option(
     "--grace-hours",
-    type=click.FloatRange(min=0),
+    type=_Hours(0, _MOST_HOURS),
     help="Keep what is younger. [default: retention.garbage_grace_hours]",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")

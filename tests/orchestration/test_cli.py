@@ -565,6 +565,8 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("search", "demo.packages", "--query-file", __file__), "test_cli.py is not JSON"),
         (("search", "demo.packages", "--like-id", "1", "--shards", "0"), "'--shards': 0 is not in the range x>=1"),
         (("search", "demo.packages", "--like-id", "1", "--metric", "l2"), "--metric goes with --exact --vector-column"),
+        (("gc", "demo.packages", "--dry-run", "--grace-hours", "nan"), "'--grace-hours': nan is no number of hours"),
+        (("gc", "demo.packages", "--dry-run", "--grace-hours", "inf"), "'--grace-hours': inf is not in the range"),
         (("sql", "SELECT 1", "--param", "q"), "--param q: write NAME=JSON"),
         (("sql", "SELECT 1", "--param", "q=[1, 2"), "--param q: the value is not JSON"),
         (("search", "demo.packages", "--vector", "[1, 2]"), "dim"),

@@ -346,7 +346,8 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
     [
         ("threads = 1.5\n", "threads: takes a whole number of at least 0"),
         ("[retention]\ndry_run = 'maybe'\n", "retention.dry_run: takes true or false"),
-        ("[retention]\ngarbage_grace_hours = -1\n", "garbage_grace_hours: takes a number of at least 0"),
+        ("[retention]\ngarbage_grace_hours = -1\n", "garbage_grace_hours: takes a number from 0 to 876600"),
+        ("[retention]\ngarbage_grace_hours = inf\n", "garbage_grace_hours: takes a number from 0 to 876600"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nkeep.days=0\n", "tables.t.keep.days: takes a number over 0"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nretries=11\n", "retries: takes a whole number from 0 to 10"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nsnapshots='all'\n", "snapshots: takes 'every' or 'newest'"),
