@@ -9,6 +9,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
+from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
@@ -136,15 +137,11 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
     Another code location may have a sensor of this name, with a switch of its own. A run that belongs to none, as of a
     script, counts them all.
     """
-    if context.instance.schedule_storage is None:  # an instance in memory keeps no switches
-        return not spec.settings.sensor_running
     location = context.op_execution_context.get_tag(_LOCATION_TAG)
     switches = [
         state.status.value
-        for state in context.instance.all_instigator_state()
-        if state.instigator_type.value == "SENSOR"
-        and state.instigator_name == spec.sensor_name
-        and location in (None, state.origin.repository_origin.get_label())
+        for state in sensor_states(context.instance, spec)
+        if location in (None, state.origin.repository_origin.get_label())
     ]
     if "RUNNING" in switches:
         return False

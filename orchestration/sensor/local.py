@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
@@ -129,13 +130,7 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
 
     Another code location may have a sensor of this name, for a table of the same name: the cursor has the table's uuid.
     """
-    if instance.schedule_storage is None:  # an instance in memory has no daemon
-        return SensorCursor(uuid), 0.0
-    states: list[Any] = [
-        state.instigator_data
-        for state in instance.all_instigator_state()
-        if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
-    ]
+    states = [state.instigator_data for state in sensor_states(instance, spec)]
     stored = [(SensorCursor.parse(state.cursor), state.last_tick_timestamp or 0.0) for state in states if state]
     own = [(cursor, seconds) for cursor, seconds in stored if cursor.table_uuid == uuid]
     return max(own, default=(SensorCursor(uuid), 0.0), key=lambda pair: pair[1])
