@@ -26,7 +26,7 @@ from pydantic import (
 from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB
+from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MOST_GRACE_HOURS
 from icepuffin.ops.threads import thread_count
 from icepuffin.orchestration.overrides import (
     OverrideError,
@@ -114,7 +114,7 @@ class ShardCacheSettings(SettingsModel):
 class GarbageSettings(SettingsModel):
     """How long garbage collection waits before it expires versions and deletes files."""
 
-    garbage_grace_hours: float = Field(default=24.0, ge=0.0, le=876_600.0)
+    garbage_grace_hours: float = Field(default=24.0, ge=0.0, le=MOST_GRACE_HOURS)
     dry_run: bool = False
 
 

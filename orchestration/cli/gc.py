@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
+from icepuffin.ops.model import MOST_GRACE_HOURS
 from icepuffin.orchestration.cli.output import print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
-
-_MOST_HOURS = 876_600
-"""A century, as in the settings: what is far longer is more than a time can be moved by"""
 
 
 class _Hours(click.FloatRange):
@@ -27,7 +25,7 @@ class _Hours(click.FloatRange):
 @metadata_command
 @click.option(
     "--grace-hours",
-    type=_Hours(0, _MOST_HOURS),
+    type=_Hours(0, MOST_GRACE_HOURS),
     help="Keep what is younger. [default: retention.garbage_grace_hours]",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
