@@ -1,6 +1,7 @@
 """The footer: what blobs a file holds, and where. Parsed strictly, since it may come from anybody."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,12 @@ from icepuffin.puffin.types import MAGIC
 
 _I64 = 2**63
 _ALWAYS_ALLOWED = 40 << 20
+_A_BYTE = 8
+"""Bytes of memory, the payload's own included, for each stored byte of a footer"""
+_A_TEXT = 60
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:":?|\\?\Z)', re.DOTALL)
+"""A text, with the colon behind it where it is a key"""
+_MOST_KEYS, _LONGEST_KEY = 1_000, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +95,37 @@ def decode_footer(payload: bytes, *, blob_area_end: int, stored: int | None = No
 
 
 def _require_room(payload: bytes, stored: int) -> None:
-    """Refuse JSON of many small values, of which a few bytes make a Python object each, before there are any."""
-    room = _ALWAYS_ALLOWED + (4 if payload.isascii() else 1) * stored
-    if _size_of_values(payload, payload.count(b'"') // 2) <= room:  # as if what texts hold were values, too
+    """Refuse JSON of many small values, of which a few bytes make a Python object each, before there are any.
+
+    In memory are the payload, its text, and the values. A letter takes the bytes that the widest of its text takes.
+    """
+    width = _width(payload)
+    room = _ALWAYS_ALLOWED + _A_BYTE * stored - (1 + width) * len(payload)
+    widest = 4 if b"\\u" in payload else width
+    if _size_of_values(payload, payload.count(b'"') // 2) + widest * len(payload) <= room:  # as if texts held values
         return
-    outside, texts, position = bytearray(), 0, 0
-    while (start := payload.find(b'"', position)) >= 0:
-        outside += payload[position:start]
-        end = payload.find(b'"', start + 1)
-        while end >= 0 and _is_escaped(payload, end):
-            end = payload.find(b'"', end + 1)
-        if end < 0:
-            break
-        texts, position = texts + 1, end + 1
+    outside, keys, size, position = bytearray(), set[bytes](), 0, 0
+    for match in _TEXT.finditer(payload):
+        outside += payload[position : match.start()]
+        text, position = match[0], match.end()
+        if text in keys:  # json keeps one text for all
+            continue
+        size += _A_TEXT + (1 if text.isascii() and b"\\u" not in text else widest) * len(text)
+        if text.endswith(b":") and len(text) <= _LONGEST_KEY and len(keys) < _MOST_KEYS:
+            keys.add(text)
     outside += payload[position:]
-    if (size := _size_of_values(bytes(outside), texts) + len(payload)) > room:
+    if (size := size + _size_of_values(bytes(outside), 0)) > room:
         raise BadFooterError(f"the values of a footer of {stored:,} bytes take about {size:,} in memory, over {room:,}")
 
 
-def _is_escaped(payload: bytes, position: int) -> bool:
-    """Whether an odd number of backslashes stands before a place."""
-    start = position
-    while payload[start - 1] == 0x5C:
-        start -= 1
-    return bool((position - start) % 2)
+def _width(payload: bytes) -> int:
+    """Bytes that Python keeps for each letter of a text, by the first bytes of its letters in UTF-8."""
+    return 4 if re.search(rb"[\xf0-\xff]", payload) else 2 if re.search(rb"[\xc4-\xef]", payload) else 1
 
 
 def _size_of_values(text: bytes, texts: int) -> int:
     objects, lists, places = (text.count(mark) for mark in (b"{", b"[", b","))
-    return 240 * objects + 96 * lists + 60 * texts + 44 * places
+    return 240 * objects + 96 * lists + _A_TEXT * texts + 44 * places
 
 
 def _no_constant(name: str) -> None:

@@ -79,26 +79,49 @@ def test_blobs_lie_side_by_side_between_the_magic_and_the_footer(changes: list[d
         assert len(decode_footer(payload, blob_area_end=14).blobs) == len(changes)
 
 
-@pytest.mark.parametrize(("text", "factor"), [("b", 4), ("\u00e9", 1)])
+@pytest.mark.parametrize(
+    ("text", "width", "letters"),
+    [
+        ("b", 1, 30),
+        ("\u00e9", 1, 31),
+        ("\u0100", 2, 25 + 2 * 6),
+        ("\U0001f600", 4, 25 + 4 * 8),
+        ("\\u0100", 1, 25 + 4 * 10),
+    ],
+)
 def test_the_values_of_a_footer_take_as_much_memory_as_its_length_allows(
-    monkeypatch: pytest.MonkeyPatch, text: str, factor: int
+    monkeypatch: pytest.MonkeyPatch, text: str, width: int, letters: int
 ) -> None:
     """2 objects, 1 list, 6 texts, 4 commas; what stands in a text is none of them, a quotation mark neither."""
     payload = f'{{"a":["{text}\\\\","[{{,\\"",{{}}],"d":"","blobs":1}}'.encode()
-    size = 2 * 240 + 96 + 6 * 60 + 4 * 44 + len(payload)
+    size = 2 * 240 + 96 + 6 * 60 + 4 * 44 + letters
     monkeypatch.setattr(footers, "_ALWAYS_ALLOWED", 1000)
-    least = -(-(size - 1000) // factor)
+    least = -(-(size - 1000 + (1 + width) * len(payload)) // 8)
     with pytest.raises(BadFooterError, match="not an object with a list of blobs"):
         decode_footer(payload, blob_area_end=4, stored=least)
-    with pytest.raises(BadFooterError, match=f"take about {size:,} in memory, over {1000 + factor * (least - 1):,}"):
+    room = 1000 + 8 * (least - 1) - (1 + width) * len(payload)
+    with pytest.raises(BadFooterError, match=f"take about {size:,} in memory, over {room:,}"):
         decode_footer(payload, blob_area_end=4, stored=least - 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "most_keys", "counted"), [("k", 1_000, 1), ("k" * 97, 1_000, 1), ("k" * 98, 1_000, 9), ("k", 0, 9)]
+)
+def test_a_key_takes_memory_once(monkeypatch: pytest.MonkeyPatch, key: str, most_keys: int, counted: int) -> None:
+    """Nine objects have it; `json` makes one text of the nine. A long key counts each time, and one of too many."""
+    monkeypatch.setattr(footers, "_ALWAYS_ALLOWED", 0)
+    monkeypatch.setattr(footers, "_MOST_KEYS", most_keys)
+    payload = b"[" + b",".join([b'{"%s":"v"}' % key.encode()] * 9) + b"]"
+    size = 9 * 240 + 96 + 8 * 44 + counted * (60 + len(key) + 3) + 9 * (60 + 3)
+    with pytest.raises(BadFooterError, match=f"take about {size:,} in memory"):
+        decode_footer(payload, blob_area_end=4, stored=0)
 
 
 def test_forty_mebibytes_of_values_are_allowed_to_any_footer() -> None:
     assert footers._ALWAYS_ALLOWED == 40 * MIB
-    assert decode_footer(b'{"blobs":[],"x":[' + b"0," * 900_000 + b"0]}", blob_area_end=4, stored=0).blobs == ()
+    assert decode_footer(b'{"blobs":[],"x":[' + b"0," * 800_000 + b"0]}", blob_area_end=4, stored=0).blobs == ()
     with pytest.raises(BadFooterError, match="in memory"):
-        decode_footer(b'{"blobs":[],"x":[' + b"0," * 1_000_000 + b"0]}", blob_area_end=4, stored=0)
+        decode_footer(b'{"blobs":[],"x":[' + b"0," * 900_000 + b"0]}", blob_area_end=4, stored=0)
 
 
 def test_equal_footers_are_equal_to_the_byte_and_say_no_more_than_they_must() -> None:
@@ -113,7 +136,6 @@ def test_equal_footers_are_equal_to_the_byte_and_say_no_more_than_they_must() ->
     assert Footer((plain, full)).of_type("y") == (full,)
     kinds = footer_of({"type": "kind 1", "length": 0}, {"type": "kind 2", "length": 0})
     assert [blob.type for blob in decode_footer(kinds, blob_area_end=14).of_type("kind 2")] == ["kind 2"]
-    assert [footers._is_escaped(b"a" + b"\\" * marks + b'"', marks + 1) for marks in range(4)] == [False, True] * 2
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -16,7 +16,7 @@ from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routin
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
-from icepuffin.puffin.footer import decode_footer
+from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
 from icepuffin.puffin.types import MAGIC
 from tests.puffin import samples
 from tests.puffin.test_ann_blobs import resealed, shard_bytes
@@ -158,8 +158,10 @@ def test_a_routing_blob_has_no_more_tombstones_than_its_file_has_room_for_nodes(
         b'{"blobs":[' + b"1000," * 3_000_000 + b"1]}",
         b'{"blobs":[],"x":"' + b"a" * 10_000_000 + '\U0001f600"}'.encode(),
         b'{"blobs":[],"x":"' + b"[{" * 5_000_000 + b'"}',
+        b'{"blobs":[],"x":"' + b'\\"' * 5_000_000,
+        b'{"blobs":[],"x":["' + b"a" * 5_000_000 + b'\\ud83d\\ude00"]}',
     ],
-    ids=["lists", "objects", "texts", "numbers", "wide text", "one text"],
+    ids=["lists", "objects", "texts", "numbers", "wide text", "one text", "no end", "escaped wide text"],
 )
 def test_footers_take_no_more_than_their_bytes_warrant(payload: bytes) -> None:
     peak, _ = taken(lambda: decode_footer(payload, blob_area_end=4))
@@ -168,6 +170,21 @@ def test_footers_take_no_more_than_their_bytes_warrant(payload: bytes) -> None:
     file = MAGIC + MAGIC + packed + struct.pack("<i", len(packed)) + b"\1\0\0\0" + MAGIC
     peak, _ = taken(lambda: PuffinReader(BytesSource(file)).footer)
     assert peak <= ALWAYS + A_BYTE * len(file)
+
+
+def test_the_footer_for_the_sketches_of_eighty_thousand_data_files_is_read() -> None:
+    """As `icepuffin.ops.theta.file_sketches` writes them: the next refresh reads them, or else all the files."""
+    files = 80_000
+    folder = "data/\u57ce\u5e02=\u5317\u4eac"
+    names = (f"{folder}/{n:05d}-{n}-0a1b2c3d-1111-2222-3333-444455556666-00001.parquet" for n in range(files))
+    blobs = (
+        BlobMetadata(
+            "icepuffin-theta-files-v2", (1,), 2**62, n, 4, 0, "zstd", {"columns": '[[1,"long",9]]', "path": name}
+        )
+        for n, name in enumerate(names)
+    )
+    payload = encode_footer(Footer(tuple(blobs)))
+    assert len(decode_footer(payload, blob_area_end=4).blobs) == files
 
 
 def test_brackets_within_a_text_are_no_values() -> None:
@@ -184,7 +201,7 @@ def test_a_text_ends_at_a_quote_behind_an_even_number_of_backslashes(end: bytes)
         decode_footer(b'{"blobs":[],"%s":%s}' % (end, values), blob_area_end=4)
 
 
-NUMBERS = b'{"blobs":[],"x":[' + b"1000," * 1_200_000 + b'"%s"]}'
+NUMBERS = b'{"blobs":[],"x":[' + b"1000," * 1_500_000 + b'"%s"]}'
 
 
 def test_values_have_less_room_beside_a_wide_letter() -> None:
