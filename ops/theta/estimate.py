@@ -1,7 +1,7 @@
 """Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -70,7 +70,7 @@ def estimate_work(
         files_sketched=len(missing.columns),
         files_reused=len(files) - len(missing.columns),
         values=values,
-        bytes_read=_bytes_read(plan, missing, storage),
+        bytes_read=_bytes_read(plan, missing, storage, files),
         bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
         + (min(BUDGET_BYTES, per_file) if missing.columns else 0),
         seconds=round(seconds, 3),
@@ -82,10 +82,12 @@ def _sketch_bytes(rows: int) -> int:
     return 24 + min(_FULL_SKETCH, 8 * rows)
 
 
-def _bytes_read(plan: SketchPlan, missing: MissingSketches, storage: StorageConfig) -> int:
+def _bytes_read(
+    plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, by_path: Mapping[str, LiveFile]
+) -> int:
     if not missing.columns:
         return 0
-    files = [plan.live.by_path()[path] for path in missing.columns]
+    files = [by_path[path] for path in missing.columns]
     longest = max(files, key=lambda file: file.record_count)
     shares = _shares(plan, longest, storage)
     return round(

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.snapshots import find_snapshot
+from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
 from icepuffin.ops.theta.estimate import default_seconds
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
@@ -53,6 +55,17 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     assert estimate.seconds == round(default_seconds(5 * 250, runner.task_threads) * miss, 3)
     off = estimated(table, first, runner, enabled=False)
     assert (off, off.seconds) == (ThetaEstimate(ThetaOutcome.OFF), 0)
+
+
+def test_an_estimate_makes_one_table_of_the_files(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, by_path = [], LiveFiles.by_path
+    monkeypatch.setattr(LiveFiles, "by_path", lambda live: tables.append(live) or by_path(live))
+    for start in range(0, 500, 100):
+        snapshot = append(table, start, start + 100)
+    assert estimated(table, snapshot, runner).files_sketched == 5
+    assert len(tables) == 1, "one per file takes an hour for 100,000 files"
 
 
 def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
