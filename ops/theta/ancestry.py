@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import Storage
-from icepuffin.ops.theta.build_id import build_id, is_ours, sealed_as
+from icepuffin.ops.theta.build_id import build_ids, is_ours, sealed_as
 from icepuffin.ops.theta.columns import counted_as, mapped_names
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, read_sketches
@@ -91,11 +91,9 @@ def choose_extensions(
         if any(keys.get(path) != key for path, key in ancestor_keys.items()):
             continue
         covered = frozenset(ancestor_keys)
-        proven = {
-            i: seal
-            for i, (column_type, seal) in candidates.items()
-            if seal == build_id(live.table_uuid, i, column_type, ancestor_keys.values())
-        }
+        types = {i: column_type for i, (column_type, _) in candidates.items()}
+        expected = build_ids(live.table_uuid, types, ancestor_keys.values())
+        proven = {i: seal for i, (_, seal) in candidates.items() if seal == expected[i]}
         try:
             sketches = read_sketches(store, statistics, proven)
         except (IcepuffinError, PuffinError) as error:

@@ -19,11 +19,22 @@ FORMAT = "theta/2"
 values that another engine counted, and may lack the values of columns that a data file does not have"""
 
 
-def build_id(table_uuid: str, field_id: int, column_type: str, files: Iterable[FileKey]) -> str:
-    """The id of the sketch of one column, of type `column_type`, over exactly the live rows of these files."""
-    rows = sorted((file.path, file.deletes) for file in files)
-    sealed = json.dumps([FORMAT, DEFAULT_K, table_uuid, field_id, column_type, rows]).encode()
-    return f"{FORMAT}:{hashlib.sha256(sealed).hexdigest()}"
+def build_ids(table_uuid: str, columns: Mapping[int, str], files: Iterable[FileKey]) -> dict[int, str]:
+    """The ids of the sketches of some columns over exactly the live rows of these files, by field id.
+
+    columns: the type of each, by field id. The files, of which there may be 100,000, are listed once for all.
+    """
+    rows = json.dumps(sorted((file.path, file.deletes) for file in files)).encode()
+    return {field_id: _build_id(table_uuid, field_id, column_type, rows) for field_id, column_type in columns.items()}
+
+
+def _build_id(table_uuid: str, field_id: int, column_type: str, rows: bytes) -> str:
+    """`rows`: a JSON list, which is the last part of what is hashed: a JSON list, too."""
+    others = json.dumps([FORMAT, DEFAULT_K, table_uuid, field_id, column_type]).removesuffix("]")
+    sealed = hashlib.sha256(f"{others}, ".encode())
+    sealed.update(rows)
+    sealed.update(b"]")
+    return f"{FORMAT}:{sealed.hexdigest()}"
 
 
 def sealed_as(properties: Mapping[str, str] | None) -> str:

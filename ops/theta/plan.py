@@ -19,7 +19,7 @@ from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
-from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
+from icepuffin.ops.theta.build_id import build_ids, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
 from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
@@ -80,8 +80,8 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
         raise UnsketchableColumnError(f"{table_name(table)}, theta_columns: {error}") from None
     names = mapped_names(table)
     columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
-    build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}
-    return SketchPlan(table, snapshot, live, keys, columns, build_ids, earlier, schema)
+    seals = build_ids(live.table_uuid, {c.field_id: c.counted_as for c in columns}, keys.values())
+    return SketchPlan(table, snapshot, live, keys, columns, seals, earlier, schema)
 
 
 def is_current(plan: SketchPlan, store: Storage) -> bool:

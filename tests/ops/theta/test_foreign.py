@@ -1,6 +1,8 @@
 """Sketches of other engines: what they counted is not known, so nothing is built on them and they are no fresh NDV."""
 
+import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -207,16 +209,27 @@ def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...
 
 def test_a_build_id_tells_apart_all_that_is_counted() -> None:
     one = FileKey("data/a.parquet", "")
-    others = [
-        build_id.build_id("t", 1, "long", [one]),
-        build_id.build_id("u", 1, "long", [one]),
-        build_id.build_id("t", 2, "long", [one]),
-        build_id.build_id("t", 1, "int", [one]),
-        build_id.build_id("t", 1, "long", [FileKey("data/a.parquet", "ab")]),
-        build_id.build_id("t", 1, "long", [one, FileKey("data/b.parquet", "")]),
-        build_id.build_id("t", 1, "long", []),
+    files = [[one], [FileKey("data/a.parquet", "ab")], [one, FileKey("data/b.parquet", "")], []]
+    ids = [
+        build_id.build_ids(table, {field_id: column_type}, keys)[field_id]
+        for table in ("t", "u")
+        for field_id in (1, 2)
+        for column_type in ("long", "int")
+        for keys in files
     ]
-    assert len(set(others)) == len(others)
+    assert len(set(ids)) == len(ids) == 2 * 2 * 2 * 4
+
+
+def test_the_files_of_a_snapshot_are_listed_once_for_the_build_ids_of_all_columns() -> None:
+    files = [FileKey("data/b.parquet", "ab"), FileKey('data/größe=1/"a".parquet', "", added=7)]
+    columns = {1: "long", 2: 'string ["größe"]', 30: "decimal(9, 2)"}
+    rows = sorted([file.path, file.deletes] for file in files)
+    expected = {
+        field_id: sha256(json.dumps(["theta/2", 4096, "t", field_id, text, rows]).encode()).hexdigest()
+        for field_id, text in columns.items()
+    }
+    listed_once = iter(files)
+    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/2:{seal}" for i, seal in expected.items()}
 
 
 def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_names_is_not_extended(
