@@ -109,7 +109,7 @@ class MissingSketches:
     """Columns of files that neither a file sketch nor an ancestor's sketch covers."""
 
     columns: Mapping[str, tuple[SketchedColumn, ...]]
-    """Columns to read of each data file, by its path"""
+    """Columns to read of each data file, by its path; one tuple for all files that lack the same ones"""
     extensions: Mapping[int, Extension]
     """Sketch of an ancestor that covers files whose sketches are not read, by field id"""
     note: str
@@ -126,9 +126,11 @@ def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, 
         for c in plan.columns
     }
     extensions, note = choose_extensions(plan.table, store, plan.snapshot, plan.keys, missing_paths)
-    columns: dict[str, tuple[SketchedColumn, ...]] = {}
+    field_ids: dict[str, list[int]] = {}
     for column in plan.columns:
         extension = extensions.get(column.field_id)
         for path in missing_paths[column.field_id] - (extension.covered if extension else frozenset()):
-            columns[path] = (*columns.get(path, ()), column)
-    return MissingSketches(columns, extensions, note)
+            field_ids.setdefault(path, []).append(column.field_id)
+    by_id = {column.field_id: column for column in plan.columns}
+    shared = {own: tuple(by_id[field_id] for field_id in own) for own in set(map(tuple, field_ids.values()))}
+    return MissingSketches({path: shared[tuple(own)] for path, own in field_ids.items()}, extensions, note)

@@ -93,8 +93,10 @@ def _run(
 ) -> list[SketchResult]:
     files: Mapping[str, LiveFile] = plan.live.by_path()
     file_parts = []
+    distinct = {id(columns): columns for columns in columns_by_path.values()}  # most files share one tuple
+    types = {key: tuple((c.field_id, c.type) for c in columns) for key, columns in distinct.items()}
     for path in sorted(columns_by_path):
-        columns = tuple((c.field_id, c.type) for c in columns_by_path[path])
+        columns = types[id(columns_by_path[path])]
         parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
         file_parts += [FilePart(files[path], columns, part, parts) for part in range(parts)]
     tasks = plan_tasks(file_parts, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)

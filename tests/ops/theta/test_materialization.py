@@ -45,6 +45,16 @@ def blobs_of(table: Table, snapshot_id: int) -> Mapping[int, Any]:
     return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(BlobType.THETA)}
 
 
+def test_files_that_lack_the_same_sketches_share_the_list_of_their_columns(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    append(table, 0, 100)
+    materialize_theta_sketches(table, append(table, 100, 200), runner=runner, storage=STORAGE)
+    lists = [file_part.columns for task in runner.tasks for file_part in task.file_parts]
+    assert len(lists) == 2
+    assert lists[0] is lists[1], "of 200 columns and 100,000 files each of its own takes gigabytes"
+
+
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
