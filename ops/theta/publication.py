@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -137,7 +137,8 @@ def publish_file_sketches(
     or why none can be bound.
     """
     table, snapshot, location = plan.table, plan.snapshot, plan.live.location.rstrip("/")
-    sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(plan, sketched, key))}
+    types = {c.field_id: c.counted_as for c in plan.columns}
+    sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key, types))}
     files = [file for file in plan.live.files if file.path in sizes]
     chosen, left_out = within_budget(files, sizes, budget_bytes)
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
@@ -202,16 +203,12 @@ def _unpublished(table: Table, error: IcepuffinError) -> FileSketchesResult:
     return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
 
 
-def _image_bytes(plan: SketchPlan, sketched: "SnapshotSketches", key: FileKey) -> int:
-    """Bytes of a file's sketches, read or not."""
+def _image_bytes(sketched: "SnapshotSketches", key: FileKey, types: Mapping[int, str]) -> int:
+    """Bytes of a file's sketches, read or not. `types`: `counted_as` of the columns, by field id."""
     read = sketched.read[key]
-    types = {c.field_id: c.counted_as for c in plan.columns}
-    stored = (
-        reader.image_sizes(key)[field_id, types[field_id]]
-        for field_id, reader in sketched.places[key].items()
-        if field_id not in read
-    )
-    return image_bytes(read.values()) + sum(stored)
+    unread = [(field_id, reader) for field_id, reader in sketched.places[key].items() if field_id not in read]
+    stored = {reader: reader.image_sizes(key) for reader in {reader for _, reader in unread}}
+    return image_bytes(read.values()) + sum(stored[reader][field_id, types[field_id]] for field_id, reader in unread)
 
 
 def _arranged(
@@ -230,7 +227,7 @@ def _arranged(
         for reader in set(in_packs(key, packs).values()):
             bytes_in_use[reader] += reader.stored_bytes(key)
         if in_packs(key, packs).keys() != types.keys():
-            other_bytes += _image_bytes(plan, sketched, key)
+            other_bytes += _image_bytes(sketched, key, types)
     shared, is_pack = packs_to_share({r: (bytes_in_use[r], r.all_stored_bytes) for r in packs}, other_bytes)
     to_read = {
         key: {i: r for i, r in places[key].items() if r not in shared and i not in sketched.read[key]} for key in keys
