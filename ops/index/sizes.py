@@ -5,6 +5,7 @@ import numpy as np
 from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
+from icepuffin.ops.tasks.runner import node_bytes
 from icepuffin.puffin.blobs.cells import row_bytes
 
 SAMPLE_SHARE = 0.01
@@ -50,7 +51,7 @@ def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
 
 def rows_per_shard(dims: int, max_degree: int) -> int:
     """Rows that one shard should have at most."""
-    return SHARD_BYTES // (4 * (dims + max_degree))
+    return SHARD_BYTES // node_bytes(dims, max_degree)
 
 
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:

@@ -21,7 +21,7 @@ from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refres
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK
+from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK, node_bytes
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
 _PROCESS_MB = PROCESS_MEMORY // MIB
@@ -161,7 +161,9 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
     largest = size if count <= 1 else min(size, IMBALANCE * size / count)
     nodes = largest * rows / size if size else 0
     sample = vectors * sample_size(rows) / rows if rows else 0
-    rebuilt = max((4 * (it.dims + definition.max_degree) * max(it.largest, *it.deltas, 0) for it in earlier), default=0)
+    rebuilt = max(
+        (node_bytes(it.dims, definition.max_degree) * max(it.largest, *it.deltas, 0) for it in earlier), default=0
+    )
     return _Work(
         rows=rows,
         files=snapshot_count(snapshot, "total-data-files"),
@@ -194,7 +196,7 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
     wherever they lie, whose recall is measured after deletes.
     """
     base = bounds.base
-    node = 4 * (base.dims + definition.max_degree)
+    node = node_bytes(base.dims, definition.max_degree)
     task = SHARD_MEMORY_FACTOR * node * bounds.largest
     matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
     nodes = max(base.largest, *base.deltas, 0)

@@ -36,6 +36,11 @@ not recorded; after a fault it is done again.
 """
 
 
+def node_bytes(dims: int, max_degree: int) -> int:
+    """Bytes of a row in a shard that is made: its vector as f32, and its neighbours."""
+    return 4 * (dims + max_degree)
+
+
 class RunnerError(IcepuffinError):
     """Raised when a runner lost tasks: the job ended without an error and without all results."""
 

@@ -29,7 +29,7 @@ from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall, searcher_of
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR
+from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, node_bytes
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.ops.vector_runs import lasting_runs
 from icepuffin.puffin.blobs import shard as shard_blob
@@ -101,7 +101,7 @@ class ShardTask:
         if self.base is not None:
             return None
         rows = sum(count for _, count in self.blocks) + sum(passed.count for passed in self.passed)
-        return SHARD_MEMORY_FACTOR * 4 * (self.dims + self.params.max_degree) * rows
+        return SHARD_MEMORY_FACTOR * node_bytes(self.dims, self.params.max_degree) * rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
