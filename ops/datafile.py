@@ -5,6 +5,7 @@ Executors import this: no dagster, no pyspark.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,8 @@ BATCH_BYTES = 1 << 26
 """Largest size of a batch of vectors, as f32"""
 _FIELD_ID = b"PARQUET:field_id"
 _DECIMAL_DIGITS = 38
+_PROJECTIONS = 64
+"""Projections that are kept, with the schemas that they are of"""
 
 
 class DataFileError(IcepuffinError):
@@ -60,11 +63,8 @@ class DataFile:
 
     def __init__(self, storage: Storage, file: LiveFile, schema: Schema, field_ids: Sequence[int]) -> None:
         self._file = file
-        self._projected = _without_defaults(
-            schema.select(*(_name(schema, field_id) for field_id in field_ids)),
-            frozenset(field_id for field_id, value in file.constants if value is None),
-        )
-        self.schema = arrow_schema(self._projected)
+        nulls = frozenset(field_id for field_id, value in file.constants if value is None)
+        self._projected, self.schema = _projection(_SchemaItself(schema), tuple(field_ids), nulls)
         self._parquet = open_data_file(storage, file)
         self._as_stored = _names_as_stored(self._parquet.schema, self._projected, self.schema)
         if self._as_stored is None:
@@ -179,6 +179,30 @@ def _name(schema: Schema, field_id: int) -> str:
     if name is None:
         raise DataFileError(f"the snapshot's schema has no field {field_id}: the column was dropped")
     return name
+
+
+class _SchemaItself:
+    """A schema as a key: no equal one, as hashing a schema takes time for each of its columns."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SchemaItself) and self.schema is other.schema
+
+
+@lru_cache(maxsize=_PROJECTIONS)
+def _projection(key: _SchemaItself, field_ids: tuple[int, ...], nulls: frozenset[int]) -> tuple[Schema, pa.Schema]:
+    """(some fields of a schema, their Arrow types), without the defaults of the fields in `nulls`.
+
+    They are the same for most files of a table, and take half of the time that opening a file takes.
+    """
+    schema = key.schema
+    projected = _without_defaults(schema.select(*(_name(schema, field_id) for field_id in field_ids)), nulls)
+    return projected, arrow_schema(projected)
 
 
 def _without_defaults(schema: Schema, field_ids: Collection[int]) -> Schema:

@@ -295,6 +295,24 @@ def test_fields_inside_a_field_are_found_by_their_ids(tmp_path: Path) -> None:
     assert rows(file, one(1, "s", swapped), 1) == [{"s": {"x": 2, "y": 1}}]
 
 
+def test_files_of_one_schema_share_what_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choosing columns takes 8 ms of a schema of 2,000; an equal schema of another table is another one."""
+    selected = []
+    select = Schema.select
+    monkeypatch.setattr(Schema, "select", lambda schema, *names: [selected.append(names), select(schema, *names)][1])
+    file = write(tmp_path, column("a", 1, [1], pa.int64()), column("b", 2, [2], pa.int64()))
+    schema, equal = (
+        Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()), NestedField(3, "c", LongType()))
+        for _ in range(2)
+    )
+    assert [rows(file, schema, *fields) for fields in ((1,), (1,), (2,), (2, 1))] == [
+        [{"a": 1}], [{"a": 1}], [{"b": 2}], [{"b": 2, "a": 1}]
+    ]  # fmt: skip
+    assert selected == [("a",), ("b",), ("b", "a")]
+    assert rows(replace(file, constants=((3, None),)), schema, 1) == rows(file, equal, 1) == [{"a": 1}]
+    assert selected == [("a",), ("b",), ("b", "a"), ("a",), ("a",)]
+
+
 def test_a_type_that_cannot_become_the_schemas_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, ["text"], pa.string()))
     with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
