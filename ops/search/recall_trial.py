@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.addresses import addresses_of
@@ -21,7 +21,11 @@ from icepuffin.ops.search.tiers import Tier
 from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
 
 _TIES = 16
-"""Rows beyond k that are compared exactly, because some may be as near as the k-th"""
+"""Rows beyond k that are looked for at first, because some may be as near as the k-th"""
+_MORE_TIES = 8
+"""Factor by which more rows are looked for where all rows beyond k are as near as the k-th"""
+_MOST_PAIRS = 1 << 24
+"""Pairs of a query and a row that are looked for at once, at most: 16 bytes each"""
 _NO_DISTANCE = np.float32(1e-12)
 
 
@@ -29,20 +33,33 @@ _NO_DISTANCE = np.float32(1e-12)
 class GroundTruth:
     """The k nearest rows that a version covers, by comparing each."""
 
-    addresses: npt.NDArray[np.int64]
-    """int64[Q, k + ties]: addresses of the rows that are no farther than the k-th; -1 beyond"""
+    addresses: tuple[I64, ...]
+    """Addresses of the rows that are no farther than the k-th, int64[n] per query"""
     limits: F64
     """f64[Q]: distance of the k-th row, or of the last where there are fewer"""
     counts: npt.NDArray[np.int64]
     """int64[Q]: number of rows, at most k"""
+    more_ties: Bool
+    """bool[Q]: whether there may be more rows as near as the k-th than `addresses` has"""
 
     @classmethod
     def of(cls, candidates: Candidates, k: int) -> "GroundTruth":
-        counts = np.isfinite(candidates.distances[:, :k]).sum(axis=1)
+        is_row = np.isfinite(candidates.distances)
+        counts = is_row[:, :k].sum(axis=1)
         last = np.maximum(counts - 1, 0)[:, None]
         limits = np.take_along_axis(candidates.distances, last, axis=1)
+        nearest = is_row & (candidates.distances <= limits)
         addresses = addresses_of(candidates.files, candidates.positions)
-        return cls(np.where(candidates.distances <= limits, addresses, -1), limits[:, 0], counts)
+        rows = tuple(own[chosen] for own, chosen in zip(addresses, nearest, strict=True))
+        return cls(rows, limits[:, 0], counts, nearest[:, -1])
+
+    def replaced(self, queries: I64, other: "GroundTruth") -> "GroundTruth":
+        """With the addresses of `other` for some queries, which are all of its own."""
+        addresses, more_ties = list(self.addresses), self.more_ties.copy()
+        for query, own in zip(queries.tolist(), other.addresses, strict=True):
+            addresses[query] = own
+        more_ties[queries] = other.more_ties
+        return replace(self, addresses=tuple(addresses), more_ties=more_ties)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,10 +86,20 @@ class RecallTrial:
     def ground_truth(self, queries: F64, k: int) -> GroundTruth:
         """The k nearest of the rows that the version covers, by comparing each of them. `queries` f64[Q, D] prepared.
 
-        Reads the vector column of the data files.
+        Reads the vector column of the data files, again where more rows are as near as the k-th than were looked for.
         """
-        candidates, _ = self.tier.scan(queries, k + _TIES, self.files, None, SkippedRows())
-        return GroundTruth.of(candidates, k)
+        width = k + _TIES
+        truth = GroundTruth.of(self._nearest(queries, width), k)
+        while not self.version.exact and width <= self.rows and len(tied := np.flatnonzero(truth.more_ties)):
+            width = min(_MORE_TIES * width, self.rows + 1)
+            if len(tied) * width > _MOST_PAIRS:
+                break
+            truth = truth.replaced(tied, GroundTruth.of(self._nearest(queries[tied], width), k))
+        return truth
+
+    def _nearest(self, queries: F64, count: int) -> Candidates:
+        candidates, _ = self.tier.scan(queries, count, self.files, None, SkippedRows())
+        return candidates
 
     def measure(self, queries: F64, k: int, parameters: SearchParameters, truth: GroundTruth) -> MeasuredPoint:
         """Search as the parameters say, and compare with the nearest rows.

@@ -193,7 +193,7 @@ def tune(
         keep_record(table, name, record)
     return TuningReport(
         table_name(table), name, record, tuple(points), tuple(outcomes), len(offered), not dry_run,
-        tuple(_warnings(outcomes, len(vectors))),
+        (*_warnings(outcomes, len(vectors)), *run.warnings()),
     )  # fmt: skip
 
 
@@ -229,6 +229,16 @@ class _TuningRun:
                     break
                 points.append(self._measure(k, _parameters_at(chosen)))
         return points
+
+    def warnings(self) -> list[str]:
+        """Queries whose recall is measured too low, by k; none where rows are compared by their distances."""
+        tied = {k: int(truth.more_ties.sum()) for k, truth in self._truth.items() if not self._trial.version.exact}
+        return [
+            f"{count:,} queries have too many rows as near as the {k}-th to list them all: their recall@{k} may be "
+            "higher than what was measured"
+            for k, count in tied.items()
+            if count
+        ]
 
     def outcome(self, k: int, target: float, record: TuningRecord) -> TunedTarget:
         """What the queries get by what a reader chooses for a target, without and with the record."""

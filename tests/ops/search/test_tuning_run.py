@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ from icepuffin.ops.index.tuning_record import PREFIX, TuningError, TuningRecord,
 from icepuffin.ops.measured_points import MeasuredPoint
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall_curve import ShardCentroids, Width
-from icepuffin.ops.search import IndexUnavailableError, QueryError, exact_search, open_index, tuning_run
+from icepuffin.ops.search import (
+    IndexUnavailableError,
+    QueryError,
+    exact_search,
+    open_index,
+    recall_trial,
+    tuning_run,
+)
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import explain
@@ -444,7 +452,39 @@ def test_other_rows_as_near_as_the_true_ones_count(table: Table) -> None:
     trial = open_index(table, SHARDED, storage=STORAGE).recall_trial()
     vectors = trial.prepared(MEASURED[:50])
     truth = trial.ground_truth(vectors, 10)
-    others = replace(truth, addresses=np.full_like(truth.addresses, -1))
+    others = replace(truth, addresses=tuple(np.empty(0, np.int64) for _ in truth.addresses))
     alike, expected = (trial.measure(vectors, 10, SearchParameters(20), rows).recall for rows in (others, truth))
     assert 0.5 < expected < 1
     assert alike == pytest.approx(expected, abs=0.01)
+
+
+def test_any_rows_as_near_as_the_true_ones_count_where_distances_are_rounded(own_table: Table) -> None:
+    """Distances of vectors of zeros and ones are equal for hundreds of rows, more than the exact search names first."""
+    rng = np.random.default_rng(1)
+    values, vectors = rng.integers(0, 2, (1_000, 12)), rng.integers(0, 2, (60, 12))
+    table = own_table.catalog.create_table("db.tied", ROWS)
+    vectors_column = pa.array(values.tolist(), ROWS.field(3).type)
+    table.append(make_rows(0, len(values)).set_column(3, ROWS.field(3), vectors_column))
+    definition = replace(DEFINITION, metric="l2", vectors="f16", shards=1, target_recall=0.0)
+    index_head(table, definition)
+    trial = open_index(table.refresh(), definition, storage=STORAGE).recall_trial()
+    prepared = trial.prepared(vectors)
+    truth = trial.ground_truth(prepared, 10)
+    distances = np.sort(((vectors[:, None] - values) ** 2).sum(axis=2), axis=1)
+    ties = [int(np.count_nonzero(own <= own[9])) for own in distances]
+    assert max(ties) > 10 + 16
+    assert [len(rows) for rows in truth.addresses] == ties
+    assert not truth.more_ties.any()
+    assert trial.measure(prepared, 10, SearchParameters(1_000), truth).recall == 1.0
+
+
+def test_ties_that_are_too_many_to_list_are_reported(own_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = own_table.catalog.create_table("db.equal", ROWS)
+    same = pa.array([[1.0] * DIMS] * 200, ROWS.field(3).type)
+    table.append(make_rows(0, 200).set_column(3, ROWS.field(3), same))
+    definition = replace(DEFINITION, metric="l2", vectors="f16", shards=1, target_recall=0.0)
+    index_head(table, definition)
+    tuning = partial(tune, table.refresh(), MEASURED[:60], definition, targets=[0.9], storage=STORAGE, dry_run=True)
+    assert not tuning().warnings
+    monkeypatch.setattr(recall_trial, "_MOST_PAIRS", 1_000)
+    assert "60 queries have too many rows as near as the 10-th to list them all" in tuning().warnings[0]
