@@ -159,13 +159,17 @@ def usable_record(table: Table, index: str, opened: "OpenVersion") -> tuple[Tuni
         return None, str(error)
     if record is None:
         return None, ""
-    now, then = identity_of(opened), record.identity
-    names = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
-    if not names:
+    changes = changes_of(record.identity, identity_of(opened))
+    if not changes:
         return record, ""
-    changes = ", ".join(f"{name} was {then.get(name)} and is {now.get(name)}" for name in names)
     remedy = f"tune the index again: icepuffin tune {table_name(table)} {index} --queries FILE"
     return None, f"the recall by {record.origin} is not used, since the index has changed: {changes}; {remedy}"
+
+
+def changes_of(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How two versions differ in what measured points depend on, in words; empty where they do not."""
+    names = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    return ", ".join(f"{name} was {then.get(name)} and is {now.get(name)}" for name in names)
 
 
 def keep_record(table: Table, index: str, record: TuningRecord) -> None:

@@ -14,11 +14,13 @@ import numpy.typing as npt
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import F64
-from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, table_name
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.tuning_record import TuningRecord, identity_of, keep_record
+from icepuffin.ops.index.tuning_record import TuningRecord, changes_of, identity_of, keep_record
+from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.measured_points import MeasuredPoint, choose_point, front, points_for, points_to_keep
 from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, WIDE_K
@@ -138,7 +140,8 @@ def tune(
     Raises
     ------
     QueryError
-        There are too few queries, or one is not a vector of the index's dimensions; or the index has no graphs.
+        There are too few queries, or one is not a vector of the index's dimensions; or the index has no graphs; or the
+        version was built otherwise than the newest one, and `dry_run` is not set.
     IndexUnavailableError
         The snapshot has no version that can be read.
     DefinitionError, UnknownSnapshotError, StorageError, DataFileError
@@ -158,18 +161,21 @@ def tune(
         SearchOptions(target_recall=target)  # raises for what is no share
     index = only_index(table) if index is None else index
     name = index if isinstance(index, str) else index.name
-    if snapshot is None:
-        tagged = tagged_version(table, name)
+    tagged = tagged_version(table, name)
+    chosen = snapshot
+    if chosen is None:
         if tagged is None:
             if isinstance(index, str):
                 load_definition(table, index)  # raises where there is none of this name
             raise IndexUnavailableError(f"{table_name(table)}: index {name} has no version yet; refresh it first")
-        snapshot = tagged.index_snapshot_id
+        chosen = tagged.index_snapshot_id
     reader = open_index(
-        table, index, snapshot=snapshot, storage=storage, stale=StalePolicy.FAIL, threads=threads, runner=runner,
+        table, index, snapshot=chosen, storage=storage, stale=StalePolicy.FAIL, threads=threads, runner=runner,
         in_process_mb=in_process_mb,
     )  # fmt: skip
     trial = reader.recall_trial()
+    if snapshot is not None and tagged is not None and not dry_run:
+        _require_alike(trial.opened, tagged, storage or storage_of(table))
     offered = trial.prepared(queries)
     if len(offered) < FEWEST_QUERIES:
         raise QueryError(
@@ -195,6 +201,17 @@ def tune(
         table_name(table), name, record, tuple(points), tuple(outcomes), len(offered), not dry_run,
         (*_warnings(outcomes, len(vectors)), *run.warnings()),
     )  # fmt: skip
+
+
+def _require_alike(measured: OpenVersion, tagged: DerivedVersion, storage: StorageConfig) -> None:
+    """Raises QueryError where readers of the newest version would not choose by what is measured with another."""
+    changes = changes_of(identity_of(measured), identity_of(open_version(tagged, storage)))
+    if changes:
+        raise QueryError(
+            f"the version of snapshot {measured.bound.base_snapshot_id} was built otherwise than the newest one, whose "
+            f"readers could not use what is measured with it: {changes}; measure it without keeping anything (dry_run, "
+            "--dry-run)"
+        )
 
 
 def _warnings(outcomes: Iterable[TunedTarget], queries: int) -> list[str]:

@@ -42,8 +42,13 @@ class TuningArguments:
         """Raises UsageError for options that do not go together."""
         if self.forget == (self.queries is not None):
             raise click.UsageError("give --queries, or --forget")
-        if self.forget and self.dry_run:
-            raise click.UsageError("--dry-run goes with --queries")
+        of_queries = {
+            "column": self.column, "snapshot": self.snapshot, "target": self.target, "dry-run": self.dry_run,
+            "spark": self.spark,
+        }  # fmt: skip
+        for name, value in of_queries.items() if self.forget else ():
+            if value:
+                raise click.UsageError(f"--{name} goes with --queries")
 
 
 @click.command("tune")
@@ -62,9 +67,8 @@ class TuningArguments:
     "--target",
     type=click.FloatRange(0, 1, min_open=True),
     multiple=True,
-    default=(0.9, 0.95, 0.99),
-    show_default=True,
-    help="Recall to report parameters for. May be given several times; others can be searched with, too.",
+    help="Recall to report parameters for. May be given several times; others can be searched with, too. "
+    "[default: 0.9, 0.95, 0.99]",
 )
 @click.option("--dry-run", is_flag=True, help="Measure, and keep nothing.")
 @click.option("--forget", is_flag=True, help="Remove what was measured: the index's own curves count again.")
@@ -90,7 +94,7 @@ def command(context: TableContext, arguments: TuningArguments, /) -> None:
     from icepuffin.orchestration.cli.query_vectors import read_queries
 
     queries = read_queries(arguments.queries, arguments.column)
-    from icepuffin.ops.search.tuning_run import tune
+    from icepuffin.ops.search.tuning_run import TARGETS, tune
 
     session = context.session
     with progress_bars(quiet=context.as_json) as bars:
@@ -98,7 +102,7 @@ def command(context: TableContext, arguments: TuningArguments, /) -> None:
             context.table,
             queries,
             context.index(arguments.index),
-            targets=arguments.target,
+            targets=arguments.target or TARGETS,
             snapshot=arguments.snapshot,
             dry_run=arguments.dry_run,
             storage=context.storage,

@@ -234,6 +234,11 @@ def test_tuning_is_shown_kept_and_forgotten(
         ([*parquet, "--column", "other"], f"the query has 1 dimensions, the index has {DIMS}"),
         ([*tuning, str(tmp_path / "logged.npy"), "--column", "vector"], "--column goes with a Parquet file"),
         (["tune", "demo.packages"], "give --queries, or --forget"),
+        (["tune", "demo.packages", "--forget", "--dry-run"], "--dry-run goes with --queries"),
+        (["tune", "demo.packages", "--forget", "--snapshot", "main"], "--snapshot goes with --queries"),
+        (["tune", "demo.packages", "--forget", "--target", "0.9"], "--target goes with --queries"),
+        (["tune", "demo.packages", "--forget", "--column", "vector"], "--column goes with --queries"),
+        (["tune", "demo.packages", "--forget", "--spark"], "--spark goes with --queries"),
     ):
         with pytest.raises(SystemExit):
             run(*wrong)

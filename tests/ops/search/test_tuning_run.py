@@ -395,6 +395,21 @@ def test_tuning_of_another_definition_is_not_used_and_that_is_reported(own_table
         find_record(own_table, "e")
 
 
+def test_an_older_version_of_another_definition_is_measured_and_not_kept(own_table: Table) -> None:
+    """Its record would replace that of the newest version, and no reader would use it."""
+    older = own_table.metadata.current_snapshot_id
+    own_table.append(make_rows(600, 640))
+    newer = replace(SHARDED, shards=2, max_degree=16)
+    index_head(own_table, newer)
+    kept = tune(own_table.refresh(), MEASURED[:60], newer, targets=[0.9], storage=STORAGE).record
+    tuning = partial(tune, own_table, MEASURED[:60], newer, targets=[0.9], snapshot=older, storage=STORAGE)
+    message = rf"the version of snapshot {older} was built otherwise .* max_degree was 8 and is 16"
+    with pytest.raises(QueryError, match=message):
+        tuning()
+    assert tuning(dry_run=True).record.base_snapshot_id == older
+    assert find_record(own_table.refresh(), "e") == kept
+
+
 def test_a_following_reader_takes_tuning_up(table: Table, report: TuningReport) -> None:
     with open_index(table, SHARDED, storage=STORAGE).follow(interval=3600) as following:
         keep_record(table, "e", report.record)
