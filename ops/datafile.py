@@ -132,10 +132,8 @@ class DataFile:
 
     def stored_bytes(self, group: int) -> int:
         """Compressed bytes of the column chunks that reading the row group takes."""
-        row_group = self._parquet.metadata.row_group(group)
-        chunks = (row_group.column(number) for number in range(row_group.num_columns))
         names = frozenset(self._columns)
-        return sum(int(c.total_compressed_size) for c in chunks if c.path_in_schema.split(".")[0] in names)
+        return sum(int(chunk.total_compressed_size) for name, chunk in self._parquet.chunks(group) if name in names)
 
     def read_group(self, group: int) -> pa.Table:
         """One row group, conformed."""

@@ -58,20 +58,30 @@ class ParquetObject:
 
     def _fetch(self, groups: Iterable[int], columns: Sequence[str]) -> None:
         if self._remote is not None:
-            self._remote.fetch(_chunk_ranges(self.metadata, groups, frozenset(columns)))
+            self._remote.fetch(self._chunk_ranges(groups, frozenset(columns)))
+
+    def chunks(self, group: int) -> Iterator[tuple[str, pq.ColumnChunkMetaData]]:
+        """(top-level column, chunk) of each column chunk of a row group. A column's name may have dots."""
+        row_group = self.metadata.row_group(group)
+        columns = (field.name for field in self.schema for _ in range(_leaves(field.type)))
+        for number, column in enumerate(columns):
+            yield column, row_group.column(number)
+
+    def _chunk_ranges(self, groups: Iterable[int], columns: frozenset[str]) -> list[tuple[int, int]]:
+        """(offset, length) of the ranges that hold the columns' chunks."""
+        spans = []
+        for group in groups:
+            for column, chunk in self.chunks(group):
+                if column in columns:
+                    start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
+                    spans.append((start, chunk.total_compressed_size))
+        return coalesced(spans)
 
 
-def _chunk_ranges(metadata: pq.FileMetaData, groups: Iterable[int], columns: frozenset[str]) -> list[tuple[int, int]]:
-    """(offset, length) of the ranges that hold the columns' chunks."""
-    spans = []
-    for group in groups:
-        row_group = metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            if chunk.path_in_schema.split(".")[0] in columns:
-                start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
-                spans.append((start, chunk.total_compressed_size))
-    return coalesced(spans)
+def _leaves(arrow_type: pa.DataType) -> int:
+    """Column chunks per row group of a column of this type."""
+    stored = arrow_type.storage_type if isinstance(arrow_type, pa.BaseExtensionType) else arrow_type
+    return sum(_leaves(stored.field(number).type) for number in range(stored.num_fields)) or 1
 
 
 class StorageFile(io.RawIOBase):

@@ -245,10 +245,8 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
     element_type = element_type_of(plan.schema, plan.field_id)
     size = raw = values = 0
     for group in range(parquet.metadata.num_row_groups):
-        row_group = parquet.metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            if chunk.path_in_schema.split(".")[0] == name:
+        for column, chunk in parquet.chunks(group):
+            if column == name:
                 size, values = size + chunk.total_compressed_size, values + chunk.num_values
                 raw += chunk.total_uncompressed_size
     rows = max(1, parquet.metadata.num_rows)

@@ -88,8 +88,16 @@ def parse_condition(text: str) -> BooleanExpression:
             "the _ of LIKE stands for any character, and \\ changes what follows it; conditions know % at the end "
             "alone, and \\% for the character; from Python StartsWith takes a text as it is"
         )
-    parsed: BooleanExpression = _GRAMMAR.parse_string(text, parse_all=True)[0]
+    parsed: BooleanExpression = _GRAMMAR.parse_string(_TOKEN.sub(_with_dots_outside, text), parse_all=True)[0]
     return parsed
+
+
+def _with_dots_outside(token: re.Match[str]) -> str:
+    """A quoted name with its dots outside of quotes, where PyIceberg's grammar takes them: it is one name all the same,
+    since no schema has both a column `a.b` and a column `a` with a field `b`.
+    """
+    name = token[0]
+    return name.replace(".", '"."') if name.startswith('"') else name
 
 
 @dataclass(frozen=True, slots=True)

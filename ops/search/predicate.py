@@ -119,10 +119,11 @@ class RowPredicate:
 
 def _top_level(bound: BooleanExpression, schema: Schema, text: str) -> tuple[str, ...]:
     """Names of the columns of a condition. Raises FilterError for a nested one."""
-    names = sorted({str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)})
-    if nested := [name for name in names if "." in name]:
+    top_level = {field.field_id for field in schema.fields}
+    names = {field_id: str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)}
+    if nested := sorted(name for field_id, name in names.items() if field_id not in top_level):
         raise FilterError(f"the condition {text} is on a nested column, {nested[0]}; only top-level ones are read")
-    return tuple(names)
+    return tuple(sorted(names.values()))
 
 
 class _ArrowExpression(BoundBooleanExpressionVisitor[Any]):

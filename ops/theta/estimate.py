@@ -100,10 +100,7 @@ def _shares(plan: SketchPlan, file: LiveFile, storage: StorageConfig) -> dict[in
     parquet = open_data_file(open_storage(file.path, storage), file)
     sizes: dict[str, int] = {}
     for group in range(parquet.metadata.num_row_groups):
-        row_group = parquet.metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            name = chunk.path_in_schema.split(".")[0]
+        for name, chunk in parquet.chunks(group):
             sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
     names = column_names(parquet.schema, file, plan.schema)
     return {i: sizes.get(name, 0) / max(1, file.size) for i, name in names.items()}

@@ -63,6 +63,20 @@ def test_only_the_requested_columns_of_the_requested_row_groups_are_fetched(writ
     assert storage.requests[0][1] < 20_000
 
 
+def test_a_column_may_have_dots_in_its_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise, lists = rng.bytes(3 << 20), pa.array([[1.0], [2.0]], pa.list_(pa.float32()))
+    columns = {"a": pa.array([noise, b""]), "a.b": lists, "c": pa.array([{"a": 1, "b": [1]}] * 2), "d.e": lists}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    remote, storage = opened(tmp_path / "a.parquet")
+    assert [name for name, _ in remote.chunks(0)] == ["a", "a.b", "c", "c", "d.e"]
+    for name in ("a.b", "d.e"):
+        storage.requests.clear()
+        assert remote.read([name], [0])[name].combine_chunks().equals(lists)
+        assert len(storage.requests) == 1
+        assert storage.requests[0][1] < 1_000
+
+
 def test_chunks_close_together_are_one_request(written: Path) -> None:
     remote, storage = opened(written)
     storage.requests.clear()

@@ -72,6 +72,12 @@ def test_a_text_means_what_it_means_to_pyiceberg(seed: int) -> None:
     assert common > 5
 
 
+def test_a_quoted_name_may_have_dots() -> None:
+    assert parse_condition('"a.b c" = 1.5') == EqualTo("a.b c", 1.5)
+    assert parse_condition('"a.b" = \'c."d.e"\'') == EqualTo("a.b", 'c."d.e"')
+    assert parse_condition('".a." = 1') == EqualTo(".a.", 1)
+
+
 def test_a_number_does_not_end_within_a_word() -> None:
     for text in ("a = 1and b = 2", "a in (1, 2a)", "not a = 1or b = 2"):
         assert outcome(parse_condition, text) == outcome(parser.parse, text) is ParseException

@@ -156,6 +156,30 @@ def test_a_condition_means_the_columns_of_the_snapshot(table: Table) -> None:
         old.search(queries(1), where="part = 'section 1'")
 
 
+@pytest.mark.parametrize("filters", [(), ("shop.part",)])
+def test_a_condition_may_be_on_a_column_whose_name_has_a_dot(table: Table, filters: tuple[str, ...]) -> None:
+    """PyIceberg's name for a field of a struct is written alike, and stays refused."""
+    with table.update_schema() as update:
+        update.rename_column("section", "shop")
+    rows = make_rows(1800, 2400)
+    structs = pa.array([{"name": name} for name in rows["name"].to_pylist()])
+    dotted = rows.drop_columns(["section"]).append_column("shop.part", rows["section"]).append_column("whole", structs)
+    with table.transaction() as transaction, transaction.update_schema() as update:
+        update.union_by_name(dotted.schema)
+    table.append(dotted)
+    definition = replace(DEFINITION, filters=filters)
+    index_head(table, definition)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    where = EqualTo("shop.part", "section 1")  # type: ignore[arg-type, misc]
+    expected = [row["id"] for row in rows.select(["id", "section"]).to_pylist() if row["section"] == "section 1"]
+    for condition in (where, "shop.part = 'section 1'", "\"shop.part\" = 'section 1' and id > 0"):
+        found = reader.search(queries(1), k=1_000, where=condition, columns=["id", "shop.part"]).rows
+        assert sorted(found["id"].to_pylist()) == expected
+        assert set(found["shop.part"].to_pylist()) == {"section 1"}
+    with pytest.raises(FilterError, match=r"on a nested column, whole\.name"):
+        reader.search(queries(1), where="whole.name = 'x'")
+
+
 def test_a_change_of_the_schema_alone_is_seen_at_the_head_of_main(table: Table) -> None:
     create_index(table, DEFINITION)
     index_head(table)
