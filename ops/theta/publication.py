@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LostRaceError
@@ -24,6 +25,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
+from icepuffin.ops.theta.build_id import sealed_as
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
@@ -36,7 +38,7 @@ from icepuffin.ops.theta.packs import packs_to_share
 from icepuffin.ops.theta.plan import SketchPlan
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
 from icepuffin.puffin import FileInfo
-from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.errors import BadMagicError, PuffinError, TruncatedFileError
 
 if TYPE_CHECKING:
     from icepuffin.ops.theta.snapshot_sketches import SnapshotSketches  # numba
@@ -68,8 +70,9 @@ def publish_statistics(
     what is written during the commit itself is overwritten. Its writer's next run notices. Where ours is overwritten,
     the sensor notices.
 
-    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, what the catalog raises, and what
-    the store of the old file raises, unless that is lost. A file that could not be registered is left to the orphan
+    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, also where the old file is another
+    writer's that others may be able to read, what the catalog raises, and what the store of the old file raises, unless
+    that is lost. A file that could not be registered is left to the orphan
     cleaner: the commit may have landed all the same.
     """
     for _ in range(_ATTEMPTS):
@@ -97,6 +100,13 @@ def _publish_over(
             old_store = open_storage(old.statistics_path, storage)
             carried = carried_over(old_store, old, replaced={s.field_id for s in new}, current_fields=current)
         except (ObjectMissingError, PuffinError) as error:
+            if not _is_damaged(old, error):
+                raise StatisticsError(
+                    f"{name}: the statistics of snapshot {snapshot_id} are of another writer, and cannot be read: "
+                    f"{old.statistics_path}: {error}; they are left as they are, since other readers may understand "
+                    "them. To have them replaced, remove them: "
+                    f"with table.update_statistics() as update: update.remove_statistics({snapshot_id})"
+                ) from error
             note = f"the old statistics file could not be read and was replaced, not merged: {error}"
             _log.warning("%s, snapshot %d: %s", name, snapshot_id, note)
     path = f"{table.location().rstrip('/')}/{folder}/{snapshot_id}-{uuid.uuid4()}.stats"
@@ -111,6 +121,14 @@ def _publish_over(
             store.delete(path)
         return None
     return len(data), carried, note
+
+
+def _is_damaged(statistics: StatisticsFile, error: ObjectMissingError | PuffinError) -> bool:
+    """Whether nobody can read a statistics file that we could not: it is lost or cut off, or it is ours."""
+    if isinstance(error, ObjectMissingError | TruncatedFileError | BadMagicError):
+        return True
+    listed = statistics.blob_metadata
+    return bool(listed) and all(sealed_as(blob.properties) for blob in listed)
 
 
 @dataclass(frozen=True, slots=True)

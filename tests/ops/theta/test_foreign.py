@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.storage.local import LocalStorage
@@ -131,6 +131,33 @@ def test_a_sketch_that_cannot_be_decoded_is_kept_and_no_longer_listed(
     slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
     footer = PuffinReader(LocalStorage().source(slot.statistics_path)).footer
     assert [blob.fields for blob in footer.blobs] == [(6,), (1,)]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_statistics_that_only_we_cannot_read_are_not_replaced(table: Table, ours: bool) -> None:
+    """As those of a later version of Puffin. What we wrote ourselves we can read, unless it is damaged."""
+    snapshot = append(table, 0, 100)
+    if ours:
+        materialize(table, snapshot, columns=("id",))
+    else:
+        counted = {1: foreign.sketch(rows(0, 100)["id"], "long")}
+        foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), counted)
+    entry = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    path = Path(entry.statistics_path.removeprefix("file://"))
+    whole = bytearray(path.read_bytes())
+    whole[-7] |= 1  # a flag of the footer
+    path.write_bytes(whole)
+    if ours:
+        note = materialize(table, snapshot, columns=("id", "size")).note
+        assert "was replaced, not merged: the footer sets unknown flags" in note
+        return
+    with pytest.raises(StatisticsError, match=rf"{path.name}: the footer sets unknown flags .* left as they are"):
+        materialize(table, snapshot, columns=("size",))
+    assert find_statistics(table.refresh(), snapshot) == entry
+    path.write_bytes(whole[:-1])
+    report = materialize(table, snapshot, columns=("size",))
+    assert "was replaced, not merged" in report.note
+    assert set(report.ndv) == {"size"}
 
 
 def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:
