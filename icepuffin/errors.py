@@ -6,19 +6,24 @@ All but the first two descend from `IcepuffinError`. Each message names the tabl
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.catalog.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import TagTakenError
-from icepuffin.ops.catalog.commit import TableReplacedError
+from icepuffin.ops.catalog.commit import ClockError, TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.files_folder import FilesFolderError
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
-from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
+from icepuffin.ops.catalog.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
+from icepuffin.ops.catalog.statistics import StatisticsError
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
+from icepuffin.ops.index.tuning_record import TuningError
 from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
+from icepuffin.ops.search.recall_reports import RecallReportError
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.storage import AccessError, StorageError
 from icepuffin.ops.tasks.runner import RunnerError
+from icepuffin.ops.tasks.sketch_types import SketchTypeError
 from icepuffin.ops.theta.errors import ThetaError
 from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.settings import SettingsError
@@ -28,31 +33,38 @@ __all__ = [
     "AccessError",
     "BindingError",
     "CatalogUnavailableError",
+    "ClockError",
     "CoverageError",
     "DataFileError",
     "DefinitionError",
     "EqualityDeletesError",
+    "FilesFolderError",
     "FilterError",
     "GateFailedError",
     "IcepuffinError",
     "IndexUnavailableError",
     "KernelError",
     "LostRaceError",
+    "ManifestError",
     "NotAnIndexError",
     "NotIndexableError",
     "PartialMetadataError",
     "PuffinError",
     "QueryError",
+    "RecallReportError",
     "RepeatedFileError",
     "RunnerError",
     "SettingsError",
     "ShardTooLargeError",
+    "SketchTypeError",
     "SqlError",
+    "StatisticsError",
     "StorageError",
     "TableReplacedError",
     "TableUnavailableError",
     "TagTakenError",
     "ThetaError",
+    "TuningError",
     "UnknownColumnError",
     "UnknownOutcomeError",
     "UnknownSnapshotError",

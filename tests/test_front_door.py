@@ -224,6 +224,15 @@ def test_every_error_can_be_caught_by_its_public_name() -> None:
         assert issubclass(getattr(icepuffin.errors, name), Exception)
 
 
+def test_every_kind_of_error_is_public_that_is_not_of_the_services_in_dagster() -> None:
+    kinds = set()
+    for path in (Path(__file__).parents[1] / "ops").rglob("*.py"):
+        if path.name != "resources.py":
+            kinds |= set(re.findall(r"^class (\w+)\(IcepuffinError\):", path.read_text(), re.MULTILINE))
+    assert "TuningError" in kinds
+    assert kinds <= set(icepuffin.errors.__all__)
+
+
 @pytest.fixture
 def table(sql_catalog: Catalog) -> Table:
     made = sql_catalog.create_table("db.t", make_rows(0, 1).schema)

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from icepuffin.ops.errors import IcepuffinError
+
 CREATED_TYPES = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},
 )
@@ -26,6 +28,12 @@ ARROW_TYPES = {
 """The Arrow type whose buffers the kernels read, by type name; a decimal or fixed type has one per width."""
 SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
 """Types of columns that can have a sketch at all."""
+
+
+class SketchTypeError(IcepuffinError):
+    """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
+
+    retryable = False
 
 
 def type_name_of(iceberg_type: str) -> str:

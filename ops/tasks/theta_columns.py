@@ -13,16 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.tasks.sketch_types import ARROW_TYPES, type_name_of
+from icepuffin.ops.tasks.sketch_types import ARROW_TYPES, SketchTypeError, type_name_of
 
 _SMALL = {"string": pa.string(), "binary": pa.binary()}
-
-
-class SketchTypeError(IcepuffinError):
-    """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
-
-    retryable = False
 
 
 def update_from_arrow(accumulator: ThetaAccumulator, array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> None:

@@ -28,8 +28,8 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ops.tasks.sketch_types import type_name_of
-from icepuffin.ops.tasks.theta_columns import SketchTypeError, update_from_arrow
+from icepuffin.ops.tasks.sketch_types import SketchTypeError, type_name_of
+from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from tests.naive import theta as naive
 
 UTC = dt.UTC
