@@ -16,7 +16,8 @@ from icepuffin.puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
 
 TAIL_READ = 64 * 1024
 """Bytes at the end of a file that are read at once"""
-_MAX_FOOTER = 256 * 1024 * 1024
+MAX_FOOTER = 256 * 1024 * 1024
+"""Largest footer payload, in bytes, that is read"""
 _SMALLEST_FILE = len(MAGIC) + len(MAGIC) + FOOTER_TAIL
 
 
@@ -54,8 +55,8 @@ class PuffinReader:
         footer_start = size - FOOTER_TAIL - payload_size - len(MAGIC)
         if payload_size < 0 or footer_start < len(MAGIC):
             raise TruncatedFileError(f"a footer payload of {payload_size} bytes does not fit into {size} bytes")
-        if payload_size > _MAX_FOOTER:
-            raise BadFooterError(f"a footer payload of {payload_size:,} bytes is over the limit of {_MAX_FOOTER:,}")
+        if payload_size > MAX_FOOTER:
+            raise BadFooterError(f"a footer payload of {payload_size:,} bytes is over the limit of {MAX_FOOTER:,}")
         if footer_start < start:
             tail = self._read(footer_start, start - footer_start) + tail
             start = footer_start
@@ -64,7 +65,7 @@ class PuffinReader:
         self._tail = start, tail
         payload = tail[footer_start - start + 4 : -FOOTER_TAIL]
         if flags & FLAG_FOOTER_COMPRESSED:
-            payload = decompress(payload, "lz4", where="footer payload", max_bytes=_MAX_FOOTER)
+            payload = decompress(payload, "lz4", where="footer payload", max_bytes=MAX_FOOTER)
         return decode_footer(payload, blob_area_end=footer_start, stored=payload_size)
 
     def read_blob(self, blob: BlobMetadata) -> bytes:

@@ -27,15 +27,23 @@ from icepuffin.ops.storage import relative_to
 from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.reader import MAX_FOOTER
 from icepuffin.puffin.writer import ByteSink, FileInfo
 
 FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 
 BUDGET_BYTES = 256 << 20
-"""Budget of the file sketches of a snapshot, in bytes; beyond it those of the shortest files are left out"""
+"""Budget of the file sketches of a snapshot, in bytes, with their entries in footers; beyond it those of the shortest
+files are left out
+"""
 
 PART_ROWS = 1 << 20
 """Rows per part of a file, about, into which a longer file is cut at row groups, so that several cores read one file"""
+
+_BESIDE_COLUMNS = 512
+"""Bytes of a blob's entry in the footer beside path and columns, at most: keys, numbers, and fingerprints"""
+_BESIDE_IDS = 24
+"""Bytes of a column there beside its type: its id twice, the length of its image, and marks"""
 
 _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""
@@ -162,18 +170,30 @@ def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
 
 
 def within_budget(
-    files: Sequence[LiveFile], sizes: Mapping[str, int], budget_bytes: int
+    files: Sequence[LiveFile], sizes: Mapping[str, int], entries: Mapping[str, int], budget_bytes: int
 ) -> tuple[tuple[LiveFile, ...], int]:
     """(files whose sketches are kept, number of files whose sketches are not): files of most rows come first.
 
-    `sizes`: bytes of each file's sketches by path.
+    `sizes`: bytes of each file's sketches, `entries`: and of their entry in the footer, by path. Whatever the budget,
+    the footer stays as small as readers take it.
     """
-    kept, spent = [], 0
+    kept, spent, listed = [], 0, 0
     for file in sorted(files, key=lambda f: (-f.record_count, f.path)):
-        if spent + sizes[file.path] <= budget_bytes:
-            spent += sizes[file.path]
+        size, entry = sizes[file.path], entries[file.path]
+        if spent + size + entry <= budget_bytes and listed + entry <= MAX_FOOTER:
+            spent, listed = spent + size + entry, listed + entry
             kept.append(file)
     return tuple(sorted(kept, key=lambda f: f.path)), len(files) - len(kept)
+
+
+def column_bytes(column: ColumnKey) -> int:
+    """Bytes that a column takes in the footer for each file, at most: JSON in JSON."""
+    return _BESIDE_IDS + 2 * len(str(column[0])) + len(json.dumps(json.dumps(column[1])))
+
+
+def entry_bytes(key: FileKey, columns: int) -> int:
+    """Bytes of a file's entry in the footer, at most. `columns`: those of its columns."""
+    return _BESIDE_COLUMNS + len(json.dumps(key.path, ensure_ascii=False).encode()) + columns
 
 
 def image_bytes(sketches: Iterable[ThetaSketch]) -> int:

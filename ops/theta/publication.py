@@ -30,6 +30,8 @@ from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
     FileSketchesReader,
+    column_bytes,
+    entry_bytes,
     image_bytes,
     within_budget,
     write_file_sketches,
@@ -158,7 +160,9 @@ def publish_file_sketches(
     types = {c.field_id: c.counted_as for c in plan.columns}
     sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key, types))}
     files = [file for file in plan.live.files if file.path in sizes]
-    chosen, left_out = within_budget(files, sizes, budget_bytes)
+    of_columns = sum(column_bytes(column) for column in types.items())
+    entries = {file.path: entry_bytes(plan.keys[file.path], of_columns) for file in files}
+    chosen, left_out = within_budget(files, sizes, entries, budget_bytes)
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)

@@ -3,12 +3,15 @@ import io
 import numpy as np
 import pytest
 
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
+from icepuffin.ops.theta import file_sketches
 from icepuffin.ops.theta.file_sketches import (
     FILE_SKETCHES_V2,
     FileKey,
     FileSketches,
     FileSketchesReader,
+    column_bytes,
+    entry_bytes,
     file_key,
     image_bytes,
     within_budget,
@@ -74,11 +77,32 @@ def test_a_file_is_identified_by_its_path_and_the_deletes_that_apply_to_it() -> 
     assert file_key(live("s3://elsewhere/a.parquet"), "file:///wh/t").path == "s3://elsewhere/a.parquet"
 
 
-def test_within_the_budget_the_files_that_take_longest_to_read_are_kept() -> None:
+def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [live("a", 5), live("b", 500), live("c", 50)]
-    sizes = {"a": 10, "b": 60, "c": 60}
-    assert within_budget(files, sizes, 1_000) == (tuple(files), 0)
-    kept, left_out = within_budget(files, sizes, 100)
+    sizes, entries = {"a": 9, "b": 55, "c": 55}, {"a": 1, "b": 5, "c": 5}
+    assert within_budget(files, sizes, entries, 1_000) == (tuple(files), 0)
+    assert within_budget(files, sizes, entries, 130) == (tuple(files), 0)
+    kept, left_out = within_budget(files, sizes, entries, 129)
+    assert ([f.path for f in kept], left_out) == (["b", "c"], 1)
+    kept, left_out = within_budget(files, sizes, entries, 100)
     assert ([f.path for f in kept], left_out) == (["a", "b"], 1)
-    assert within_budget(files, sizes, 0) == ((), 3)
+    assert within_budget(files, sizes, entries, 0) == ((), 3)
     assert image_bytes([sketch(1, 2), sketch()]) == 24 + 16 + 24
+    monkeypatch.setattr(file_sketches, "MAX_FOOTER", 10)
+    kept, left_out = within_budget(files, sizes, entries, 1_000)
+    assert ([f.path for f in kept], left_out) == (["b", "c"], 1), "the footer is full, whatever the budget is"
+
+
+@pytest.mark.parametrize("columns", [1, 30])
+@pytest.mark.parametrize("path", ["data/a.parquet", 'dåten/größe=1/"大"\\/' + 2_000 * "x"])
+@pytest.mark.parametrize("kind", ["long", 'string ["größe", "Größe \\"\\""]'])
+def test_no_entry_of_a_footer_is_longer_than_was_reckoned(columns: int, path: str, kind: str) -> None:
+    most = 2**31 - 1 - columns
+    key = FileKey(path, 64 * "f", added=2**62, added_by=SnapshotId(2**63 - 1))
+    own = {(most + number, kind): sketch(*range(1, 4_097)) for number in range(columns)}
+    sink, lengths = io.BytesIO(), []
+    for files in ([], [FileSketches(key, own)]):
+        writer = write_file_sketches(sink, files, snapshot_id=2**63 - 1, sequence_number=2**63 - 1, build_id="x")
+        lengths.append(writer.footer_size)
+    reckoned = entry_bytes(key, sum(map(column_bytes, own)))
+    assert 0.4 * reckoned < lengths[1] - lengths[0] <= reckoned - 60, "offsets of a large file take more digits"
