@@ -99,13 +99,14 @@ def _entry_type(dims: int) -> np.dtype[np.void]:
 
 
 def _decode_paths(data: bytes, offset: int, count: int) -> tuple[str, ...]:
-    if count * _PATH_BYTES > _ALWAYS_ALLOWED + 5 * len(data):  # far shorter texts than paths are
-        raise BadBlobError(f"centroid blob: {count:,} files in {len(data):,} bytes")
-    paths = []
+    paths, texts, most_texts = [], 0, (_ALWAYS_ALLOWED + 5 * len(data)) // _PATH_BYTES
     for number in range(count):
         if offset + 4 > len(data):
             raise BadBlobError(f"centroid blob: file {number} of {count} starts past the end")
         (length,) = struct.unpack_from("<I", data, offset)
+        texts += length > 0  # an empty one, of a slot without a file, is the same object as all others
+        if texts > most_texts:  # far shorter texts than paths are
+            raise BadBlobError(f"centroid blob: {count:,} files in {len(data):,} bytes")
         text = data[offset + 4 : offset + 4 + length]
         if len(text) != length:
             raise BadBlobError(f"centroid blob: path of file {number} is cut off")

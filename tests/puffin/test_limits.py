@@ -11,7 +11,7 @@ import pytest
 from icepuffin.puffin import BytesSource
 from icepuffin.puffin import codec as codecs
 from icepuffin.puffin import footer as footers
-from icepuffin.puffin.blobs import shard, shard_header
+from icepuffin.puffin.blobs import centroid, shard, shard_header
 from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, values_of
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section, read_header
@@ -122,6 +122,22 @@ def test_forty_mebibytes_of_values_are_allowed_to_any_footer() -> None:
     assert decode_footer(b'{"blobs":[],"x":[' + b"0," * 800_000 + b"0]}", blob_area_end=4, stored=0).blobs == ()
     with pytest.raises(BadFooterError, match="in memory"):
         decode_footer(b'{"blobs":[],"x":[' + b"0," * 900_000 + b"0]}", blob_area_end=4, stored=0)
+
+
+def test_slots_without_a_file_count_for_nothing_among_the_paths_of_balls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a compaction of 600,000 files there are as many, and a few files behind them."""
+    monkeypatch.setattr(centroid, "_ALWAYS_ALLOWED", 0)
+
+    def read(paths: tuple[str, ...]) -> tuple[str, ...]:
+        nothing = np.empty((0, 1), np.float32)
+        index = centroid.CentroidIndex(0, 1, nothing, np.empty(0, np.uint32), np.empty(0, np.float32), paths)
+        return centroid.decode(centroid.encode(index)).files
+
+    path = "data/0a1b2c3d.parquet"
+    assert read(("",) * 1_000 + (path,)) == ("",) * 1_000 + (path,)
+    assert read((path,) * 1_000) == (path,) * 1_000
+    with pytest.raises(BadBlobError, match="1,000 files in 5,032 bytes"):
+        read(("a",) * 1_000)
 
 
 def test_equal_footers_are_equal_to_the_byte_and_say_no_more_than_they_must() -> None:
