@@ -25,13 +25,19 @@ def report_metadata(report: Any, labels: Mapping[str, str] | None = None) -> dic
     """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text.
 
     `labels`: by attribute of the report, the label that it has in the UI. They come first, in this order; all other
-    fields follow under their own names.
+    fields follow under their own names. Where there are more entries than `MAX_KEYS`, the field that has most, such as
+    the numbers of a wide table's columns, is cut short.
     """
-    entries: dict[str, dg.MetadataValue[Any]] = {}
+    by_field: list[dict[str, dg.MetadataValue[Any]]] = []
     labels = labels or {}
     for name in dict.fromkeys([*labels, *(field.name for field in dataclasses.fields(report))]):
-        _add(entries, labels.get(name, name), getattr(report, name))
-    return dict(list(entries.items())[:MAX_KEYS])
+        by_field.append({})
+        _add(by_field[-1], labels.get(name, name), getattr(report, name))
+    excess = sum(map(len, by_field)) - MAX_KEYS
+    longest = max(by_field, key=len)
+    for label in list(longest)[max(0, len(longest) - excess) :] if excess > 0 else ():
+        del longest[label]
+    return {label: value for entries in by_field for label, value in entries.items()}
 
 
 def readable_bytes(count: float) -> str:
