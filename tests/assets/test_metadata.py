@@ -151,3 +151,12 @@ def test_a_chart_is_a_small_inline_png() -> None:
     width, height = struct.unpack(">II", image[16:24])
     assert (width, height) == (480, 99)
     assert len(image) < 20_000
+
+
+def test_a_chart_of_many_values_has_the_largest() -> None:
+    """Of 3,000 columns a chart took a minute, and 1.4 MB of the event log."""
+    names, values = [f"column {i}" for i in range(200)], [float(i) for i in range(200)]
+    title = "distinct values, the largest 60 of 200"
+    chart = bar_chart("distinct values", names, values)
+    assert chart == bar_chart(title, names[:139:-1], values[:139:-1])
+    assert chart.value.startswith(f"![{title}](")
