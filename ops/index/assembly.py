@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import count, pairwise, takewhile
 from types import TracebackType
 
 import numpy as np
@@ -346,8 +346,17 @@ def _readable(definition: IndexDefinition) -> IndexDefinition:
 
 
 def _bodies(layout: PuffinLayout, parts: Sequence[ShardPart]) -> list[Segments]:
-    """The first blobs of a layout, which are of shards."""
-    return [(gap, *part.sources) for gap, part in zip(layout.gaps, parts, strict=False)]
+    """The first blobs of a layout, which are of shards. A shard and its vectors that lie in one object as they are to
+    lie here are one piece, of the first of the two: S3 takes an object of 10,000 pieces at most.
+    """
+    bodies: list[Segments] = [(gap, *part.sources) for gap, part in zip(layout.gaps, parts, strict=False)]
+    for place, (part, following) in enumerate(pairwise(parts)):
+        if following.shard is part.shard:
+            blob, gap, vectors = part.sources[-1], layout.gaps[place + 1], following.sources[0]
+            if (vectors.path, vectors.offset) == (blob.path, blob.offset + blob.length + len(gap)):
+                length = blob.length + len(gap) + vectors.length
+                bodies[place : place + 2] = (layout.gaps[place], replace(blob, length=length)), following.sources[1:]
+    return bodies
 
 
 def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: int) -> dict[Values, Place]:

@@ -34,6 +34,7 @@ from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.ops.vector_runs import lasting_runs
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard, ShardCodes, ShardReader, stored_vectors
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 
 RECALL_LOSS = 0.01
 """Recall that inserts may cost a shard before it is rebuilt"""
@@ -344,8 +345,11 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
             digest.update(chunk)
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
-        runs, vectors = _stored_runs(measured, ObjectRange(path, length, 0))
-        sink.write(vectors)  # type: ignore[arg-type]
+        gap = bytes(-length % ALIGNMENT)  # as in a version's file, so that blob and vectors are copied in one piece
+        runs, vectors = _stored_runs(measured, ObjectRange(path, length + len(gap), 0))
+        if len(vectors):
+            sink.write(gap)
+            sink.write(vectors)  # type: ignore[arg-type]
     return ShardResult(
         shard_id=task.shard_id,
         how=task.how,

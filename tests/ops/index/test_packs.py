@@ -1,6 +1,6 @@
 """Packs: shards that versions share. They stay as long as a version names them, and are then gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -40,7 +40,7 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import ObjectMissingError, open_storage
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
@@ -115,6 +115,28 @@ def test_a_build_lies_in_a_pack_and_a_refresh_shares_it(table: Table) -> None:
     assert (shown.packs[0].versions, shown.packs[0].used_bytes) == (2, report.bytes_shared)
     assert (shown.bytes_alone, shown.bytes_shared) == (len(content(report)), index_bytes)
     assert_right(table)
+
+
+def test_a_shard_and_its_vectors_come_into_a_pack_as_one_piece(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 6,000 shards, for 10^9 rows, S3 would have to take 18,000 parts, and it takes 10,000."""
+    pieces, concat = list[bytes | ObjectRange](), LocalStorage.concat
+
+    def recorded(storage: LocalStorage, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+        every = list(segments)
+        pieces.extend(every if "-pack-" in path else ())
+        return concat(storage, path, every)
+
+    monkeypatch.setattr(LocalStorage, "concat", recorded)
+    new_table = table_factory(**{"format-version": "2"})
+    for first in range(0, 600, 200):
+        new_table.append(make_rows(first, first + 200))
+    index_head(new_table)
+    assert_right(new_table)
+    shards = open_version(head_version(new_table), STORAGE).shards
+    assert [len(shard.runs) for shard in shards] == [1, 1, 1]
+    assert len([piece for piece in pieces if isinstance(piece, ObjectRange)]) == 3
 
 
 def test_less_is_worth_a_pack_where_packs_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
