@@ -1,6 +1,7 @@
 """A version derived from a base version, at the cost of rows that are gone, moved or new. See docs/concepts.md."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -126,9 +127,8 @@ def refresh_shards(
     scattered = scatter_rows(context, matches.unmatched, _routes(layout, placement, kept))
     deltas = _scatter_deltas(context, dissolved)
     staged = blocks_by_destination([*(result.blocks for result in scattered), *(delta.blocks for delta in deltas)])
-    results = _make(
-        context, kept, Arrivals(staged, tuple(chain(*(delta.passed for delta in deltas)))), placement, on_kept
-    )
+    arrivals = Arrivals.of(staged, chain(*(delta.passed for delta in deltas)))
+    results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
     )
@@ -188,12 +188,20 @@ class Arrivals:
 
     blocks: Mapping[int, tuple[Block, ...]]
     """Staged rows, by shard"""
-    passed: tuple[PassedRows, ...]
-    """Rows of dissolved deltas whose vectors stay where they lie"""
+    passed: Mapping[int, tuple[PassedRows, ...]]
+    """Rows of dissolved deltas whose vectors stay where they lie, by shard"""
+
+    @classmethod
+    def of(cls, blocks: Mapping[int, tuple[Block, ...]], passed: Iterable[PassedRows]) -> "Arrivals":
+        """Arrivals of staged rows, by shard, and of passed rows, which keep their order."""
+        by_shard: defaultdict[int, list[PassedRows]] = defaultdict(list)
+        for rows in passed:
+            by_shard[rows.destination].append(rows)
+        return cls(blocks, {shard_id: tuple(rows) for shard_id, rows in by_shard.items()})
 
     def passed_to(self, shard_id: ShardId) -> tuple[PassedRows, ...]:
         """The rows of dissolved deltas that come to a shard."""
-        return tuple(rows for rows in self.passed if rows.destination == shard_id)
+        return self.passed.get(shard_id, ())
 
     def count(self, shard_id: ShardId) -> int:
         """Number of all rows that come to a shard."""

@@ -84,10 +84,10 @@ class BlockWriters:
 
 def blocks_by_destination(results: Sequence[Sequence[StagedBlock]]) -> dict[int, tuple[Block, ...]]:
     """Blocks that several tasks wrote, by destination, in the order of the tasks."""
-    blocks: dict[int, tuple[Block, ...]] = {}
+    blocks: dict[int, list[Block]] = {}
     for destination, path, rows in (block for result in results for block in result):
-        blocks[destination] = (*blocks.get(destination, ()), (path, rows))
-    return blocks
+        blocks.setdefault(destination, []).append((path, rows))
+    return {destination: tuple(own) for destination, own in blocks.items()}
 
 
 def read_blocks(storage: StorageConfig, blocks: Sequence[Block], dims: int) -> VectorRows:
