@@ -42,7 +42,8 @@ class DiskCache:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 _log.warning("%s is not a folder of this user: shards are not kept on disk", folder)
                 return None
-            folder.chmod(0o700)  # before the check that it is empty, so that nobody writes to it in between
+            if status.st_mode & _OTHERS_WRITE or not any(folder.iterdir()):  # else it may serve others, too
+                folder.chmod(0o700)  # before the check that it is empty, so that nobody writes to it in between
             if status.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
                 folder.chmod(stat.S_IMODE(status.st_mode))
                 _log.warning(

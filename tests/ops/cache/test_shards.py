@@ -366,6 +366,16 @@ def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     assert modes == [0o700, 0o700, 0o700, 0o600]
 
 
+def test_a_folder_that_has_other_things_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    (tmp_path / "cache" / "notes.txt").write_text("for everyone")
+    for _ in range(2):
+        kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
+    (file,) = files_of(tmp_path)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", file.parent, file)]
+    assert modes == [0o755, 0o700, 0o600]
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_files_in_a_folder_that_others_could_write_to_are_not_trusted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
