@@ -192,15 +192,15 @@ class ShardCache:
 
             try:
                 arrays, values = _fetch(key, storage, threads, claim, self._scratch.reserve)
+                if not drafts:
+                    return from_arrays(arrays, values)
+                ready_shard = from_arrays(drafts[0].arrays.private(values), values)
+                self._hold(owner, name, ready_shard)
+                self._written.acquire()
             except BaseException:
                 for draft in drafts:
                     draft.discard()
                 raise
-            if not drafts:
-                return from_arrays(arrays, values)
-            ready_shard = from_arrays(drafts[0].arrays.private(values), values)
-            self._hold(owner, name, ready_shard)
-            self._written.acquire()
             writing = drafts[0], values, lock.pop_all()
             try:
                 threading.Thread(target=self._publish, args=writing).start()

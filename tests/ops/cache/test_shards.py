@@ -430,6 +430,18 @@ def test_what_somebody_else_owns_is_not_mapped(tmp_path: Path, inside: str) -> N
         cache_in(tmp_path).shard(key, STORAGE)
 
 
+def test_an_interrupt_while_the_disk_is_busy_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    class BusyDisk(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    cache = cache_in(tmp_path)
+    cache._written = BusyDisk()
+    with pytest.raises(KeyboardInterrupt):
+        cache.shard(stored(tmp_path, SHARD), STORAGE)
+    assert not list((tmp_path / "cache").glob("*/.*.draft"))
+
+
 def test_without_another_thread_a_shard_is_written_before_it_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
