@@ -2,6 +2,7 @@
 
 import html
 import io
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,20 @@ def save(view: Overview, path: Path, milliseconds: Sequence[float] | None = None
         text = render(view, "svg", milliseconds).decode()
         title = html.escape(f"{view.table}: index {view.index}")
         head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
-        path.write_text(f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
-        return
-    path.write_bytes(render(view, suffix[1:], milliseconds))
+        image = f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n".encode()
+    else:
+        image = render(view, suffix[1:], milliseconds)
+    _write(path.resolve(), image)
+
+
+def _write(path: Path, image: bytes) -> None:
+    """Write the file whole or not at all: one that was there stays until then."""
+    aside = path.with_name(f".{uuid.uuid4().hex}{path.suffix}")
+    try:
+        aside.write_bytes(image)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def render(view: Overview, file_format: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:

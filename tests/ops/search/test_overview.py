@@ -110,6 +110,10 @@ def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path)
     assert page.startswith("<!doctype html>")
     assert "<svg" in page
     assert "http://www.w3.org/2000/svg" in page
+    with (tmp_path / "index.html").open(encoding="utf-8") as before:
+        save(view, tmp_path / "index.html")
+        assert before.read() == page, "who reads it meanwhile reads the whole of it"
+    assert {path.name for path in tmp_path.glob("*index.*") if path.is_file()} == {"index.png", "index.html"}
     with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
         save(view, tmp_path / "index.bmp")
 
