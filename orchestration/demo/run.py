@@ -1,6 +1,7 @@
 """The demo: the history of a table, indexed snapshot by snapshot through Dagster, then searched."""
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -70,6 +71,10 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
 """
 
 
+_UNFIT = re.compile(r"""["\\?#%\x00-\x1f\x7f]""")
+"""Characters that mean something else in a URI, or in a text of TOML"""
+
+
 class DemoError(IcepuffinError):
     """The demo cannot start here, or one of its runs failed."""
 
@@ -80,6 +85,11 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
 
     Raises DemoError, DemoDataError.
     """
+    if wrong := _UNFIT.search(str(directory)):
+        raise DemoError(
+            f"{str(directory)!r} has {wrong[0]!r} in its name, which the URI of the demo's catalog cannot have: name "
+            "another folder with --dir"
+        )
     settings_file, text = directory / FILE_NAME, SETTINGS.format(directory=directory)
     if (directory / "catalog.db").exists():
         raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder with --dir")

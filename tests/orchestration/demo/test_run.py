@@ -33,3 +33,11 @@ def test_a_demo_that_ended_before_its_first_table_begins_again(
     assert "packages.parquet is missing" in refusal(tmp_path, capsys)
     (tmp_path / "catalog.db").touch()
     assert "holds a demo already" in refusal(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a?b", "a#b", "a%20b", "a\nb"])
+def test_a_folder_that_no_uri_can_name_is_refused_before_anything_is_made(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"has {name[1]!r} in its name" in refusal(tmp_path / name, capsys)
+    assert not list(tmp_path.iterdir())
