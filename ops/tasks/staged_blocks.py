@@ -1,6 +1,7 @@
 """Staged blocks: rows on their way from one stage to the next, as Arrow streams in the table's own storage."""
 
 import contextlib
+import resource
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.rows import VectorRows
 
+_OPEN_FILES = 65_536
+"""Limit of open files that a process gets, where the system allows it: Linux begins with 1,024"""
 Block = tuple[str, int]
 """(path, rows)"""
 StagedBlock = tuple[int, str, int]
@@ -42,7 +45,10 @@ def block_schema(dims: int) -> pa.Schema:
 
 
 class BlockWriters:
-    """One Arrow stream per destination, opened with its first row. All are published when the task ends."""
+    """One Arrow stream per destination, opened with its first row. All are published when the task ends.
+
+    On a local disk each is an open file until then: the process's limit of these is raised.
+    """
 
     def __init__(
         self, stem: str, dims: int, storage: Storage, stack: contextlib.ExitStack, *, durable: bool = False
@@ -55,6 +61,7 @@ class BlockWriters:
         self._options = pa.ipc.IpcWriteOptions(compression=None if dims else "zstd")  # vectors hardly shrink
         self._open: dict[int, tuple[str, Any]] = {}
         self._rows: dict[int, int] = {}
+        _allow_open_files(_OPEN_FILES)
 
     def write(self, rows: VectorRows, destinations: npt.NDArray[np.integer[Any]]) -> None:
         """Write each row to the block of its destination."""
@@ -80,6 +87,14 @@ class BlockWriters:
     def blocks(self) -> tuple[StagedBlock, ...]:
         """All blocks, by destination."""
         return tuple((to, path, self._rows[to]) for to, (path, _) in sorted(self._open.items()))
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files to `count`, as far as its hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if resource.RLIM_INFINITY != soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def blocks_by_destination(results: Sequence[Sequence[StagedBlock]]) -> dict[int, tuple[Block, ...]]:

@@ -1,6 +1,7 @@
 """Staged rows: a loss on the way is noticed."""
 
 import contextlib
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +66,18 @@ def test_moves_are_read_as_staged_and_others_are_refused(tmp_path: Path) -> None
 def moves(where: ObjectRange) -> StagedMoves:
     """Moves of three nodes, staged there."""
     return StagedMoves(ShardId(0), deletion_vector.encode(np.array([1, 5, 6])), where)
+
+
+def test_more_blocks_are_written_than_a_process_may_open_at_first(tmp_path: Path) -> None:
+    count = 400
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
+    try:
+        zeros = np.zeros(count, np.int64)
+        rows = VectorRows(zeros.astype(np.uint32), zeros, zeros.astype(np.uint64), np.zeros((count, 2), np.float32))
+        with contextlib.ExitStack() as stack:
+            writers = BlockWriters(f"{tmp_path}/block", 2, STORE, stack)
+            writers.write(rows, np.arange(count))
+        assert [rows for _, _, rows in writers.blocks()] == [1] * count
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
