@@ -22,8 +22,9 @@ from icepuffin.puffin.blobs import addresses as addresses_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 _log = logging.getLogger(__name__)
-_SCRATCH_BYTES = 128 << 20
-"""Memory that shards take while they are decoded, those of all threads together"""
+_SCRATCH_BYTES = 256 << 20
+"""Memory that shards take while they are decoded, those of all threads together: enough for two of 700,000 x 128,
+which is as many as a build puts into one by itself"""
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)

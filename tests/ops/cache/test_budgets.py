@@ -16,7 +16,7 @@ from icepuffin.puffin.blobs.shard_header import ShardHeader
 from tests.ops.cache.stored import STORAGE, coded, lean, random_shard, stored
 from tests.ops.cache.test_fetching import header_of
 
-_AT_ONCE = 128 * MIB
+_AT_ONCE = 256 * MIB
 """Memory that decoders take together, as docs/operations.md has it"""
 
 
@@ -70,7 +70,7 @@ def test_a_fetch_reserves_what_its_store_and_its_shard_take(tmp_path: Path) -> N
     assert sizes == [fetching.scratch_bytes(_header(SHARD), LocalStorage.piece_bytes)]
 
 
-@pytest.mark.parametrize(("first", "second", "waits"), [(100, 28, False), (100, 29, True), (1, 128, True)])
+@pytest.mark.parametrize(("first", "second", "waits"), [(100, 156, False), (100, 157, True), (1, 256, True)])
 def test_decoders_wait_for_each_other_where_they_take_more_than_the_budget(
     first: int, second: int, waits: bool
 ) -> None:
