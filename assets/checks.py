@@ -17,6 +17,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
+from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.storage import StorageError
@@ -188,7 +189,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         from icepuffin.ops.index.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
 
         report = check_integrity(table, version, storage_of(table))
-        for fault in report.faults:
+        for fault in listed(report.faults):
             dg.get_dagster_logger().error("%s: %s", report.path, fault)
         return dg.AssetCheckResult(
             passed=not report.faults,
@@ -199,7 +200,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "shards": report.shards,
                 "rows compared": report.rows,
                 "self-search": report.self_search.summary if report.self_search else _why_not_searched(report),
-                "faults": "; ".join(report.faults) or "none",
+                "faults": "; ".join(listed(report.faults)) or "none",
                 **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
             },

@@ -35,6 +35,7 @@ from icepuffin.ops.index.version_reader import (
     open_versions,
     shared_rows,
 )
+from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
@@ -262,7 +263,7 @@ def _open_nearest(
     for version in versions:
         readable, broken = open_versions(table, [version], storage)
         if readable and (faults := lost_packs(version, storage) or faults_of(version)):
-            readable, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
+            readable, broken = [], (f"{version.puffin_path}: {'; '.join(listed(faults))}",)
         unreadable += broken
         opened += readable
         if version.base_snapshot_id not in ancestors:

@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.line_lists import MOST_LISTED, listed
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
@@ -139,12 +140,13 @@ class EarlierSketches:
             yield
         except (IcepuffinError, PuffinError) as error:
             self._notes.append(f"the file sketches of {key.path} are broken: {error}")
-            _log.warning("%s", self._notes[-1])
+            if len(self._notes) <= MOST_LISTED:
+                _log.warning("%s", self._notes[-1])
 
     @property
     def note(self) -> str:
-        """Sketches that were lost, in words; empty where there are none."""
-        return "; ".join(dict.fromkeys(self._notes))
+        """Sketches that were lost, in words, of many the first; empty where there are none."""
+        return "; ".join(listed(list(dict.fromkeys(self._notes))))
 
 
 def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> EarlierSketches:

@@ -3,8 +3,12 @@ import io
 import numpy as np
 import pytest
 
+from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.theta import file_sketches
+from icepuffin.ops.theta.columns import SketchedColumn
+from icepuffin.ops.theta.earlier_sketches import EarlierSketches
 from icepuffin.ops.theta.file_sketches import (
     FILE_SKETCHES_V2,
     FileKey,
@@ -65,6 +69,24 @@ def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
     writer.finish()
     with pytest.raises(BadBlobError):
         reader_of(sink.getvalue()).read(FileKey("p", ""))
+
+
+def test_a_note_has_the_first_of_many_broken_listings() -> None:
+    """Of 100,000 files a note in the event of a materialisation would be 15 MB."""
+    sink, keys = io.BytesIO(), [FileKey(f"data/{number}.parquet", "") for number in range(100)]
+    writer = PuffinWriter(sink)
+    for key in keys:
+        properties = {"path": key.path, "deletes": "", "columns": "{"}
+        writer.add_blob(FILE_SKETCHES_V2, fields=[1], snapshot_id=1, sequence_number=1, data=b"", properties=properties)
+    writer.finish()
+    version = DerivedVersion(
+        BlobKind.SKETCHES, "theta", SnapshotId(2), SnapshotId(1), "x", "file:///sketches.puffin", 2, 0, 1, ()
+    )
+    earlier = EarlierSketches([version], lambda _: reader_of(sink.getvalue()), here=1, table="db.t")
+    places = earlier.places(keys, [SketchedColumn(1, "id", "long")])
+    assert not any(places.values())
+    assert earlier.note.count("are broken") == 20
+    assert earlier.note.endswith("; and 80 more")
 
 
 def test_a_file_is_identified_by_its_path_and_the_deletes_that_apply_to_it() -> None:
