@@ -20,7 +20,8 @@ from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
 from icepuffin.puffin.blobs.routing import NO_DELETES
 
-_COLUMNS = ["file_path", "pos"]
+_PATH = "file_path"
+_COLUMNS = [_PATH, "pos"]
 _FIRST_FILES = 16
 """Files whose deleted rows are found first, where all may not be needed"""
 _ROWS_TOGETHER = 1 << 25
@@ -197,11 +198,13 @@ def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[st
     raw = storage.read_range(delete.path, 0, storage.size(delete.path))
     try:
         # pq.read_table would make a data set of it, which takes longer than reading the few rows that most files have
-        rows = pq.ParquetFile(pa.BufferReader(raw)).read(_COLUMNS, use_threads=False).select(_COLUMNS).combine_chunks()
+        # each row names its data file, so of millions of rows the names would take gigabytes
+        file = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=[_PATH])
+        rows = file.read(_COLUMNS, use_threads=False).select(_COLUMNS).combine_chunks()
     except (pa.ArrowInvalid, KeyError) as error:
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
     for chunk in rows.to_batches():
-        names = pc.dictionary_encode(chunk["file_path"])
+        names = pc.dictionary_encode(chunk[_PATH])
         order = np.argsort(names.indices.to_numpy(), kind="stable")
         codes = names.indices.to_numpy()[order]
         positions = chunk["pos"].to_numpy()[order].astype(np.int64)

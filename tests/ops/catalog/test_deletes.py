@@ -83,8 +83,9 @@ def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed
         path = tmp_path / f"{number}.parquet"
         named = [names[place] for place in rng.integers(0, 6, 20)]
         named = [normalize(name) if rng.random() < 0.5 else name for name in named]
-        table = pa.table({"file_path": named, "pos": rng.integers(0, 100, 20)})
-        pq.write_table(table, path)
+        kind = pa.string() if rng.random() < 0.5 else pa.large_string()
+        table = pa.table({"file_path": pa.array(named, kind), "pos": rng.integers(0, 100, 20)})
+        pq.write_table(table, path, use_dictionary=rng.random() < 0.5, row_group_size=int(rng.integers(3, 30)))
         deletes.append(DeleteFile(f"file://{path}", DeleteKind.POSITION, 20, 2, path.stat().st_size))
         rows[deletes[-1].path] = table.to_pylist()
     shared = tuple(deletes[:3])
@@ -99,6 +100,23 @@ def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed
         assert deleted[file.path].tolist() == sorted(expected)
     alone = [deleted_by_file(lambda _: STORE, [file])[file.path].tolist() for file in files]
     assert alone == [deleted[file.path].tolist() for file in files]
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_each_name_of_a_data_file_is_in_memory_once(tmp_path: Path, use_dictionary: bool) -> None:
+    """Position deletes name the data file in each row: a million of 200 letters would take 200 MB."""
+    name, count = f"file:///{'a' * 1_000}", 20_000
+    table = pa.table({"file_path": [name] * count, "pos": np.arange(count)})
+    (file,) = deleting(tmp_path, table, name)
+    pq.write_table(table, tmp_path / "deletes.parquet", use_dictionary=use_dictionary, row_group_size=1_000)
+    pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        deleted = deleted_by_file(lambda _: STORE, [replace(file, record_count=count)])
+    finally:
+        pa.set_memory_pool(usual)
+    assert np.array_equal(deleted[name], np.arange(count))
+    assert pool.max_memory() < 8 << 20
 
 
 def test_files_that_share_their_deletes_count_as_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
