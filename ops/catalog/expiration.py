@@ -118,11 +118,13 @@ def _remove_snapshots(
 
 
 def _expired(table: Table, snapshot_ids: Collection[SnapshotId]) -> tuple[SnapshotId, ...]:
-    return tuple(item for item in sorted(snapshot_ids) if item not in snapshots_by_id(table.metadata))
+    present = snapshots_by_id(table.metadata)
+    return tuple(item for item in sorted(snapshot_ids) if item not in present)
 
 
 def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:
-    return [name for name, ref in table.metadata.refs.items() if ref.snapshot_id in snapshot_ids]
+    chosen = frozenset(snapshot_ids)
+    return [name for name, ref in table.metadata.refs.items() if ref.snapshot_id in chosen]
 
 
 def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:

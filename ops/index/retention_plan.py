@@ -175,5 +175,5 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Ex
         return ()
     reload_table(table)
     side_tags = own_tags(table, tag) - {tag}
-    removed = expire_derived(table, {item.index_snapshot_id for item in plan.expire}, side_tags)
+    removed = frozenset(expire_derived(table, {item.index_snapshot_id for item in plan.expire}, side_tags))
     return tuple(item for item in plan.expire if item.index_snapshot_id in removed)
