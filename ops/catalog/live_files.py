@@ -24,14 +24,12 @@ from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icepuffin.ops.catalog.delete_keys import KeyBounds, KeyRanges, KeySchemas, key_bounds
-from icepuffin.ops.catalog.manifests import field_of, live_entries, read_manifests
+from icepuffin.ops.catalog.manifests import ROW_ID, field_of, live_entries, read_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, Deletes, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 
-ROW_ID = 2147483540
-"""Field id of the column `_row_id`"""
 PATH_FIELD = 2147483546
 """Field id of `file_path` in position delete files; its bounds name the data files that the deletes are for"""
 
@@ -124,8 +122,11 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     key_schemas = KeySchemas(table.schemas(), schema_id)
     with reading_manifests(table, snapshot_id):
         manifests = read_manifests(table.io, snapshot)
+        # bounds of keys tell which equality deletes may be about a file
+        statistics = any(manifest.content == ManifestContent.DELETES for manifest in manifests)
+        read = partial(live_entries, table.io, statistics=statistics)
         # side by side, as every request waits for a distant store's answer
-        of_manifests = list(ExecutorFactory.get_or_create().map(partial(live_entries, table.io), manifests))
+        of_manifests = list(ExecutorFactory.get_or_create().map(read, manifests))
     for manifest, entries in zip(manifests, of_manifests, strict=True):
         _require_plain(entries)
         if manifest.content == ManifestContent.DATA:

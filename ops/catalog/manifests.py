@@ -37,9 +37,23 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 _log = logging.getLogger(__name__)
 _Struct = TypeVar("_Struct", bound=StructProtocol)
 _TOTAL_FILES = "total-data-files"
+ROW_ID = 2147483540
+"""Field id of the column in which data files of v3 have the ids of rows that were copied"""
 _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
 _FIELD_PLACES = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
+_STATISTICS = tuple(
+    _FIELD_PLACES[name]
+    for name in (
+        "column_sizes",
+        "value_counts",
+        "null_value_counts",
+        "nan_value_counts",
+        "lower_bounds",
+        "upper_bounds",
+    )
+)
+"""Places of the maps by column, by far the largest part of an entry"""
 _LIST_FIELD_PLACES = {
     field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)
 }
@@ -50,7 +64,7 @@ class PlannedManifest(ManifestFile):
 
     def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
         """Entries with uuids as literals have them, in bytes: with others PyIceberg compares nothing."""
-        entries = _entries(io, self, discard_deleted=discard_deleted)
+        entries = _entries(io, self, discard_deleted=discard_deleted, statistics=True)
         for entry in entries:
             partition = entry.data_file.partition
             for place, value in enumerate(partition._data):  # noqa: SLF001  as in `field_of`
@@ -89,11 +103,14 @@ def _listed_files(manifests: Iterable[ManifestFile]) -> int | None:
     return total
 
 
-def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+def live_entries(io: FileIO, manifest: ManifestFile, *, statistics: bool = True) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. A NaN among partition values is `math.nan`, so it equals others;
     a uuid is a UUID.
+
+    statistics: whether entries keep the sizes, counts and bounds of all columns, which take most of their memory. If
+    not, they keep the size of the column of row ids alone.
     """
-    entries = _entries(io, manifest, discard_deleted=True)
+    entries = _entries(io, manifest, discard_deleted=True, statistics=statistics)
     _inherit_row_ids(entries, manifest._data[_LIST_FIELD_PLACES["first_row_id"]])  # noqa: SLF001  as in `field_of`
     return entries
 
@@ -103,12 +120,13 @@ def field_of(file: DataFile, name: str) -> Any:
     return file._data[_FIELD_PLACES[name]]  # noqa: SLF001  PyIceberg has no accessors for them
 
 
-def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> list[ManifestEntry]:
+def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool, statistics: bool) -> list[ManifestEntry]:
     """Raises ValueError for a manifest of fewer entries and bytes than its list says: one that was cut between two
     blocks. Writers may be wrong about one of the two alone.
     """
     with _WholeFile[ManifestEntry](io.new_input(manifest.manifest_path), _entry_reader) as reader:
-        entries, is_shorter = list(reader), reader.length < manifest.manifest_length
+        read = reader if statistics else map(_without_statistics, reader)
+        entries, is_shorter = list(read), reader.length < manifest.manifest_length
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     listed = sum(count or 0 for count in counts)  # v1 lists may lack them
     if is_shorter and len(entries) < listed:
@@ -121,6 +139,17 @@ def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool) -> li
         for entry in entries
         if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
     ]
+
+
+def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
+    """The entry, changed: of its maps by column the size of the column of row ids is left, where it has that."""
+    file = entry.data_file
+    sizes = file.column_sizes or {}
+    row_ids = {ROW_ID: sizes[ROW_ID]} if ROW_ID in sizes else None
+    for place in _STATISTICS:
+        file[place] = None
+    file[_FIELD_PLACES["column_sizes"]] = row_ids
+    return entry
 
 
 class _WholeFile(AvroFile[_Struct]):

@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ann_kernels.matching import pair_equal
-from icepuffin.ops.catalog.live_files import ROW_ID
+from icepuffin.ops.catalog.manifests import ROW_ID
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, DataFileError
 from icepuffin.ops.live_rows import LiveBatch, read_live
