@@ -52,6 +52,11 @@ KINDS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _memory_of_earlier_readers_is_released() -> None:
+    gc.collect()
+
+
 def drawn_rows(rng: np.random.Generator, first: int, count: int, kind: str) -> pa.Table:
     """Rows in clusters, every tenth with the vector of another one."""
     vectors = rng.standard_normal((5, DIMS))[rng.integers(0, 5, count)] + 0.3 * rng.standard_normal((count, DIMS))

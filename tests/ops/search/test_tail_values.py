@@ -40,6 +40,11 @@ LIVE = [number for number in range(600, 650) if (number - 600) % 7]
 IN_MEMORY = "and those in memory of 1 data files that it lacks"
 
 
+@pytest.fixture(autouse=True)
+def _memory_of_earlier_readers_is_released() -> None:
+    gc.collect()
+
+
 def opened(table: Table, definition: IndexDefinition = SECTIONS, **budgets: Any) -> IndexReader:
     use_settings(CacheSettings(disk_bytes=0, **budgets))
     return open_index(table.refresh(), definition, storage=STORAGE, threads=1)
