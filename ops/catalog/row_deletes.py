@@ -9,7 +9,6 @@ from itertools import chain, groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icepuffin.ops.catalog.equality_deletes import deleted_by_equality
@@ -204,7 +203,7 @@ def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[st
     except (pa.ArrowInvalid, KeyError) as error:
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
     for chunk in rows.to_batches():
-        names = pc.dictionary_encode(chunk[_PATH])
+        names = chunk[_PATH]
         order = np.argsort(names.indices.to_numpy(), kind="stable")
         codes = names.indices.to_numpy()[order]
         positions = chunk["pos"].to_numpy()[order].astype(np.int64)
