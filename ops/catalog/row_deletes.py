@@ -9,6 +9,7 @@ from itertools import chain, groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icepuffin.ops.catalog.equality_deletes import deleted_by_equality
@@ -25,6 +26,8 @@ _FIRST_FILES = 16
 """Files whose deleted rows are found first, where all may not be needed"""
 _ROWS_TOGETHER = 1 << 25
 """Rows of data files whose deleted rows are found together, of 8 bytes each"""
+_ROWS_AT_ONCE = 1 << 14
+"""Rows of a position delete file whose names are in memory as texts, where Arrow cannot read them as a dictionary"""
 _NAMES = 1 << 16
 """Names of delete files that a process keeps"""
 
@@ -193,20 +196,44 @@ def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> np
 
 
 def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-    """(data file as it is named there, positions) for each data file that the delete file is about."""
+    """(data file as it is named there, positions) for each data file that the delete file is about, maybe in parts."""
     raw = storage.read_range(delete.path, 0, storage.size(delete.path))
     try:
-        # pq.read_table would make a data set of it, which takes longer than reading the few rows that most files have
-        # each row names its data file, so of millions of rows the names would take gigabytes
-        file = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=[_PATH])
-        rows = file.read(_COLUMNS, use_threads=False).select(_COLUMNS).combine_chunks()
-    except (pa.ArrowInvalid, KeyError) as error:
+        for rows in _rows_by_name(raw):
+            if rows[_PATH].null_count or rows["pos"].null_count:
+                raise StorageError(f"{delete.path}: a row of the position delete file has no path or no position")
+            indices, names = rows[_PATH].indices.to_numpy(), rows[_PATH].dictionary.cast(pa.string())
+            names.validate(full=True)
+            order = np.argsort(indices, kind="stable")
+            positions = rows["pos"].cast(pa.int64()).to_numpy()[order]
+            bounds = np.searchsorted(indices[order], np.arange(len(names) + 1))
+            for code, name in enumerate(names.to_pylist()):
+                yield name, positions[bounds[code] : bounds[code + 1]]
+    except (pa.ArrowException, OSError, KeyError) as error:  # Arrow raises OSError for some damage
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
-    for chunk in rows.to_batches():
-        names = chunk[_PATH]
-        order = np.argsort(names.indices.to_numpy(), kind="stable")
-        codes = names.indices.to_numpy()[order]
-        positions = chunk["pos"].to_numpy()[order].astype(np.int64)
-        bounds = np.searchsorted(codes, np.arange(len(names.dictionary) + 1))
-        for code, name in enumerate(names.dictionary.to_pylist()):
-            yield name, positions[bounds[code] : bounds[code + 1]]
+
+
+def _rows_by_name(raw: bytes) -> Iterator[pa.RecordBatch]:
+    """The rows of a position delete file, with the data files' names as a dictionary: each row has one, so of millions
+    of rows the names would take gigabytes. Raises pa.ArrowException, OSError, KeyError.
+    """
+    # pq.read_table would make a data set of it, which takes longer than reading the few rows that most files have
+    file = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=[_PATH])
+    if not _has_deltas(file.metadata):
+        yield from file.read(_COLUMNS, use_threads=False).select(_COLUMNS).combine_chunks().to_batches()
+        return
+    for rows in pq.ParquetFile(pa.BufferReader(raw)).iter_batches(_ROWS_AT_ONCE, columns=_COLUMNS, use_threads=False):
+        names, positions = rows[_PATH], rows["pos"]
+        yield pa.record_batch([pc.dictionary_encode(names), positions], _COLUMNS)
+
+
+def _has_deltas(metadata: pq.FileMetaData) -> bool:
+    """Whether names are stored as deltas of texts, as Java's writer of Parquet's version 2 does where a dictionary does
+    not pay: Arrow does not read these as a dictionary.
+    """
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return any(
+        chunk.path_in_schema == _PATH and any(encoding.startswith("DELTA") for encoding in chunk.encodings)
+        for chunk in chunks
+    )

@@ -19,6 +19,14 @@ from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.errors import BadBlobError
 
 STORE = LocalStorage()
+ENCODINGS: list[dict[str, Any]] = [
+    {"use_dictionary": True},
+    {"use_dictionary": True, "dictionary_pagesize_limit": 1, "data_page_size": 1, "write_batch_size": 1},
+    {"use_dictionary": False},
+    {"use_dictionary": False, "column_encoding": {"file_path": "DELTA_BYTE_ARRAY"}},
+    {"use_dictionary": False, "column_encoding": {"file_path": "DELTA_LENGTH_BYTE_ARRAY"}},
+]
+"""Ways in which writers store the names: Java's writes deltas where a dictionary would be larger"""
 
 
 def deleting(folder: Path, table: pa.Table, *data: str) -> list[LiveFile]:
@@ -39,6 +47,31 @@ def test_each_data_file_gets_its_own_positions_however_its_path_is_spelt(tmp_pat
 def test_a_file_without_paths_and_positions_is_named(tmp_path: Path, columns: list[str]) -> None:
     with pytest.raises(StorageError, match=r"deletes\.parquet is not a Parquet position delete file"):
         deleted_by_file(lambda _: STORE, deleting(tmp_path, pa.table({name: [1] for name in columns}), "file:///a"))
+
+
+@pytest.mark.parametrize("column", ["file_path", "pos"])
+def test_a_row_without_a_path_or_a_position_is_reported(tmp_path: Path, column: str) -> None:
+    rows = {"file_path": ["file:///a"] * 2, "pos": [1, 2]}
+    rows[column] = [rows[column][0], None]
+    with pytest.raises(StorageError, match=r"deletes\.parquet: a row .* no path or no position"):
+        deleted_by_file(lambda _: STORE, deleting(tmp_path, pa.table(rows), "file:///a"))
+
+
+def test_a_damaged_file_is_named_whatever_arrow_makes_of_the_damage(tmp_path: Path) -> None:
+    rng, table = np.random.default_rng(0), pa.table({"file_path": ["file:///a"] * 50, "pos": range(50)})
+    files = deleting(tmp_path, table, "file:///a")
+    path, reports = tmp_path / "deletes.parquet", list[str]()
+    whole = path.read_bytes()
+    for _ in range(100):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            deleted_by_file(lambda _: STORE, files)
+        except StorageError as error:
+            reports.append(str(error))
+    assert all("deletes.parquet is not a Parquet position delete file" in report for report in reports)
+    assert reports
 
 
 def test_a_deletion_vector_names_no_more_rows_than_its_file_has(tmp_path: Path) -> None:
@@ -83,9 +116,10 @@ def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed
         path = tmp_path / f"{number}.parquet"
         named = [names[place] for place in rng.integers(0, 6, 20)]
         named = [normalize(name) if rng.random() < 0.5 else name for name in named]
-        kind = pa.string() if rng.random() < 0.5 else pa.large_string()
-        table = pa.table({"file_path": pa.array(named, kind), "pos": rng.integers(0, 100, 20)})
-        pq.write_table(table, path, use_dictionary=rng.random() < 0.5, row_group_size=int(rng.integers(3, 30)))
+        kind = rng.choice(np.array([pa.string(), pa.large_string(), pa.binary()], np.object_))
+        table = pa.table({"file_path": pa.array(named).cast(kind), "pos": rng.integers(0, 100, 20)})
+        pq.write_table(table, path, row_group_size=int(rng.integers(3, 30)), **rng.choice(ENCODINGS))
+        table = table.cast(pa.schema({"file_path": pa.string(), "pos": pa.int64()}))
         deletes.append(DeleteFile(f"file://{path}", DeleteKind.POSITION, 20, 2, path.stat().st_size))
         rows[deletes[-1].path] = table.to_pylist()
     shared = tuple(deletes[:3])
@@ -102,13 +136,16 @@ def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed
     assert alone == [deleted[file.path].tolist() for file in files]
 
 
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_each_name_of_a_data_file_is_in_memory_once(tmp_path: Path, use_dictionary: bool) -> None:
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_each_name_of_a_data_file_is_in_memory_once(
+    tmp_path: Path, encoding: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Position deletes name the data file in each row: a million of 200 letters would take 200 MB."""
     name, count = f"file:///{'a' * 1_000}", 20_000
     table = pa.table({"file_path": [name] * count, "pos": np.arange(count)})
     (file,) = deleting(tmp_path, table, name)
-    pq.write_table(table, tmp_path / "deletes.parquet", use_dictionary=use_dictionary, row_group_size=1_000)
+    pq.write_table(table, tmp_path / "deletes.parquet", row_group_size=1_000, **encoding)
+    monkeypatch.setattr(row_deletes, "_ROWS_AT_ONCE", 1_000)
     pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
