@@ -41,6 +41,8 @@ POLL_SECONDS = 4.0
 AWAY_SECONDS = 20.0
 """Seconds without an answer after which a server counts as away"""
 
+_STATUSES_OF_CATALOGS = frozenset({401, 407, 408, 419, 429, 502, 503, 504})
+"""Statuses of HTTP by which a catalog, or what stands before it, refuses every table alike"""
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _JVM_MEMORY = re.compile(r"(\d+)([kmgt])b?")
 _MIB_OF = {"k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
@@ -50,6 +52,10 @@ _JVM_OVERHEAD_MB = 384
 
 class CatalogUnreachableError(CatalogUnavailableError):
     """The catalog was opened before and does not answer now."""
+
+
+class UnreadableTableError(CatalogUnreachableError):
+    """The catalog answers, and does not give this table, or gives one whose metadata cannot be read."""
 
 
 class TableMissingError(IcepuffinError):
@@ -83,7 +89,8 @@ class Catalogs:
         self._properties = {name: dict(items) for name, items in properties.items()}
         self._opened: dict[str, Catalog] = {}
         self._opening = threading.Lock()
-        self._away: dict[str, tuple[float, str]] = {}
+        self._away: dict[str, tuple[float, CatalogUnavailableError]] = {}
+        """Time of the last call that failed, and its error, by catalog, and by `catalog.namespace.table`"""
 
     def __repr__(self) -> str:
         return f"Catalogs({', '.join(sorted(self._properties))})"
@@ -122,23 +129,30 @@ class Catalogs:
         except Exception as error:
             if (unsupported := unsupported_format(f"{catalog}: {identifier}", error)) is not None:
                 raise unsupported from None
-            self._opened.pop(catalog, None)
-            raise self._unreachable(catalog, identifier, error) from without_values(error, self._properties[catalog])
+            unreachable = self._unreachable(catalog, identifier, error)
+            if not isinstance(unreachable, UnreadableTableError):
+                self._opened.pop(catalog, None)
+            raise unreachable from without_values(error, self._properties[catalog])
 
     def poll(self, catalog: str, identifier: str) -> Table:
         """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and
-        calls a catalog that did not answer only every 20 s; in between it raises the same error without a call.
+        calls a catalog that did not answer only every 20 s; in between it raises the same error without a call. A table
+        that alone cannot be read keeps no other from being loaded.
         """
-        since, why = self._away.get(catalog, (float("-inf"), ""))
-        if time.monotonic() - since < AWAY_SECONDS:
-            raise CatalogUnreachableError(why)
+        of_table = f"{catalog}.{identifier}"
+        for place in (catalog, of_table):
+            since, away = self._away.get(place, (float("-inf"), None))
+            if away is not None and time.monotonic() - since < AWAY_SECONDS:
+                raise type(away)(str(away))
         try:
             with answering_within(POLL_SECONDS):
                 table = self.table(catalog, identifier)
         except CatalogUnavailableError as error:
-            self._away[catalog] = (time.monotonic(), str(error))
+            place = of_table if isinstance(error, UnreadableTableError) else catalog
+            self._away[place] = (time.monotonic(), error)
             raise
-        self._away.pop(catalog, None)
+        for place in (catalog, of_table):
+            self._away.pop(place, None)
         return table
 
     def matching(self, catalog: str, pattern: str) -> tuple[str, ...]:
@@ -165,16 +179,35 @@ class Catalogs:
 
         if isinstance(error, OSError) and not isinstance(error, RequestException | ConnectionError | TimeoutError):
             cause = str(without_values(Exception(str(error)), self._properties[name])).partition(": ")[2]
-            return CatalogUnreachableError(
+            return UnreadableTableError(
                 f"catalog '{name}' has {identifier}, and its metadata file cannot be read: {cause.splitlines()[0]}. "
                 f"Check that the file is there, that its store is up, and that [catalogs.{name}] has the store's "
                 "settings. Nothing was changed"
             )
         cause = failure(name, self._properties[name], error, quoting=True)
+        if _is_about_the_table(error):
+            return UnreadableTableError(
+                f"catalog '{name}' answers, and does not give {identifier}: {cause}; check the table, and the rights "
+                f"of the user of [catalogs.{name}]. Nothing was changed"
+            )
         return CatalogUnreachableError(
             f"catalog '{name}' does not answer: {cause}; "
             f"check that it runs and that [catalogs.{name}] is right. Nothing was changed"
         )
+
+
+def _is_about_the_table(error: Exception) -> bool:
+    """Whether a catalog has answered, and the answer is about one table: it is refused, or its metadata is invalid.
+
+    A catalog that is away, refuses its user, or is called too often, fails for every table.
+    """
+    from pyiceberg.exceptions import ValidationError  # noqa: PLC0415  only where something failed
+    from requests.exceptions import HTTPError, RequestException  # noqa: PLC0415
+
+    cause = error.__cause__ if isinstance(error.__cause__, HTTPError) else error
+    if isinstance(cause, HTTPError) and cause.response is not None:
+        return cause.response.status_code not in _STATUSES_OF_CATALOGS
+    return isinstance(error, ValueError | ValidationError) and not isinstance(error, RequestException)
 
 
 class Engine:

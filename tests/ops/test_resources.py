@@ -1,11 +1,16 @@
 """Resources: secrets stay inside, errors help, and Spark starts only when a large table needs it."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,7 +21,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catal
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
+from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError, UnreadableTableError
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage.local import to_path
@@ -102,6 +107,69 @@ def test_a_table_of_a_later_format_version_is_named_and_the_other_tables_are_rea
         reload_table(later)
     with pytest.raises(UnsupportedFormatError, match=message):
         icepuffin.refresh(later)
+
+
+def test_a_table_whose_metadata_cannot_be_read_keeps_no_other_from_being_loaded(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/w"}
+    catalog = open_catalog("lake", properties)
+    catalog.create_namespace("db")
+    lost, torn, _ = (catalog.create_table(f"db.{name}", make_rows(0, 1).schema) for name in ("lost", "torn", "now"))
+    to_path(lost.metadata_location).unlink()
+    to_path(torn.metadata_location).write_text("{")
+    catalogs = Catalogs({"lake": properties})
+    for name, message in (("lost", "its metadata file cannot be read"), ("torn", "answers, and does not give")):
+        for _ in range(2):
+            with pytest.raises(UnreadableTableError, match=message):
+                catalogs.poll("lake", f"db.{name}")
+        assert catalogs.poll("lake", "db.now").name() == ("db", "now")
+    to_path(torn.metadata_location).write_text(to_path(catalog.load_table("db.now").metadata_location).read_text())
+    with pytest.raises(UnreadableTableError):
+        catalogs.poll("lake", "db.torn")  # until 20 s are over
+
+
+@pytest.mark.parametrize("status", [400, 403, 500])
+def test_a_table_that_a_catalog_refuses_keeps_no_other_from_being_loaded(status: int) -> None:
+    with answering({"refused": status, "away": 503}) as (uri, requests):
+        catalogs = Catalogs({"lake": {"type": "rest", "uri": uri}})
+        for _ in range(2):
+            with pytest.raises(UnreadableTableError, match=rf"does not give db\.refused: HTTP status {status}"):
+                catalogs.poll("lake", "db.refused")
+        with pytest.raises(TableMissingError):
+            catalogs.poll("lake", "db.absent")
+        for name in ("away", "absent"):
+            with pytest.raises(CatalogUnavailableError, match="does not answer: HTTP status 503"):
+                catalogs.poll("lake", f"db.{name}")
+    assert requests == ["refused", "absent", "away"]
+
+
+@contextmanager
+def answering(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
+    """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = urlsplit(self.path).path.rpartition("/")[2]
+            if name == "config":
+                status, body = 200, {"defaults": {}, "overrides": {}}
+            else:
+                requests.append(name)
+                status = statuses.get(name, 404)
+                body = {"error": {"message": "no", "type": "NoSuchTableException", "code": status}}
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Nothing on stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, ThreadPoolExecutor(1) as thread:
+        serving = thread.submit(server.serve_forever)
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", requests
+        finally:
+            server.shutdown()
+        serving.result()
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:

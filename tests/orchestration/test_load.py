@@ -23,6 +23,7 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.plan import MOST_BASES
 from icepuffin.ops.index.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS
+from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor import evaluation
@@ -268,6 +269,18 @@ def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
         assert len(daemon.tick(name).launched) == 5
         assert len(daemon.launched[name]) == len(set(daemon.launched[name])) == 7
     assert daemon.checks[-1].metadata["lag (snapshots)"].value == 7
+
+
+def test_a_table_that_cannot_be_read_holds_up_no_other(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    backlog = make_backlog(tmp_path, tables=2, snapshots=1)
+    for name in backlog.names:
+        backlog.grow(name, 1)  # a metadata file of its own
+    to_path(backlog.catalog.load_table("demo.t0").metadata_location).unlink()
+    daemon = Daemon(instance, backlog.settings())
+    for _ in range(2):
+        assert "catalog 'demo' has demo.t0, and its metadata file cannot be read" in daemon.tick(WATCH).skipped
+        daemon.tick("watch_demo_demo_t1")
+    assert len(daemon.launched["watch_demo_demo_t1"]) == 2
 
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
