@@ -98,14 +98,14 @@ class DataFile:
             for group in range(self.groups):
                 yield _nothing(self._parquet.metadata.row_group(group).num_rows)
             return
-        with self._damage():
+        with reporting_damage(self._file):
             yield from self._parquet.batches(self._columns, batch_rows=batch_rows)
 
     def first(self, rows: int, group: int) -> pa.RecordBatch | None:
         """The first rows of a row group, conformed, without a read of the rest; None where it is empty."""
         if not self._columns:
             return self.conform(_nothing(min(rows, self._parquet.metadata.row_group(group).num_rows)))
-        with self._damage():
+        with reporting_damage(self._file):
             batch = self._parquet.first(self._columns, rows=rows, group=group)
         return None if batch is None else self.conform(batch)
 
@@ -140,7 +140,7 @@ class DataFile:
         if not self._columns:
             table = pa.Table.from_batches([_nothing(self._parquet.metadata.row_group(group).num_rows)])
         else:
-            with self._damage():
+            with reporting_damage(self._file):
                 table = self._parquet.read(self._columns, [group])
         batches = [self.conform(batch) for batch in table.combine_chunks().to_batches()]
         return pa.Table.from_batches(batches, schema=self.schema)
@@ -163,13 +163,6 @@ class DataFile:
             parts.append(read(int(group)).take(pa.array(positions[rows] - self._starts[group])))
             order.append(rows)
         return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(np.concatenate(order))))
-
-    @contextmanager
-    def _damage(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowInvalid, OSError) as error:  # Arrow raises OSError for some damage
-            raise _unreadable(self._file.path, "is damaged", error) from error
 
 
 def _name(schema: Schema, field_id: int) -> str:
@@ -224,6 +217,15 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
         raise DataFileError(f"{file.path} is missing, although the snapshot's manifests name it") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise _unreadable(file.path, "is no readable Parquet file", error) from error
+
+
+@contextmanager
+def reporting_damage(file: LiveFile) -> Iterator[None]:
+    """Raises DataFileError, which names the file, for what Arrow raises while it reads the rows."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:  # Arrow raises OSError for some damage
+        raise _unreadable(file.path, "is damaged", error) from error
 
 
 def _unreadable(path: str, what: str, error: Exception) -> DataFileError:

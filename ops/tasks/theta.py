@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.theta import Hashes, ThetaAccumulator, union
 from icepuffin.ops.catalog.row_deletes import deleted_in_group
-from icepuffin.ops.datafile import DataFileError, column_names, open_data_file
+from icepuffin.ops.datafile import column_names, open_data_file, reporting_damage
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.parquet import ParquetObject
@@ -113,11 +113,9 @@ def _batches(
         names = _column_names(parquet, file_part, schema)
         if names is not None:
             groups = list(range(parquet.metadata.num_row_groups))[file_part.part :: file_part.parts]
-            try:
+            with reporting_damage(file_part.file):
                 for batch in parquet.batches(list(names.values()), batch_rows=BATCH_ROWS, groups=groups):
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
-            except pa.ArrowInvalid as error:
-                raise DataFileError(f"{file_part.file.path} is damaged: {error}") from error
             return
     if file_part.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
         field_ids = [field_id for field_id, _ in file_part.columns]

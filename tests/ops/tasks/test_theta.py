@@ -7,6 +7,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
+from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.tasks.theta import FilePart, SketchTask, plan_tasks, sketch_files
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
@@ -53,6 +54,26 @@ def test_the_parts_of_a_file_make_one_sketch(tmp_path: Path, parts: int) -> None
     sketch = decode(result.images[0])
     expected = naive.sketch(value.to_bytes(8, "little") for value in values)
     assert (result.path, (sketch.theta, sketch.hashes.tolist())) == (file.path, expected)
+
+
+def test_damage_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+    """Arrow has several errors for it."""
+    path = tmp_path / "f.parquet"
+    arrow = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    pq.write_table(pa.table([range(1_000)], arrow), path, use_dictionary=False)
+    whole, reports = path.read_bytes(), set[str]()
+    task = SketchTask(
+        StorageConfig({}),
+        Schema(NestedField(1, "id", LongType(), required=False)),
+        (FilePart(LiveFile(f"file://{path}", len(whole), 1_000, 1, "PARQUET"), ((1, "long"),)),),
+    )
+    for place in range(4, 400, 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            sketch_files(task)
+        except DataFileError as error:
+            reports.add(type(error.__cause__).__name__)
+    assert reports >= {"OSError"}
 
 
 def test_only_values_of_a_slice_are_sketched() -> None:
