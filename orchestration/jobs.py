@@ -7,6 +7,8 @@ import dagster as dg
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.runs.index import maintain_index
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
@@ -14,6 +16,8 @@ from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import GarbageSettings
 
+_FIRST = {"dagster/priority": "1"}
+"""Tags of the op that a job begins with, of several that need nothing of each other"""
 AssetJob: TypeAlias = Any
 """A job over assets, as `define_asset_job` returns it: Dagster does not export the class."""
 
@@ -61,7 +65,10 @@ def _checks(spec: TableSpec, name: str) -> dg.AssetSelection:
 
 
 def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:
-    """Rebuild shards with too many tombstones, expire versions, then delete the files that no version needs."""
+    """Rebuild shards with too many tombstones, expire versions, then delete the files that no version needs.
+
+    The second op needs nothing of the first: garbage is collected where an index cannot be rebuilt, too.
+    """
 
     @dg.op(
         name=f"rebuild_tombstoned_shards_{spec.slug}",
@@ -69,26 +76,30 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         retry_policy=spec.retry_policy,
         required_resource_keys={spec.resources.catalogs, spec.resources.engine},
         out=dg.Out(dg.Nothing),
+        tags=_FIRST,
     )
     @no_vain_retries()
     def rebuild(context: dg.OpExecutionContext) -> None:
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         storage = storage_of(table)
-        for definition in spec.indexes:
-            report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
-            if report is None:
-                context.log.info("index %s: no shard has too many tombstones", definition.name)
-                continue
-            rebuilt, shards, why = report.shards_rebuilt, report.shards, report.reason
-            context.log.info("index %s: %s of %s shards rebuilt: %s", definition.name, rebuilt, shards, why)
+        errors: list[IcepuffinError] = []
+        for index in spec.indexes:
+            try:
+                report = maintain_index(table, index, engine=engine, storage=storage, watched_ref=spec.first_ref)
+            except IcepuffinError as error:
+                context.log.error("index %s: %s", index.name, error)  # noqa: TRY400  it is raised below
+                errors.append(error)
+            else:
+                context.log.info("index %s: %s", index.name, _rebuilt(report))
+        if errors:
+            raise next((error for error in errors if error.retryable), errors[0])
 
     @dg.op(
         name=f"sweep_{spec.slug}",
         pool=spec.pool,
         retry_policy=spec.retry_policy,
         required_resource_keys={spec.resources.catalogs},
-        ins={"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
     )
     def sweep(context: dg.OpExecutionContext) -> None:
@@ -115,6 +126,13 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         ),
     )
     def maintain() -> None:
-        sweep(rebuild())
+        rebuild()
+        sweep()
 
     return maintain
+
+
+def _rebuilt(report: IndexReport | None) -> str:
+    if report is None:
+        return "no shard has too many tombstones"
+    return f"{report.shards_rebuilt} of {report.shards} shards rebuilt: {report.reason}"

@@ -12,6 +12,7 @@ from dagster import RunsFilter
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
@@ -157,8 +158,26 @@ def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance:
     assert not result.success
     failures = [event for event in result.all_events if event.is_step_failure]
     assert "there is no table demo.packages" in failures[0].step_failure_data.error_display_string
-    assert not [event for event in result.all_events if event.is_step_start and "sweep" in str(event.step_key)]
     assert lake.table.refresh().metadata_location == before
+
+
+def test_an_index_that_cannot_be_rebuilt_keeps_neither_the_others_nor_the_garbage(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    create_index(lake.table, IndexDefinition(name="a", column="embedding"))
+    set_ratio(lake, 0.2)
+    job = build(load(lake.settings_file)).resolve_job_def(JOB)
+    with lake.table.transaction() as transaction:
+        transaction.set_properties({"ann.index.a.metric": "none such"})
+    old = leave_behind(lake, "ann-embedding-snap-1.puffin", age_hours=25)
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    failures = [event for event in result.all_events if event.is_step_failure]
+    assert [event.step_key for event in failures] == ["rebuild_tombstoned_shards_demo_demo_packages"]
+    assert "index a: metric is 'none such'" in failures[0].step_failure_data.error_display_string
+    assert dead_nodes(lake) == 0
+    assert not old.exists()
+    steps = [event.step_key for event in result.all_events if event.is_step_start]
+    assert steps == ["rebuild_tombstoned_shards_demo_demo_packages", "sweep_demo_demo_packages"]
 
 
 def age_everything(monkeypatch: pytest.MonkeyPatch) -> None:
