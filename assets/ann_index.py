@@ -21,7 +21,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.model import Action, SnapshotId, StorageConfig
-from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.runs.index import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
@@ -191,9 +191,10 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         limit_pool(context.instance, spec.pool)
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
+        current = current_definition(table, definition, in_settings=definition.name in spec.settings.indexes)
         report = refresh_index(
             table,
-            definition,
+            current,
             SnapshotId(int(context.partition_key)),
             engine=engine,
             storage=storage_of(table),
@@ -202,25 +203,25 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         )
         return dg.MaterializeResult(
             metadata={
-                **version_metadata(table, storage_of(table), definition, report),
+                **version_metadata(table, storage_of(table), current, report),
                 **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(
                     check_name="recall",
-                    passed=report.recall is None or report.recall >= definition.target_recall,
+                    passed=report.recall is None or report.recall >= current.target_recall,
                     metadata={
                         "action": str(report.action),
-                        "target": definition.target_recall,
+                        "target": current.target_recall,
                         **({} if report.action is Action.EMPTY else _measured_recall(report)),
                     },
                 ),
                 dg.AssetCheckResult(
                     check_name="tombstones",
-                    passed=report.tombstone_ratio <= definition.rebuild_ratio,
+                    passed=report.tombstone_ratio <= current.rebuild_ratio,
                     severity=dg.AssetCheckSeverity.WARN,
-                    metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": definition.rebuild_ratio},
+                    metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": current.rebuild_ratio},
                 ),
             ],
         )

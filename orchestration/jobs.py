@@ -9,7 +9,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.runs.index import maintain_index
+from icepuffin.ops.runs.index import current_definition, maintain_index
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
@@ -86,7 +86,8 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         errors: list[IcepuffinError] = []
         for index in spec.indexes:
             try:
-                report = maintain_index(table, index, engine=engine, storage=storage, watched_ref=spec.first_ref)
+                definition = current_definition(table, index, in_settings=index.name in spec.settings.indexes)
+                report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
             except IcepuffinError as error:
                 context.log.error("index %s: %s", index.name, error)  # noqa: TRY400  it is raised below
                 errors.append(error)

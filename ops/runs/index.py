@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, rows_in_files, table_name
 from icepuffin.ops.index.ddl import create_index, find_definition
-from icepuffin.ops.index.definition import COLUMN_LISTS, IndexDefinition
+from icepuffin.ops.index.definition import COLUMN_LISTS, DefinitionError, IndexDefinition
 from icepuffin.ops.index.definition_columns import resolve_columns
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
@@ -90,6 +90,23 @@ def estimate_refresh(
     definition = _as_defined(table, definition) or definition
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(rows_in_files(table, snapshot_id)))
+
+
+def current_definition(table: Table, definition: IndexDefinition, *, in_settings: bool) -> IndexDefinition:
+    """The definition that a run works by, where the process that started it may have read `definition` long ago.
+
+    `in_settings`: whether the settings define the index. Otherwise the table's properties do, and they may have changed
+    since. Raises DefinitionError where they define it no more.
+    """
+    if in_settings:
+        return definition
+    current = find_definition(table, definition.name)
+    if current is None:
+        raise DefinitionError(
+            f"{table_name(table)}: index {definition.name!r} was dropped, and is not made again; "
+            "reload the code location, so that its asset goes"
+        )
+    return current
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:

@@ -408,6 +408,8 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     if in_settings:
         defined = f"{context.session.settings_file} defines it too: take it out, or the next run makes it again"
         print_warnings(context.console, [defined])
+    else:
+        print_lines(context.console, "A running Dagster shows it until 'Reload' on its Deployment page.")
 
 
 def _confirm_drop(context: TableContext, name: str) -> None:

@@ -1,0 +1,73 @@
+"""Indexes in a table's own properties that change while a code location has them as they were."""
+
+import dagster as dg
+import numpy as np
+import pytest
+
+import icepuffin
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.ops.index import IndexDefinition, create_index, drop_index
+from icepuffin.ops.index.ddl import defined_names
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.settings import load
+from tests.orchestration.lake import DIMS, Lake, make_lake
+
+OWN = IndexDefinition(name="own", column="embedding", metric="l2", max_degree=16, search_list=32)
+
+
+@pytest.fixture
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """One snapshot, an index of the settings, and one that the table defines itself."""
+    lake = make_lake(tmp_path_factory.mktemp("own") / "lake", snapshots=1)
+    create_index(lake.table, OWN)
+    return lake
+
+
+def execute(
+    lake: Lake, instance: dg.DagsterInstance, definitions: dg.Definitions, job: str
+) -> dg.ExecuteInProcessResult:
+    settings = load(lake.settings_file)
+    head = str(lake.head())
+    name = partitions_name(table_spec(settings.tables["packages"], catalogs_of(settings)))
+    instance.add_dynamic_partitions(name, [head])
+    return definitions.resolve_job_def(f"{job}_demo_demo_packages").execute_in_process(
+        instance=instance, partition_key=head if job == "refresh" else None, raise_on_error=False
+    )
+
+
+@pytest.mark.parametrize("job", ["refresh", "maintain"])
+def test_an_index_that_was_dropped_is_not_made_again(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
+    definitions = build(load(lake.settings_file))
+    drop_index(lake.table, "own")
+    result = execute(lake, instance, definitions, job)
+    assert not result.success
+    failed = [event for event in result.all_events if event.is_step_failure]
+    messages = [str(event.step_failure_data.error) for event in failed]
+    assert len(messages) == 1
+    assert "index 'own' was dropped, and is not made again; reload the code location" in messages[0]
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    table = lake.table.refresh()
+    assert defined_names(table) == ("embedding",)
+    assert "ann_own" not in table.metadata.refs
+    assert ("ann_embedding" in table.metadata.refs) is (job == "refresh"), "other indexes are made all the same"
+
+
+def test_an_index_that_was_made_anew_has_versions_of_its_new_definition(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    definitions = build(load(lake.settings_file))
+    drop_index(lake.table, "own")
+    create_index(lake.table, IndexDefinition(name="own", column="embedding", metric="cosine", target_recall=0.5))
+    result = execute(lake, instance, definitions, "refresh")
+    assert result.success
+    (check,) = (
+        check
+        for check in result.get_asset_check_evaluations()
+        if (check.asset_key.path[-1], check.check_name) == ("own", "recall")
+    )
+    assert check.metadata["target"].value == 0.5
+    table = lake.table.refresh()
+    answer = icepuffin.open_index(table, "own").search(np.ones(DIMS, np.float32), 3)
+    assert answer.coverage == "exact-version"
