@@ -8,6 +8,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
+from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
@@ -322,6 +323,33 @@ def test_a_budget_holds_what_is_exactly_as_large(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(TailMemory, "budget", 100)
     memory = TailMemory()
     assert [memory.reserve(size) for size in (60, 41, 40, 1)] == [True, False, True, False]
+
+
+class Cycle:
+    """An object that the garbage collector alone deletes."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_may_be_collected_while_memory_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that holds the lock then gives back what a reader had that is garbage: it must not wait for itself."""
+
+    class Collects(int):
+        def __radd__(self, other: int) -> int:
+            gc.collect()
+            return int(other) + int(self)
+
+    monkeypatch.setattr(TailMemory, "budget", 100)
+    memory, garbage = TailMemory(), Cycle()
+    finalize(garbage, memory.release, 60)
+    assert memory.reserve(60)
+    del garbage
+    thread = threading.Thread(target=memory.reserve, args=(Collects(10),), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert memory.reserved == 10
 
 
 def test_queries_that_come_together_read_the_tail_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
