@@ -1,6 +1,6 @@
 """What the automatic layout makes of a table's size: arithmetic by the rules of a build; nothing is run.
 
-    python -m benchmarks.layout [--rows 1e6 1e7 1e8 1e9] [--dims 128 768] [--max-degree 64]
+    python -m benchmarks.layout [--rows 1e6 1e7 1e8 1e9] [--dims 128 768 1536] [--max-degree 64]
     python -m benchmarks.layout --vectors embeddings.npy [--centroids 4096 10000 25000]
 
 With `--vectors`, an .npy f32[N, D], it measures the assignment instead: rows near these vectors are compared with so
@@ -10,6 +10,7 @@ many centroids near them, by groups as a build does it and with all, on one thre
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.grouped_centroids import NEAR_GROUPS, CentroidGroups
 from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, choose_shard_count, sample_size
+from icepuffin.ops.index.packs import divided
+from icepuffin.ops.model import ObjectRange
 
 STORED_PER_NODE = 50
 """Bytes of a node beside its vector: edges, address and hash. Measured: 56 at 63,666 x 384, 48 at 10 million x 128"""
@@ -30,7 +33,7 @@ def main() -> None:
     """Print a table in Markdown, one row per size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7, 1e8, 1e9])
-    parser.add_argument("--dims", type=int, nargs="+", default=[128, 768])
+    parser.add_argument("--dims", type=int, nargs="+", default=[128, 768, 1536])
     parser.add_argument("--max-degree", type=int, default=64)
     parser.add_argument("--vectors", type=Path, help="measure the assignment of rows near these")
     parser.add_argument("--centroids", type=int, nargs="+", default=[4_097, 10_000, 25_000])
@@ -38,8 +41,8 @@ def main() -> None:
     if options.vectors:
         measure(np.load(options.vectors, mmap_mode="r"), options.centroids)
         return
-    print("| rows | dims | shards | rows per shard | sample | codebook, MiB | assignment, flop | index, GiB |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| rows | dims | shards | rows per shard | sample | codebook, MiB | assignment, flop | index, GiB | packs |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for dims in options.dims:
         for rows in map(int, options.rows):
             print(f"| {' | '.join(columns(rows, dims, options.max_degree))} |")
@@ -50,6 +53,7 @@ def columns(rows: int, dims: int, max_degree: int) -> list[str]:
     shards = choose_shard_count(rows, dims, max_degree)
     sample = sample_size(rows)
     partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, sample // 8))
+    node = 4 * dims + STORED_PER_NODE
     compared = partitions if partitions <= kmeans.MANY else isqrt(partitions) * (1 + NEAR_GROUPS)
     return [
         f"{rows:,}",
@@ -59,8 +63,20 @@ def columns(rows: int, dims: int, max_degree: int) -> list[str]:
         f"{sample:,}",
         f"{partitions * dims * 4 / _MIB:,.1f}",
         f"{2 * rows * compared * dims:.1e}",
-        f"{rows * (4 * dims + STORED_PER_NODE) / _GIB:,.1f}",
+        f"{rows * node / _GIB:,.1f}",
+        str(len(divided(_Shard(-(-rows // shards) * node) for _ in range(shards)))),
     ]
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A shard as a task has written it: graph and vectors in one object."""
+
+    length: int
+
+    @property
+    def sources(self) -> tuple[ObjectRange, ...]:
+        return (ObjectRange("shard", 0, self.length),)
 
 
 def measure(vectors: npt.NDArray[np.float32], counts: Sequence[int]) -> None:

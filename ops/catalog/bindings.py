@@ -34,7 +34,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.derived_snapshots import (
     Binding,
     derive_snapshot,
-    holder_snapshot,
+    holder_snapshots,
     holder_updates,
     tag_ref,
     tag_update,
@@ -100,12 +100,12 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         _require_tag_unmoved(table, binding, unanswered)
         _require_packs(table, binding, unanswered)
         previous_ref = table.metadata.refs.get(binding.tag)
-        holder = holder_snapshot(table, binding) if binding.new_pack else None
-        snapshot = derive_snapshot(table, binding, holder)
+        holders = holder_snapshots(table, binding)
+        snapshot = derive_snapshot(table, binding, holders)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
         # the version first: catalogs refuse a sequence number that was taken, but not of a snapshot without a parent
-        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holder))
+        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holders))
         outcome = attempt_commit(table, updates, _requirements(binding), attempt.number)
         if outcome is CommitOutcome.UNKNOWN:
             unanswered.append(snapshot)

@@ -205,7 +205,7 @@ def _try_out(scratch: Table) -> None:
         file_size=4,
         footer_size=2,
         expected_ref=None,
-        new_pack=NewPack(path=f"{metadata}/ann-{_NAME}-pack.puffin", size=4, footer_size=2),
+        new_packs=(NewPack(path=f"{metadata}/ann-{_NAME}-pack.puffin", size=4, footer_size=2),),
     )
     try:
         publish(scratch, binding)

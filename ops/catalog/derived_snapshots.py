@@ -1,5 +1,6 @@
 """The snapshots that a binding adds to a table, and the updates that a commit of one consists of. Commits nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -63,16 +64,16 @@ class Binding:
     """Text of the version's sizes, for the summary; empty for file sketches"""
     packs: tuple[SnapshotId, ...] = ()
     """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
-    new_pack: NewPack | None = None
-    """The pack that is bound with the version; its number follows those of the others"""
+    new_packs: tuple[NewPack, ...] = ()
+    """The packs that are bound with the version; their numbers follow those of the others"""
     fields: frozenset[int] | None = None
     """Field ids of the columns that have file sketches; None for an index"""
 
 
-def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> Snapshot:
+def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot]) -> Snapshot:
     base = find_snapshot(table, binding.base_snapshot_id)
     snapshot_id = new_snapshot_id(table)
-    packs = [*binding.packs, *([holder.snapshot_id] if holder else [])]
+    packs = [*binding.packs, *(holder.snapshot_id for holder in holders)]
     properties = base.summary.additional_properties if base.summary else {}
     totals = {key: properties[key] for key in _TOTALS if key in properties}
     index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
@@ -105,15 +106,20 @@ def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> 
     )
 
 
-def holder_snapshot(table: Table, binding: Binding) -> Snapshot:
-    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive.
+def holder_snapshots(table: Table, binding: Binding) -> tuple[Snapshot, ...]:
+    """The snapshots that carry the new packs: without a parent and without files, so that they keep no data alive.
 
-    It comes in one commit with the version, and after it.
+    They come in one commit with the version, and after it.
     """
+    return tuple(_holder_snapshot(table, binding, place) for place in range(1, len(binding.new_packs) + 1))
+
+
+def _holder_snapshot(table: Table, binding: Binding, place: int) -> Snapshot:
+    """`place`: of the snapshot in its commit, behind the version's own."""
     snapshot_id = new_snapshot_id(table)
     sequence_number = table.metadata.next_sequence_number()
     if not isinstance(table.metadata, TableMetadataV1):
-        sequence_number += 1
+        sequence_number += place
     return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=None,
@@ -146,14 +152,14 @@ def version_updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, 
     return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
 
 
-def holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpdate, ...]:
-    pack = binding.new_pack
-    if holder is None or pack is None:
-        return ()
-    file = _statistics(holder, pack.path, pack.size, pack.footer_size)
-    holder_id = SnapshotId(holder.snapshot_id)
-    tag = tag_update(pack_tag(binding.name, holder_id), tag_ref(holder_id, LASTING_MS))
-    return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
+def holder_updates(binding: Binding, holders: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:
+    updates: list[TableUpdate] = []
+    for holder, pack in zip(holders, binding.new_packs, strict=True):
+        file = _statistics(holder, pack.path, pack.size, pack.footer_size)
+        holder_id = SnapshotId(holder.snapshot_id)
+        tag = tag_update(pack_tag(binding.name, holder_id), tag_ref(holder_id, LASTING_MS))
+        updates += (AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file))
+    return tuple(updates)
 
 
 def _statistics(snapshot: Snapshot, path: str, file_size: int, footer_size: int) -> StatisticsFile:

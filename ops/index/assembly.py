@@ -1,4 +1,4 @@
-"""Assembly: the Puffin file of a version out of its shards, and a pack where they are large. Bytes are copied inside
+"""Assembly: the Puffin file of a version out of its shards, and packs where they are large. Bytes are copied inside
 the store where it can.
 
 Shards come first in a file, by id, so that those which stay are copied while the others are made.
@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, takewhile
+from itertools import count, takewhile
 from types import TracebackType
 
 import numpy as np
@@ -21,9 +21,9 @@ from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.ball_limits import limited, merged
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
-from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.included_columns import IncludedColumn, Place, Values, ValuesBlob, included_blob, values_blobs
-from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share
+from icepuffin.ops.index.pack_files import PackedBlob, PackFiles, blob_bodies, unlike_written
+from icepuffin.ops.index.packs import MOST_PACK_BYTES, is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.planned_blobs import (
     planned_addresses,
@@ -46,7 +46,6 @@ from icepuffin.ops.index.version_reader import (
     stored_shards,
 )
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
-from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
@@ -64,6 +63,8 @@ from icepuffin.puffin.types import BlobType, canonical_type
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
 """Largest centroid blob, in bytes, that readers take. A version without one can be neither pruned nor refreshed"""
+_GROWTH = 4
+"""Bytes of a version as a multiple of its base version's, at most: with fewer rows of before it is built anew"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,16 @@ class VersionFile:
     shards: tuple[StoredShard, ...]
     packs: tuple[BoundPack, ...] = ()
     """Packs that the base version has, too"""
-    new_pack: NewPack | None = None
+    new_packs: tuple[NewPack, ...] = ()
 
     @property
     def bytes_total(self) -> int:
         """Bytes of everything that a reader of the version may read."""
-        return self.file_size + self.bytes_shared + (self.new_pack.size if self.new_pack else 0)
+        return self.file_size + self.bytes_shared + sum(pack.size for pack in self.new_packs)
 
 
 class Assembly:
-    """Writer of a version's file, and of its pack, beside the table's metadata. A context manager: on an error no file
+    """Writer of a version's file, and of its packs, beside the table's metadata. A context manager: on an error no file
     stays.
 
     Threads copy the shards that are passed to `begin` at once, and the others when they are passed to `finish`.
@@ -106,17 +107,17 @@ class Assembly:
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)
-        stem = plan.files_prefix
         # the paper's name for the file, with a suffix so that no name is ever used twice
-        self._file = BackgroundFile(self._store, f"{stem}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin")
-        self._pack = BackgroundFile(self._store, f"{stem}-pack-{uuid.uuid4().hex}.puffin")
+        name = f"{plan.files_prefix}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin"
+        self._file = BackgroundFile(self._store, name)
+        self._pack_files = PackFiles(plan, self._store)
         self._kept_values = [part.place for own in (kept_values or {}).values() for part in own]
         self._shared: tuple[BoundPack, ...] = ()
         self._shared_bytes = 0
-        self._packed: list[ShardPart] = []
+        self._packed: list[PackedBlob] = []
         self._inline: list[ShardPart] = []
         self._begun: frozenset[ShardId] = frozenset()
-        self._values: tuple[ValuesBlob, ...] = ()
+        self._inline_values: list[ValuesBlob] = []
         self._is_begun = False
         self._has_pack = False
 
@@ -126,7 +127,7 @@ class Assembly:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in (self._file, self._pack):
+        for file in (self._file, self._pack_files):
             file.leave(failed=error is not None)
 
     def begin(self, kept: Mapping[ShardId, ShardResult], lasting: Sequence[ObjectRange] = ()) -> None:
@@ -144,13 +145,13 @@ class Assembly:
         self._has_pack = is_pack(copied_bytes, self._shared_bytes)
         if self._has_pack:
             self._begun = frozenset(kept)
-            self._packed = written_parts(kept.values(), self._is_shared)
-            self._pack.begin(_bodies(self._pack_layout(self._packed, ()), self._packed))
+            self._packed = [*written_parts(kept.values(), self._is_shared)]
+            self._pack_files.begin(self._packed, self._most_bytes())
         else:
             first = [kept[shard_id] for shard_id in takewhile(kept.__contains__, map(ShardId, count()))]
             self._begun = frozenset(shard.shard_id for shard in first)
             self._inline = written_parts(first, self._is_shared)
-            self._file.begin(_bodies(self._own_layout(self._inline), self._inline))
+            self._file.begin(blob_bodies(self._own_layout(self._inline), self._inline), self._most_bytes())
 
     def finish(
         self,
@@ -170,12 +171,16 @@ class Assembly:
         rest = written_parts(
             [shard for shard in shard_set.shards if shard.shard_id not in self._begun], self._is_shared
         )
-        self._values = tuple(values_blobs(included, self._is_written))
-        size = sum(part.length for part in rest) + sum(blob.length for blob in self._values)
+        values = values_blobs(included, self._is_written)
+        size = sum(part.length for part in rest) + sum(blob.length for blob in values)
         self._has_pack = self._has_pack or is_pack(size, self._shared_bytes)
-        (self._packed if self._has_pack else self._inline).extend(rest)
+        if self._has_pack:
+            self._packed += [*rest, *values]
+        else:
+            self._inline += rest
+            self._inline_values = values
         start = time.perf_counter()
-        new_pack, places, value_places = self._write_pack()
+        new_packs, places, value_places = self._pack_files.finish(self._packed, len(self._shared) + 1)
         places |= part_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)
         entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
         for column in included:
@@ -184,10 +189,10 @@ class Assembly:
                     value_places[part.values] = number, part.place.offset
         layout = self._write_file(shard_set, entries, columns, included, value_places)
         copy_seconds = time.perf_counter() - start
-        routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, self._shared, new_pack)
-        old, parts = self._base_files(), [*self._packed, *self._inline]
-        staged = [source for part in parts for source in part.sources]
-        staged += [source for blob in self._values for source in blob.sources]
+        packs: tuple[BoundPack | NewPack, ...] = (*self._shared, *new_packs)
+        routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, packs)
+        old, blobs = self._base_files(), [*self._packed, *self._inline, *self._inline_values]
+        staged = [source for blob in blobs for source in blob.sources]
         staged += [shard.stored.addresses.blob for shard in shard_set.shards if shard.stored.addresses]
         return VersionFile(
             path=self._file.path,
@@ -199,8 +204,14 @@ class Assembly:
             routing=routing,
             shards=shards,
             packs=self._shared,
-            new_pack=new_pack,
+            new_packs=new_packs,
         )
+
+    def _most_bytes(self) -> int:
+        """Bytes, at most, of a file that is begun before all of its blobs are there."""
+        base = self._plan.base.bound if self._plan.base else None
+        sizes = (base.file_size or 0, *(pack.size for pack in base.packs)) if base else ()
+        return min(MOST_PACK_BYTES, _GROWTH * sum(sizes))
 
     def _is_shared(self, place: ObjectRange) -> bool:
         return bool(pack_number(place, self._shared))
@@ -221,30 +232,6 @@ class Assembly:
     def _own_layout(self, parts: Sequence[ShardPart]) -> PuffinLayout:
         """The version's own file, as far as its first blobs."""
         return plan_puffin([part.planned(self._plan) for part in parts])
-
-    def _pack_layout(self, parts: Sequence[ShardPart], values: Sequence[ValuesBlob]) -> PuffinLayout:
-        planned = [part.planned(self._plan) for part in parts]
-        planned += [planned_included_values(self._plan, blob) for blob in values]
-        return plan_puffin(planned, {"created-by": CREATED_BY})
-
-    def _write_pack(self) -> tuple[NewPack | None, dict[ObjectRange, Place], dict[Values, Place]]:
-        """(the new pack, places in it of parts of shards, places of its values); (None, ...) where there is none.
-
-        Raises CoverageError.
-        """
-        if not self._has_pack:
-            return None, {}, {}
-        layout = self._pack_layout(self._packed, self._values)
-        gaps = layout.gaps[len(self._packed) :]
-        values: list[Segments] = [(gap, *blob.sources) for gap, blob in zip(gaps, self._values, strict=True)]
-        self._pack.finish([*_bodies(layout, self._packed), *values, (layout.tail,)])
-        if PuffinReader(self._store.source(self._pack.path)).footer != layout.footer:
-            raise _unlike(self._pack.path)
-        reached(RunStep.PACKED)
-        blobs, number = layout.footer.blobs, len(self._shared) + 1
-        places = _places(self._values, blobs[len(self._packed) :], number)
-        pack = NewPack(self._pack.path, layout.file_size, layout.footer_size)
-        return pack, part_places(self._packed, blobs, number), places
 
     def _place(self, source: ObjectRange, places: Mapping[ObjectRange, Place]) -> Place:
         number = pack_number(source, self._shared)
@@ -306,7 +293,7 @@ class Assembly:
         ]
         values = [attribute_blob.encode(column) for column in columns]
         blobs += [planned_attributes(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
-        before, inline = len(blobs), () if self._has_pack else self._values
+        before, inline = len(blobs), self._inline_values
         blobs += [planned_included_values(plan, blob) for blob in inline]
         blobs += [planned_included(plan, included_blob(column, value_places)) for column in included]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
@@ -345,22 +332,8 @@ def _readable(definition: IndexDefinition) -> IndexDefinition:
     return replace(definition, filters=(), filter_ids=None, include=(), include_ids=None, blob_names=OWN_NAMES)
 
 
-def _bodies(layout: PuffinLayout, parts: Sequence[ShardPart]) -> list[Segments]:
-    """The first blobs of a layout, which are of shards. A shard and its vectors that lie in one object as they are to
-    lie here are one piece, of the first of the two: S3 takes an object of 10,000 pieces at most.
-    """
-    bodies: list[Segments] = [(gap, *part.sources) for gap, part in zip(layout.gaps, parts, strict=False)]
-    for place, (part, following) in enumerate(pairwise(parts)):
-        if following.shard is part.shard:
-            blob, gap, vectors = part.sources[-1], layout.gaps[place + 1], following.sources[0]
-            if (vectors.path, vectors.offset) == (blob.path, blob.offset + blob.length + len(gap)):
-                length = blob.length + len(gap) + vectors.length
-                bodies[place : place + 2] = (layout.gaps[place], replace(blob, length=length)), following.sources[1:]
-    return bodies
-
-
 def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: int) -> dict[Values, Place]:
-    """The places of values that are the first of some blobs of a pack, or of the version's own file."""
+    """The places of values that are the first of some blobs of the version's own file."""
     places: dict[Values, Place] = {}
     for own, blob in zip(values, blobs, strict=False):
         places |= own.places(pack, blob.offset)
@@ -424,20 +397,14 @@ def _read_back(
     path: str,
     size: int,
     plan: VersionPlan,
-    shared: Sequence[BoundPack],
-    new_pack: NewPack | None,
+    packs: Sequence[BoundPack | NewPack],
 ) -> tuple[Routing, tuple[StoredShard, ...]]:
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
-    packs = (*shared, *((new_pack,) if new_pack else ()))
     routing = read_routing(
         reader, next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING), size, packs
     )
     if store.size(path) != size or routing.build_id != plan.build_id:
-        raise _unlike(path)
+        raise unlike_written(path)
     return routing, stored_shards(path, blobs, routing, packs, size)
-
-
-def _unlike(path: str) -> CoverageError:
-    return CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")

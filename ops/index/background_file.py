@@ -22,22 +22,26 @@ class BackgroundFile:
         self._first: Sequence[Segments] = ()
         self._rest: Future[Sequence[Segments]] = Future()
         self._thread = ThreadPoolExecutor(1)
+        self._most_bytes = 0
         self._written: Future[int] | None = None
         self._is_begun = False
         self._is_left = False
 
-    def begin(self, first: Sequence[Segments]) -> None:
-        """Start writing with the file's first blobs, which are final; without any the file is written by `finish`."""
+    def begin(self, first: Sequence[Segments], most_bytes: int) -> None:
+        """Start writing with the file's first blobs, which are final; without any the file is written by `finish`.
+
+        `most_bytes`: of the whole file, about.
+        """
         self._first = first
         if first:
-            self._start()
+            self._start(most_bytes)
 
     def finish(self, segments: Sequence[Segments]) -> None:
         """Write the rest, and wait until the file is there. `segments`: all blobs, those of `begin` included, and the
         footer. Raises StorageError.
         """
         self._rest.set_result(segments[len(self._first) :])
-        written = self._written or self._start()
+        written = self._written or self._start(sum(map(_length, itertools.chain.from_iterable(segments))))
         written.result()
 
     def leave(self, *, failed: bool) -> None:
@@ -49,13 +53,14 @@ class BackgroundFile:
         if failed and self._is_begun and (self._written is None or self._written.exception() is None):
             self._remove()
 
-    def _start(self) -> Future[int]:
+    def _start(self, most_bytes: int) -> Future[int]:
         self._is_begun = True
+        self._most_bytes = most_bytes
         self._written = self._thread.submit(self._write)
         return self._written
 
     def _write(self) -> int:
-        size = self._store.concat(self.path, self._segments())
+        size = self._store.concat(self.path, self._segments(), self._most_bytes)
         if self._is_left:  # nobody waits for a thread that Ctrl-C came upon while it started
             self._remove()
             raise CancelledError
@@ -73,3 +78,7 @@ class BackgroundFile:
 
     def _later(self) -> Iterator[Segments]:
         yield from self._rest.result()
+
+
+def _length(segment: bytes | ObjectRange) -> int:
+    return len(segment) if isinstance(segment, bytes) else segment.length

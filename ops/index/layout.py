@@ -11,6 +11,7 @@ from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_D
 from icepuffin.ann_kernels.product_quantization import train_pq
 from icepuffin.ops.catalog.row_deletes import deleted_in_turn
 from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.index.packs import MOST_SHARDS
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_sample, routing_queries, split_off_queries
 from icepuffin.ops.index.sizes import choose_shard_count, least_shards, sample_size
@@ -49,7 +50,7 @@ class Layout:
 def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
     """Sample vectors, train the codebook, and divide its partitions into shards. None where no row has a vector.
 
-    Raises DefinitionError where the vectors cannot have codes of `pq_nbits`, or rotated ones.
+    Raises DefinitionError where the vectors cannot have codes of `pq_nbits`, or rotated ones, or take too many shards.
     """
     definition = plan.definition
     sample = draw_sample(plan, storage)
@@ -68,6 +69,12 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     rows = plan.live.record_count
     shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
     least = least_shards(definition, rows, sample.shape[1])
+    if least > MOST_SHARDS:
+        raise DefinitionError(
+            f"index {definition.name}: {rows:,} rows of {sample.shape[1]:,} dimensions take {least:,} shards at least, "
+            f"and an index has {MOST_SHARDS:,} at most: keep smaller vectors (vectors = 'rq8', 'rq4', 'none'), or "
+            "divide the table"
+        )
     if shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",

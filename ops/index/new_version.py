@@ -181,7 +181,7 @@ def publish(
         measurement=measurement,
         sizes=sizes,
         packs=tuple(pack.holder_id for pack in file.packs),
-        new_pack=file.new_pack,
+        new_packs=file.new_packs,
     )
     try:
         version = bindings.publish(table, binding)
@@ -191,7 +191,7 @@ def publish(
             for item in index_versions(table, plan.definition.name)
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
-        for path in (file.path, *((file.new_pack.path,) if file.new_pack else ())):
+        for path in (file.path, *(pack.path for pack in file.new_packs)):
             with left_where_refused():
                 store.delete(path)
         if not published:

@@ -4,6 +4,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.packs import MOST_SHARDS
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
 from icepuffin.ops.tasks.runner import node_bytes
 from icepuffin.puffin.blobs.cells import row_bytes
@@ -45,8 +46,8 @@ def balls_per_file(files: int, dims: int) -> int:
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
-    """Number of shards for so many rows, by the memory that building one shard takes."""
-    return max(1, -(-rows // rows_per_shard(dims, max_degree)))
+    """Number of shards for so many rows, by the memory that building one shard takes; no more than are written."""
+    return max(1, min(MOST_SHARDS, -(-rows // rows_per_shard(dims, max_degree))))
 
 
 def rows_per_shard(dims: int, max_degree: int) -> int:

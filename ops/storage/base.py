@@ -68,9 +68,10 @@ class Storage(Protocol):
         """
         ...
 
-    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         """Publish the segments, joined; stored bytes are copied inside the store where it can.
 
+        `most_bytes`: of the object, about, where it may be large: some stores choose the size of their parts by it.
         `segments` is consumed while earlier ones are copied; where it raises, nothing appears.
         Returns how many bytes the store copied by itself. Raises ObjectExistsError.
         """

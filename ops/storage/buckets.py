@@ -40,7 +40,9 @@ _log = logging.getLogger(__name__)
 _ATTEMPT = "icepuffin_attempt"
 """Key of the id that an object is stored with; Azure takes no hyphen in it"""
 _PART = 16 * 1024**2
-"""Bytes of one part of a large object. A smaller object is one request"""
+"""Bytes of one part of a large object, at least. A smaller object is one request"""
+_PARTS = 8000
+"""Parts of an object whose size is known before. GCS takes 10,000, all but the last of one size, and ADLS 50,000"""
 _CONCURRENT_PARTS = 2
 _CONCURRENT_READS = 8
 _ATTEMPTS = 3
@@ -99,8 +101,8 @@ class BucketStorage(Storage):
             return list(pool.map(lambda span: self.read_range(path, *span), ranges))
 
     @contextlib.contextmanager
-    def open_output(self, path: str, *, durable: bool = True) -> Iterator["_Upload"]:
-        upload = _Upload(self, path)
+    def open_output(self, path: str, *, durable: bool = True, most_bytes: int = 0) -> Iterator["_Upload"]:
+        upload = _Upload(self, path, max(_PART, -(-most_bytes // _PARTS)))
         try:
             yield upload
             upload.publish()
@@ -109,9 +111,9 @@ class BucketStorage(Storage):
             with contextlib.suppress(StorageError):
                 upload.remove_aside()
 
-    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         """The same as `Storage.concat`; the bytes pass through this machine: obstore copies no part of an object."""
-        with self.open_output(path) as sink:
+        with self.open_output(path, most_bytes=most_bytes) as sink:
             for segment in segments:
                 if isinstance(segment, bytes):
                     sink.write(segment)
@@ -191,10 +193,11 @@ class BucketStorage(Storage):
 class _Upload(io.RawIOBase):
     """Collects one object. It is a file because Arrow writes to files only. Closing it publishes nothing."""
 
-    def __init__(self, storage: BucketStorage, path: str) -> None:
+    def __init__(self, storage: BucketStorage, path: str, part: int) -> None:
         super().__init__()
         self._storage = storage
         self._path = path
+        self._part = part
         self._pending = bytearray()
         self._attempt = uuid.uuid4().hex
         """Id that is stored with the object, to recognise an object of this upload by"""
@@ -224,7 +227,7 @@ class _Upload(io.RawIOBase):
                     store,
                     key,
                     attributes={_ATTEMPT: self._attempt},
-                    buffer_size=_PART,
+                    buffer_size=self._part,
                     max_concurrency=_CONCURRENT_PARTS,
                 ),
             )

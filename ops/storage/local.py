@@ -78,7 +78,7 @@ class LocalStorage(Storage):
         if durable:
             _sync_directory(final.parent)
 
-    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         copied = 0
         with self.open_output(path) as output, DirectSink(output.fileno()) as sink:
             for segment in segments:

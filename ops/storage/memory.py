@@ -67,7 +67,7 @@ class MemoryStorage(Storage):
         if _objects.setdefault(path, data := sink.getvalue()) is not data:
             raise ObjectExistsError(f"{path} exists already")
 
-    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         """Joins bytes and other objects in memory."""
         with self.open_output(path) as sink:
             for segment in with_bytes(segments):

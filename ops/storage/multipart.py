@@ -10,6 +10,8 @@ from itertools import pairwise
 from icepuffin.ops.model import ObjectRange
 
 _PARTS_OF_ONE_SIZE = 1000
+_LEAST_COPY = 4
+"""Ranges that a part that is sent has room for, where they are too small to be copied"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,12 @@ class PartLimits:
     def size_of(self, number: int) -> int:
         """Bytes of the part after `number` others, doubled every 1,000 parts: 10,000 hold the largest object."""
         return int(min(self.max_part, self.part << number // _PARTS_OF_ONE_SIZE))
+
+    def least_copy(self, number: int) -> int:
+        """Bytes from which a range is copied after `number` parts: a share of a part, so that small ones never take all
+        parts.
+        """
+        return max(self.min_part, self.size_of(number) // _LEAST_COPY)
 
 
 S3_LIMITS = PartLimits()
@@ -69,7 +77,7 @@ def plan_parts(
         if isinstance(rest, ObjectRange) and plan.waiting:
             # lend the head of the range to the bytes that wait, so that its tail can be copied
             rest = plan.fill(rest, limits.min_part)
-        if isinstance(rest, ObjectRange) and rest.length >= limits.min_part:
+        if isinstance(rest, ObjectRange) and rest.length >= limits.least_copy(plan.number):
             plan.close()
             plan.add(_copies(rest, limits.copy))
             rest = None
@@ -80,6 +88,14 @@ def plan_parts(
         yield from plan.take()
     plan.close()
     yield from plan.take()
+
+
+def part_share(length: int, limits: PartLimits = S3_LIMITS) -> float:
+    """Parts that a stored range of so many bytes adds to an upload, at most: for `length` of `plan_parts`.
+
+    A range that is copied may end a part that is sent. One that is sent has its share of a part.
+    """
+    return 1 + -(-length // limits.copy) if length >= limits.min_part else length / limits.part
 
 
 class _Plan:

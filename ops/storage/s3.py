@@ -97,7 +97,7 @@ class S3Storage(Storage):
                 sink.abort()
             raise
 
-    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
         copied = 0
         with self.open_output(path) as sink:
             for part in plan_parts(segments, self._limits):

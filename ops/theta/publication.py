@@ -182,10 +182,10 @@ def publish_file_sketches(
                 build_id=plan.version_id,
             )
 
-    new_pack = None
+    new_packs: tuple[NewPack, ...] = ()
     if is_pack:
         pack_info = write(pack_path, new_files)
-        new_pack = NewPack(pack_path, pack_info.file_size, pack_info.footer_size)
+        new_packs = (NewPack(pack_path, pack_info.file_size, pack_info.footer_size),)
     reached(RunStep.FILE_SKETCHES_PACKED)
     info = write(path, () if is_pack else new_files)
     reached(RunStep.FILE_SKETCHES_WRITTEN)
@@ -206,7 +206,7 @@ def publish_file_sketches(
                 max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
                 measurement=measurement,
                 packs=tuple(pack.holder_id for pack in shared),
-                new_pack=new_pack,
+                new_packs=new_packs,
                 fields=frozenset(c.field_id for c in plan.columns),
             ),
         )
@@ -217,7 +217,7 @@ def publish_file_sketches(
                     store.delete(written)
         return _unpublished(table, error)
     expire_packs_if_possible(table)
-    return FileSketchesResult(path, info.file_size + (new_pack.size if new_pack else 0), note)
+    return FileSketchesResult(path, info.file_size + sum(pack.size for pack in new_packs), note)
 
 
 def _unpublished(table: Table, error: IcepuffinError) -> FileSketchesResult:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_positions
 from icepuffin.ops.index import Action, IndexReport, materialize_index, packs
@@ -56,12 +57,14 @@ def row_ids(lake: Lake) -> dict[int, int]:
 
 
 def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a pack of the first version's shards, and a delta in the second version's own file."""
+    """With packs of the first version's shards, and a delta in the second version's own file."""
     monkeypatch.setattr(packs, "PACK_BYTES", 10_000)
+    monkeypatch.setattr(packs, "MOST_PACK_BYTES", 1)
     create(lake)
     insert(lake, make_rows(0, 200))
     table = lake.load("t")
     assert index_head(lake, table).action is Action.BUILT
+    assert len(index_versions(table.refresh(), "e")[0].packs) > 1
     ids = row_ids(lake)
     lake.sql(f"DELETE FROM {lake.sql_name('t')} WHERE id < 30")
     insert(lake, make_rows(200, 240))

@@ -113,7 +113,7 @@ def test_a_build_is_published_again_where_the_tag_went_back_before_it(table: Tab
 def test_packs_whose_tag_is_not_on_them_are_not_shared(table: Table, target: str) -> None:
     ids = [bindings.publish(table, binding(table, 1, name="a")).index_snapshot_id]
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
-    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack))
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(new_pack,)))
     ids.append(bindings.publish(table, binding(table, 1, name="b")).index_snapshot_id)
     (pack,) = first.packs
     request = replace(binding(table, 2, expected=first.index_snapshot_id), packs=(pack.holder_id,))
@@ -327,7 +327,7 @@ def test_a_catalog_that_does_not_keep_a_pack_is_recognised(table: Table, afterwa
     afterwards.then = forget
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
     with pytest.raises(UnsupportedCatalogError, match=r"accepted tag ann_e-pack-\d+ and did not keep it"):
-        bindings.publish(table, replace(binding(table), new_pack=new_pack))
+        bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
 
 
 def test_a_version_that_was_overtaken_may_have_lost_its_packs(table: Table, afterwards: Afterwards) -> None:
@@ -338,7 +338,7 @@ def test_a_version_that_was_overtaken_may_have_lost_its_packs(table: Table, afte
 
     afterwards.then = overtaken
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
-    assert bindings.publish(table, replace(binding(table, 1), new_pack=new_pack)).tags == ()
+    assert bindings.publish(table, replace(binding(table, 1), new_packs=(new_pack,))).tags == ()
 
 
 @pytest.mark.parametrize("parent", ["none", "another"])
@@ -384,7 +384,7 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
 def test_the_commit_itself_asserts_the_tags_of_its_packs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the check and the commit a sweep drops the tag of a pack that the version shares."""
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
-    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack))
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(new_pack,)))
     (pack,) = first.packs
     through = table.catalog.commit_table
     steps = iter([lambda: change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{pack.holder_id}"))])

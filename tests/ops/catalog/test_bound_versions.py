@@ -57,7 +57,7 @@ def sketches(table: Table, number: int = 0, expected: SnapshotId | None = None) 
 
 
 def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
-    request = replace(binding(table), new_pack=PACK, measurement="took long")
+    request = replace(binding(table), new_packs=(PACK,), measurement="took long")
     version = bindings.publish(table, request)
     snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
     assert snapshot is not None
@@ -117,7 +117,7 @@ def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> No
 
 
 def test_tags_of_packs_are_those_of_their_index(table: Table) -> None:
-    version = bindings.publish(table, replace(binding(table), new_pack=PACK))
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
     tag = f"ann_e-pack-{version.packs[0].holder_id}"
     assert own_tags(table, "ann_e") == {"ann_e", tag}
     assert own_tags(table, "ann_other") == frozenset()
@@ -128,7 +128,7 @@ def test_tags_of_packs_are_those_of_their_index(table: Table) -> None:
 def test_a_ref_of_the_owners_that_has_the_name_of_a_packs_tag_is_warned_of(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    version = bindings.publish(table, replace(binding(table), new_pack=PACK))
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
     tag = f"ann_e-pack-{version.packs[0].holder_id}"
     assert untagged_packs(table, [version.index_snapshot_id]) == {}
     assert caplog.text == ""
@@ -141,7 +141,7 @@ def test_a_ref_of_the_owners_that_has_the_name_of_a_packs_tag_is_warned_of(
 
 
 def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:
-    first = bindings.publish(table, replace(binding(table, 1), new_pack=PACK))
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(PACK,)))
     (pack,) = first.packs
     request = replace(binding(table, 2, expected=first.index_snapshot_id), packs=(pack.holder_id,))
     second = bindings.publish(table, request)
@@ -165,7 +165,7 @@ def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:
 def test_packs_that_cannot_be_removed_stay_and_are_warned_of(
     table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    version = bindings.publish(table, replace(binding(table), new_pack=PACK))
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
     expire_derived(table, [version.index_snapshot_id], ["ann_e"])
 
     def forbidden(*_: object) -> None:

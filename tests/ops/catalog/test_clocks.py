@@ -51,7 +51,7 @@ def test_a_version_and_its_pack_come_after_the_last_change_of_the_table(table: T
     written_ahead(table, 10 * MINUTE)
     changed = table.metadata.last_updated_ms
     pack = NewPack(f"{table.location()}/metadata/ann-e-pack.puffin", 4, 2)
-    version = publish(table, replace(binding(table), new_pack=pack))
+    version = publish(table, replace(binding(table), new_packs=(pack,)))
     assert changed < version.timestamp_ms < changed + MINUTE
     assert times(table) == sorted(times(table))
     assert len({snapshot.timestamp_ms for snapshot in table.metadata.snapshots[1:]}) == 1

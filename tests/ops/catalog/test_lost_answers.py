@@ -287,7 +287,7 @@ def test_once_a_commit_was_sent_a_catalog_that_is_away_for_a_moment_is_waited_fo
 ) -> None:
     """Before it, nothing is lost by an error at once; a refused publication may begin again as well."""
     new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
-    first = bindings.publish(table, replace(binding(table, 1), new_pack=new_pack)).index_snapshot_id
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(new_pack,))).index_snapshot_id
     request = binding(table, 2, expected=first)
     other_tag = f"ann_e-{request.base_snapshot_id}"
     (holder_id,) = holder_ids(table.metadata.snapshot_by_id(first) or pytest.fail("gone"))
@@ -485,7 +485,7 @@ def test_work_whose_answer_was_lost_is_done(
     """Whatever the table says of repetitions, the metadata show it: also after the last one."""
     first = bindings.publish(table, binding(table, 1)).index_snapshot_id
     pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
-    second = bindings.publish(table, replace(binding(table, 2, expected=first), new_pack=pack)).index_snapshot_id
+    second = bindings.publish(table, replace(binding(table, 2, expected=first), new_packs=(pack,))).index_snapshot_id
     (holder_id,) = holder_ids(table.metadata.snapshot_by_id(second) or pytest.fail("gone"))
     table.transaction().set_properties({"commit.retry.num-retries": str(retries)}).commit_transaction()
     if work == "keep_packs":

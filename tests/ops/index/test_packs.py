@@ -123,10 +123,10 @@ def test_a_shard_and_its_vectors_come_into_a_pack_as_one_piece(
     """Of 6,000 shards, for 10^9 rows, S3 would have to take 18,000 parts, and it takes 10,000."""
     pieces, concat = list[bytes | ObjectRange](), LocalStorage.concat
 
-    def recorded(storage: LocalStorage, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
+    def recorded(storage: LocalStorage, path: str, segments: Iterable[bytes | ObjectRange], size: int) -> int:
         every = list(segments)
         pieces.extend(every if "-pack-" in path else ())
-        return concat(storage, path, every)
+        return concat(storage, path, every, size)
 
     monkeypatch.setattr(LocalStorage, "concat", recorded)
     new_table = table_factory(**{"format-version": "2"})

@@ -134,3 +134,25 @@ def test_keys_that_are_refused_are_replaced_once(others: int, monkeypatch: pytes
         with pytest.raises(RefusedError, match=r"refuses access with credentials that catalog 'lake' vended for ns\.t"):
             store.size("gs://lake/a/x")
         assert calls == ["token-0"]
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "part"), [(0, 1000), (8_000_000, 1000), (16_000_000, 2000), (2**40, 137_438_954)]
+)
+def test_parts_are_as_large_as_the_object_takes(
+    store: BucketStorage, monkeypatch: pytest.MonkeyPatch, most_bytes: int, part: int
+) -> None:
+    """GCS takes 10,000 parts of an object: of 16 MiB each they are 156 GiB."""
+    monkeypatch.setattr(buckets, "_PART", 1000)
+    sizes: list[int] = []
+    open_writer: Callable[..., Any] = obstore.open_writer
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        sizes.append(options["buffer_size"])
+        return open_writer(*arguments, **options)
+
+    monkeypatch.setattr(obstore, "open_writer", recorded)
+    store.concat("gs://lake/a/x", [DATA[:7], DATA], most_bytes)
+    assert store.read_range("gs://lake/a/x", 0, 2 * len(DATA)) == DATA[:7] + DATA
+    assert sizes == [part]
+    assert part * 10_000 >= most_bytes

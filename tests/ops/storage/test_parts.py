@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, plan_parts
+from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, part_share, plan_parts
 
 SMALL = PartLimits(min_part=5, max_part=40, max_parts=100, part=12, copy=30)
 SEGMENTS = st.lists(
@@ -67,6 +67,23 @@ def test_ten_thousand_parts_hold_the_largest_object() -> None:
     assert sum(sizes) > 5 * 1024**4
     assert sizes[0] == 16 * 1024**2
     assert max(sizes) <= 5 * 1024**3
+
+
+@given(SEGMENTS)
+def test_ranges_take_no_more_parts_than_their_shares(segments: list[bytes | ObjectRange]) -> None:
+    shares = [part_share(item.length, SMALL) for item in segments if isinstance(item, ObjectRange)]
+    ranges = [item if isinstance(item, ObjectRange) else item[:1] for item in segments]
+    assert sum(1 for _ in plan_parts(ranges, SMALL)) <= sum(shares) + 1
+
+
+@pytest.mark.parametrize("mib", [1, 5, 6, 20])
+def test_no_number_of_small_ranges_takes_all_parts(mib: int) -> None:
+    """30,000 of 6 MiB took 30,000 parts, and S3 takes 10,000."""
+    length = mib << 20
+    parts = list(plan_parts(ObjectRange(f"s3://lake/{number}", 0, length) for number in range(30_000)))
+    assert len(parts) <= 8_000
+    assert sum(part.length for part in parts) == 30_000 * length
+    assert max(part.length for part in parts) <= 2 << 30
 
 
 def test_limits_that_cannot_be_kept_are_refused() -> None:

@@ -1,0 +1,97 @@
+"""The new packs of a version: their blobs, and the files that these are copied to."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from icepuffin.ops.application import CREATED_BY
+from icepuffin.ops.catalog.derived_snapshots import NewPack
+from icepuffin.ops.index.background_file import BackgroundFile, Segments
+from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.included_columns import Place, Values, ValuesBlob
+from icepuffin.ops.index.packs import divided
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.planned_blobs import planned_included_values
+from icepuffin.ops.index.shard_parts import ShardPart
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.steps import RunStep, reached
+from icepuffin.ops.storage import Storage
+from icepuffin.puffin import PuffinLayout, PuffinReader, plan_puffin
+
+PackedBlob = ShardPart | ValuesBlob
+
+
+class PackFiles:
+    """Writer of the packs that a version is the first to have. See `icepuffin.ops.index.packs.divided`."""
+
+    def __init__(self, plan: VersionPlan, store: Storage) -> None:
+        self._plan = plan
+        self._store = store
+        self._files: list[BackgroundFile] = []
+
+    def begin(self, first: Sequence[PackedBlob], most_bytes: int) -> None:
+        """Start copying the first blobs. `most_bytes`: of one pack, about."""
+        for blobs in divided(first):
+            self._add_file().begin(blob_bodies(self._layout(blobs), blobs), most_bytes)
+
+    def finish(
+        self, blobs: Sequence[PackedBlob], number: int
+    ) -> tuple[tuple[NewPack, ...], dict[ObjectRange, Place], dict[Values, Place]]:
+        """(the packs, places in them of parts of shards, places of values). Raises CoverageError, StorageError.
+
+        `blobs`: all, those of `begin` included. `number`: of the first pack.
+        """
+        packs: list[NewPack] = []
+        places: dict[ObjectRange, Place] = {}
+        value_places: dict[Values, Place] = {}
+        for place, group in enumerate(divided(blobs)):
+            file = self._files[place] if place < len(self._files) else self._add_file()
+            layout = self._layout(group)
+            file.finish([*blob_bodies(layout, group), (layout.tail,)])
+            if PuffinReader(self._store.source(file.path)).footer != layout.footer:
+                raise unlike_written(file.path)
+            packs.append(NewPack(file.path, layout.file_size, layout.footer_size))
+            for blob, placed in zip(group, layout.footer.blobs, strict=True):
+                if isinstance(blob, ShardPart):
+                    places |= blob.places(number + place, placed.offset)
+                else:
+                    value_places |= blob.places(number + place, placed.offset)
+        if packs:
+            reached(RunStep.PACKED)
+        return tuple(packs), places, value_places
+
+    def leave(self, *, failed: bool) -> None:
+        """Stop writing; where the work `failed`, no file stays."""
+        for file in self._files:
+            file.leave(failed=failed)
+
+    def _add_file(self) -> BackgroundFile:
+        self._files.append(BackgroundFile(self._store, f"{self._plan.files_prefix}-pack-{uuid.uuid4().hex}.puffin"))
+        return self._files[-1]
+
+    def _layout(self, blobs: Sequence[PackedBlob]) -> PuffinLayout:
+        plan = self._plan
+        planned = [
+            blob.planned(plan) if isinstance(blob, ShardPart) else planned_included_values(plan, blob) for blob in blobs
+        ]
+        return plan_puffin(planned, {"created-by": CREATED_BY})
+
+
+def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segments]:
+    """The first blobs of a layout. A shard and its vectors that lie in one object as they are to lie here are one
+    piece, of the first of the two: S3 takes an object of 10,000 pieces at most.
+    """
+    bodies: list[Segments] = [(gap, *blob.sources) for gap, blob in zip(layout.gaps, blobs, strict=False)]
+    for place, (part, following) in enumerate(pairwise(blobs)):
+        if isinstance(part, ShardPart) and isinstance(following, ShardPart) and following.shard is part.shard:
+            blob, gap, vectors = part.sources[-1], layout.gaps[place + 1], following.sources[0]
+            if (vectors.path, vectors.offset) == (blob.path, blob.offset + blob.length + len(gap)):
+                length = blob.length + len(gap) + vectors.length
+                bodies[place : place + 2] = (layout.gaps[place], replace(blob, length=length)), following.sources[1:]
+    return bodies
+
+
+def unlike_written(path: str) -> CoverageError:
+    """The error for a file whose footer, or routing blob, is another one than was written."""
+    return CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")
