@@ -17,7 +17,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import hides_snapshots
 from icepuffin.orchestration.processes import end_lost_runs
-from icepuffin.orchestration.sensor.facts import gather_facts, snapshot_materialization
+from icepuffin.orchestration.sensor.facts import gather_facts, keys_of_backfills, snapshot_materialization
 from icepuffin.orchestration.sensor.plan import (
     RunPlan,
     SensorCursor,
@@ -61,7 +61,9 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     until = time.monotonic() + WRITING_SECONDS  # of a long history, gathering alone may take as long
     recorded = _record(instance, spec, table, facts, new, until)
     expired = expired_partitions(facts)
-    expired = () if expired and hides_snapshots(table) else expired
+    if expired:
+        kept = set(expired) if hides_snapshots(table) else keys_of_backfills(instance)
+        expired = tuple(key for key in expired if key not in kept)
     dropped = tuple(_in_time(expired, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
     facts = replace(facts, partitions=[*facts.partitions, *recorded], recorded={*facts.recorded, *recorded})
     return SensorEvaluation(

@@ -1,6 +1,7 @@
 """The facts of one evaluation of a table, from its metadata and from the Dagster instance."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
@@ -40,6 +41,8 @@ from icepuffin.orchestration.sensor.plan import (
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
+_TEXT = re.compile(r'"([^"]*)"')
+"""A text in JSON, where it is as short as a partition key"""
 _MAX_NAMED_PARTITIONS = 1000
 """The most partitions that a query of Dagster's database names; for more, all are fetched."""
 _MAX_LISTED = 20
@@ -118,6 +121,19 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
         recorded=_materialized(instance, spec.key, keys) if spec.is_recorded else keys & set(facts.partitions),
         done=set.intersection(*done) if done else set(),
     )
+
+
+def keys_of_backfills(instance: dg.DagsterInstance) -> set[str]:
+    """Every text in the records of unfinished backfills: the partition keys that these name are among them.
+
+    Dagster fails a backfill as soon as one of its partitions is gone, and cancels its runs.
+    """
+    newest = instance.get_backfills(limit=1)
+    if not newest:
+        return set()
+    requested = type(newest[0].status)("REQUESTED")  # of an enumeration that has no public name
+    records = map(dg.serialize_value, instance.get_backfills(status=requested))
+    return {text for record in records for text in _TEXT.findall(record)}
 
 
 def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, keys: Set[str]) -> set[str]:

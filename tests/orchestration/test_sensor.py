@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.test_utils import create_run_for_test
@@ -127,6 +128,39 @@ def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.Dagster
     assert evaluate_table(instance, spec, catalogs).evaluation.dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
+
+
+@pytest.mark.filterwarnings("ignore:Function `AssetSelection.sources`:DeprecationWarning")  # Dagster's own call
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
+    lake: Lake, instance: dg.DagsterInstance, *, whole: bool
+) -> None:
+    settings = load(lake.settings_file)
+    spec, catalogs = spec_of(settings)
+    save_cursor(instance, spec, evaluate_table(instance, spec, catalogs).evaluation.plan)
+    oldest, second = (str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:2])
+    backfill = PartitionBackfill.from_asset_partitions(
+        backfill_id="one",
+        asset_graph=build(settings).resolve_asset_graph(),
+        partition_names=None if whole else [oldest],
+        asset_selection=list(spec.derived_keys),
+        backfill_timestamp=time.time(),
+        tags={},
+        dynamic_partitions_store=instance,
+        all_partitions=whole,
+        title=None,
+        description=None,
+        run_config=None,
+    )
+    instance.add_backfill(backfill)
+    lake.table.maintenance.expire_snapshots().by_ids([int(oldest), int(second)]).commit()
+    dropped = () if whole else (second,)
+    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == dropped
+    assert oldest in instance.get_dynamic_partitions(partitions_name(spec))
+    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == ()
+    instance.update_backfill(backfill.with_status(BulkActionStatus.COMPLETED_FAILED))
+    assert oldest in evaluate_table(instance, spec, catalogs).evaluation.dropped
+    assert instance.get_dynamic_partitions(partitions_name(spec)) == [str(lake.head())]
 
 
 def test_a_failed_run_is_reported_with_its_cause_and_the_others_go_on(lake: Lake, instance: dg.DagsterInstance) -> None:
