@@ -77,9 +77,10 @@ class IcepuffinCount(Icepuffin):
 
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
-        sketching: Any = importlib.import_module("icepuffin.ops.theta.snapshot_sketches")
+        file_sketches: Any = importlib.import_module("icepuffin.ops.theta.file_sketches")
         live: Any = importlib.import_module("icepuffin.ops.catalog.live_files")
         tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
+        planning: Any = importlib.import_module("icepuffin.ops.tasks.sketch_plan")
         blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
         kernels: Any = importlib.import_module("icepuffin.ann_kernels.theta")
         estimates: Any = importlib.import_module("icepuffin.ann_kernels.theta_estimates")
@@ -87,13 +88,18 @@ class IcepuffinCount(Icepuffin):
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()
         wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
-        parts = -(-file.record_count // sketching.PART_ROWS)
+        parts = -(-file.record_count // file_sketches.PART_ROWS)
         shares = [tasks.FilePart(file, wanted, part, parts) for part in range(parts)]
         runner = self.runner
-        todo = tasks.plan_tasks(
-            shares, self.model.StorageConfig({}), schema, parallelism=runner.parallelism, threads=runner.task_threads
+        todo = planning.plan_tasks(
+            shares,
+            self.model.StorageConfig({}),
+            schema,
+            parallelism=runner.parallelism,
+            threads=runner.task_threads,
+            image_bytes=file_sketches.BUDGET_BYTES,
         )
-        results = [result for done in runner.run(tasks.sketch_files, todo, label="count") for result in done]
+        results = [result for done in runner.run(tasks.sketch_files, todo, label="count") for result in done.files]
         estimate_and_image: dict[str, tuple[float, bytes | None]] = {}
         for i, column in enumerate(columns):
             sketches = [blob.decode(result.images[i]) for result in results]

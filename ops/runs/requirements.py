@@ -21,7 +21,8 @@ from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refres
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK, node_bytes
+from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK, UNION_BYTES, node_bytes
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
 _PROCESS_MB = PROCESS_MEMORY // MIB
@@ -39,6 +40,8 @@ _MATCHED_MB = 2048
 """Most memory of that: longer lists are matched in parts"""
 _VALUE_BYTES, _LIST_BYTES = 64, 512
 """Memory per row and column for conditions: of plain values, and of lists; four times what versions keep at most"""
+_MOST_SKETCHES = 2 * BUDGET_BYTES + UNION_BYTES
+"""Most memory of sketches: of files, those that are made and those of earlier versions, and unions of tasks"""
 _FILE_FACTOR = 2
 """Bytes of vectors per byte of a data file, at most, where the dimensions are not known yet"""
 
@@ -224,10 +227,11 @@ def _proof_bytes(nodes: float, shards: int, engine: Engine) -> float:
 
 
 def _sketch_work(table: Table, snapshot: Snapshot, rows: int, columns: Collection[str] | None) -> _Work:
-    """A sketch per data file and column, as bytes and as hashes."""
+    """A sketch per data file and column, as bytes and as hashes, as far as they are in memory at once."""
     hashes = min(rows, DEFAULT_K * snapshot_count(snapshot, "total-data-files"))
     count = len(table.schema().fields if columns is None else columns)
-    return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=2 * 8 * hashes * count)
+    driver = min(2 * 8 * hashes * count, _MOST_SKETCHES)
+    return _Work(sketched=parts_to_sketch(table, snapshot, columns), driver=driver)
 
 
 def _dimensions(versions: Sequence[DerivedVersion]) -> int:

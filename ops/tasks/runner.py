@@ -30,6 +30,10 @@ PROCESS_MEMORY = 512 * MIB
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 SHARD_MEMORY_FACTOR = 2
 """Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
+UNION_BYTES = 128 * MIB
+"""Bytes of unions of theta sketches that all tasks return, at most; up to twice as many where one task per worker
+returns that much
+"""
 SMALL_WORK = 64 * MIB
 """Bytes of vectors or values up to which a refresh works in the driver: sooner than Spark starts a job. Such work is
 not recorded; after a fault it is done again.

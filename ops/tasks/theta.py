@@ -1,8 +1,10 @@
-"""Theta sketches on executors: tasks read data files or row groups, and return one image per file and column."""
+"""Theta sketches on executors: tasks read data files or row groups, and return images of files and of unions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +19,10 @@ from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.parquet import ParquetObject
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ops.tasks.united_sketches import UnitedSketches
 from icepuffin.puffin.blobs.theta import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
-_ROUNDS = 8
-"""File parts that a worker gets one after the other."""
 
 Sketch = tuple[int, Hashes]
 
@@ -45,57 +46,73 @@ class SketchTask:
     schema: Schema
     """The schema whose columns are meant; a file may have been written under an older one."""
     file_parts: tuple[FilePart, ...]
+    """Parts of files, those of one file side by side"""
     threads: int = 1
+    together: int | None = None
+    """Number of parts whose deletes are read, and are in memory, at once; None: all"""
+    image_bytes: int | None = None
+    """Bytes of the images of single files that are returned, at most; None: all"""
 
 
 @dataclass(frozen=True, slots=True)
-class SketchResult:
+class FileImages:
     """The theta images of the parts of one file, in the order of their columns."""
 
     path: str
     images: tuple[bytes, ...]
 
 
-def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
-    """Sketch the live rows of some file parts, streaming record batches; one result per file, in their order.
+@dataclass(frozen=True, slots=True)
+class SketchResult:
+    """The theta images of a task."""
 
-    Memory: a batch and 128 KiB per column and thread, 8 bytes per deleted row where deletes are shared or compare
-    keys, and what is returned: 32 KiB per file and column at most.
+    files: tuple[FileImages, ...]
+    """Images of single files"""
+    others: Mapping[int, bytes]
+    """Image of the union of all other files of the task, by field id"""
+
+
+def sketch_files(task: SketchTask) -> SketchResult:
+    """Sketch the live rows of some file parts, streaming record batches.
+
+    The first files, in the order of the task, are returned one by one as far as `image_bytes` admits, the others as one
+    union per column.
+    Memory: a batch and 128 KiB per column and thread, 128 KiB per column more, 8 bytes per deleted row where deletes
+    are shared or compare keys, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
-    deleted = deleted_in_group(
-        lambda path: open_storage(path, task.storage), (file_part.file for file_part in task.file_parts)
-    )
-    with ThreadPoolExecutor(task.threads) as pool:
-        sketched = list(
-            pool.map(lambda file_part: _sketch(task, file_part, deleted.get(file_part.file.path)), task.file_parts)
+    files, others, room = [], UnitedSketches(), task.image_bytes
+    for path, sketched in groupby(_sketched(task), key=lambda pair: pair[0].file.path):
+        file_parts, sketches_of_parts = zip(*sketched, strict=True)
+        sketches = [ThetaSketch(*union(parts)) for parts in zip(*sketches_of_parts, strict=True)]
+        images = tuple(map(encode, sketches))
+        size = sum(map(len, images))
+        if room is None or size <= room:
+            files.append(FileImages(path, images))
+            room = None if room is None else room - size
+        else:
+            for (field_id, _), sketch in zip(file_parts[0].columns, sketches, strict=True):
+                others.add(field_id, sketch)
+    return SketchResult(tuple(files), {field_id: encode(sketch) for field_id, sketch in others.unions().items()})
+
+
+def _sketched(task: SketchTask) -> Iterator[tuple[FilePart, list[Sketch]]]:
+    """The parts, each with its sketches, in the order of its columns."""
+    together = task.together or max(1, len(task.file_parts))
+    for start in range(0, len(task.file_parts), together):
+        file_parts = task.file_parts[start : start + together]
+        deleted = deleted_in_group(
+            lambda path: open_storage(path, task.storage), (file_part.file for file_part in file_parts)
         )
-    by_path: dict[str, list[list[Sketch]]] = {}
-    for file_part, sketches in zip(task.file_parts, sketched, strict=True):
-        by_path.setdefault(file_part.file.path, []).append(sketches)
-    return tuple(
-        SketchResult(path, tuple(encode(ThetaSketch(*union(parts))) for parts in zip(*parts_of_file, strict=True)))
-        for path, parts_of_file in by_path.items()
-    )
+        with ThreadPoolExecutor(task.threads) as pool:
+            sketches = pool.map(partial(_sketch_part, task, deleted), file_parts)
+            yield from zip(file_parts, sketches, strict=True)
 
 
-def plan_tasks(
-    file_parts: Sequence[FilePart], storage: StorageConfig, schema: Schema, *, parallelism: int, threads: int
-) -> list[SketchTask]:
-    """Distribute file parts over tasks: several per worker, the largest first, so that none waits long for the last.
-
-    `parallelism`: tasks that run at once. `threads`: of one task.
-    """
-    if not file_parts:
-        return []
-    count = (
-        min(len(file_parts), parallelism * _ROUNDS) if parallelism > 1 else -(-len(file_parts) // (threads * _ROUNDS))
-    )
-    ordered = sorted(file_parts, key=lambda s: (-s.file.record_count // s.parts, s.file.path, s.part))
-    return [SketchTask(storage, schema, tuple(ordered[number::count]), threads) for number in range(count)]
-
-
-def _sketch(task: SketchTask, file_part: FilePart, deleted: npt.NDArray[np.int64] | None) -> list[Sketch]:
+def _sketch_part(
+    task: SketchTask, deleted_by_path: Mapping[str, npt.NDArray[np.int64]], file_part: FilePart
+) -> list[Sketch]:
+    deleted = deleted_by_path.get(file_part.file.path)
     accumulators = {field_id: ThetaAccumulator() for field_id, _ in file_part.columns}
     types = dict(file_part.columns)
     for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage), deleted):

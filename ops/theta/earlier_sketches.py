@@ -17,7 +17,7 @@ from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.columns import SketchedColumn
-from icepuffin.ops.theta.file_sketches import FileKey, FileSketchesReader
+from icepuffin.ops.theta.file_sketches import ColumnKey, FileKey, FileSketchesReader
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
@@ -85,6 +85,12 @@ class EarlierSketches:
     def read(self, places: Places) -> dict[FileKey, dict[int, ThetaSketch]]:
         """The sketches at these places, by field id; those that are broken are left out."""
         sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in places}
+        for key, sketches in self.read_each(places):
+            sketches_by_key[key] |= sketches
+        return sketches_by_key
+
+    def read_each(self, places: Places) -> Iterator[tuple[FileKey, dict[int, ThetaSketch]]]:
+        """The same, one file after the other; a file comes several times whose sketches lie in several places."""
         fields_by_reader: dict[FileSketchesReader, dict[FileKey, set[int]]] = defaultdict(lambda: defaultdict(set))
         for key, readers in places.items():
             for field_id, reader in readers.items():
@@ -94,10 +100,10 @@ class EarlierSketches:
                 with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:
+                    sketches: Mapping[ColumnKey, ThetaSketch] = {}
                     with self._noting_damage(key):
                         sketches = reader.read(key).columns
-                        sketches_by_key[key] |= {i: s for (i, _), s in sketches.items() if i in fields_by_key[key]}
-        return sketches_by_key
+                    yield key, {i: s for (i, _), s in sketches.items() if i in fields_by_key[key]}
 
     def packs(self) -> Mapping[FileSketchesReader, BoundPack]:
         """Packs that the next version may share: those of the nearest version that can be read and have their tags."""

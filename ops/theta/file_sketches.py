@@ -171,8 +171,8 @@ def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
 
 def within_budget(
     files: Sequence[LiveFile], sizes: Mapping[str, int], entries: Mapping[str, int], budget_bytes: int
-) -> tuple[tuple[LiveFile, ...], int]:
-    """(files whose sketches are kept, number of files whose sketches are not): files of most rows come first.
+) -> tuple[LiveFile, ...]:
+    """The files whose sketches are kept: files of most rows come first.
 
     `sizes`: bytes of each file's sketches, `entries`: and of their entry in the footer, by path. Whatever the budget,
     the footer stays as small as readers take it.
@@ -183,7 +183,7 @@ def within_budget(
         if spent + size + entry <= budget_bytes and listed + entry <= MAX_FOOTER:
             spent, listed = spent + size + entry, listed + entry
             kept.append(file)
-    return tuple(sorted(kept, key=lambda f: f.path)), len(files) - len(kept)
+    return tuple(sorted(kept, key=lambda f: f.path))
 
 
 def column_bytes(column: ColumnKey) -> int:

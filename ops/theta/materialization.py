@@ -38,8 +38,9 @@ def materialize_theta_sketches(
     """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
 
     `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
-    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot: a
-    larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most.
+    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot, and those
+    that are in memory: a larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at
+    most. `note` counts the files over the budget; what the snapshot's sketches count does not depend on it.
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
     derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
@@ -77,7 +78,7 @@ def materialize_theta_sketches(
 
     from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
 
-    sketched = sketch_snapshot(plan, store, storage, runner, progress)
+    sketched = sketch_snapshot(plan, store, storage, runner, progress, budget_bytes=budget_bytes)
     reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)

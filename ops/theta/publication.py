@@ -162,8 +162,9 @@ def publish_file_sketches(
     files = [file for file in plan.live.files if file.path in sizes]
     of_columns = sum(column_bytes(column) for column in types.items())
     entries = {file.path: entry_bytes(plan.keys[file.path], of_columns) for file in files}
-    chosen, left_out = within_budget(files, sizes, entries, budget_bytes)
-    note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
+    chosen = within_budget(files, sizes, entries, budget_bytes)
+    over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
+    note = f"{len(over)} files' sketches are over the budget of {budget_bytes:,} bytes" if over else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)
     if isinstance(folder, IcepuffinError):
@@ -226,11 +227,13 @@ def _unpublished(table: Table, error: IcepuffinError) -> FileSketchesResult:
 
 
 def _image_bytes(sketched: "SnapshotSketches", key: FileKey, types: Mapping[int, str]) -> int:
-    """Bytes of a file's sketches, read or not. `types`: `counted_as` of the columns, by field id."""
-    read = sketched.read[key]
-    unread = [(field_id, reader) for field_id, reader in sketched.places[key].items() if field_id not in read]
+    """Bytes of a file's sketches, in memory or not. `types`: `counted_as` of the columns, by field id."""
+    in_memory = sketched.by_file[key]
+    unread = [(field_id, reader) for field_id, reader in sketched.places[key].items() if field_id not in in_memory]
     stored = {reader: reader.image_sizes(key) for reader in {reader for _, reader in unread}}
-    return image_bytes(read.values()) + sum(stored[reader][field_id, types[field_id]] for field_id, reader in unread)
+    return image_bytes(in_memory.values()) + sum(
+        stored[reader][field_id, types[field_id]] for field_id, reader in unread
+    )
 
 
 def _arranged(
@@ -252,12 +255,13 @@ def _arranged(
             other_bytes += _image_bytes(sketched, key, types)
     shared, is_pack = packs_to_share({r: (bytes_in_use[r], r.all_stored_bytes) for r in packs}, other_bytes)
     to_read = {
-        key: {i: r for i, r in places[key].items() if r not in shared and i not in sketched.read[key]} for key in keys
+        key: {i: r for i, r in places[key].items() if r not in shared and i not in sketched.by_file[key]}
+        for key in keys
     }
     read = plan.earlier.read(to_read)
     new = []
     for key in keys:
-        sketches = {**sketched.read[key], **read[key]}
+        sketches = {**sketched.by_file[key], **read[key]}
         missing = {(i, types[i]): sketches[i] for i in sketches.keys() - in_packs(key, shared).keys()}
         if missing:
             new.append(FileSketches(key, missing))

@@ -1,5 +1,10 @@
-"""The sketches of a snapshot: files that no earlier sketch covers are counted by tasks, and all sketches are united."""
+"""The sketches of a snapshot: files that no earlier sketch covers are counted by tasks, and all sketches are united.
 
+Sketches of single files serve the next snapshots alone, for which no more are kept than a budget admits. So no more
+come back from tasks, and the others come back as unions.
+"""
+
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,11 +12,13 @@ from icepuffin.ann_kernels.theta import union
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.tasks.runner import Progress, TaskRunner
-from icepuffin.ops.tasks.theta import FilePart, SketchResult, plan_tasks, sketch_files
+from icepuffin.ops.tasks.sketch_plan import plan_tasks
+from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
+from icepuffin.ops.tasks.united_sketches import UnitedSketches
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import Places
 from icepuffin.ops.theta.estimate import estimate_work
-from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey
+from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey, image_bytes
 from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, find_missing
 from icepuffin.ops.theta.report import ThetaEstimate
 from icepuffin.puffin.blobs import theta as theta_blob
@@ -25,36 +32,72 @@ class SnapshotSketches:
     united: Mapping[int, ThetaSketch]
     places: Places
     """Places of the file sketches that earlier versions have and that can be read, as far as they were tried"""
-    read: Mapping[FileKey, Mapping[int, ThetaSketch]]
-    """File sketches that were made or read, by field id; the others lie at their places"""
+    by_file: Mapping[FileKey, Mapping[int, ThetaSketch]]
+    """File sketches in memory, made or read, by field id; of the others those that earlier versions have lie at their
+    places
+    """
+    left_out: frozenset[str]
+    """Paths of data files that were read, of which no sketches of their own are in memory, or not all"""
     missing: MissingSketches
     """Sketches that were missing, and were made now"""
     estimate: ThetaEstimate
 
 
 def sketch_snapshot(
-    plan: SketchPlan, store: Storage, config: StorageConfig, runner: TaskRunner, progress: Progress | None
+    plan: SketchPlan,
+    store: Storage,
+    config: StorageConfig,
+    runner: TaskRunner,
+    progress: Progress | None,
+    *,
+    budget_bytes: int,
 ) -> SnapshotSketches:
-    """Read the columns of files that no sketch covers, and unite their sketches with an ancestor's or the kept ones."""
+    """Read the columns of files that no sketch covers, and unite their sketches with an ancestor's or the kept ones.
+
+    `budget_bytes`: memory for file sketches that are made, and for those that are read.
+    """
     places = plan.earlier.places(plan.keys.values(), plan.columns)
     missing = find_missing(plan, store, {path: places[key].keys() for path, key in plan.keys.items()})
     to_read = {
         key: {i: reader for i, reader in places[key].items() if not missing.is_covered(path, i)}
         for path, key in plan.keys.items()
     }
-    read = plan.earlier.read(to_read)
-    broken = {key: readers.keys() - read[key].keys() for key, readers in to_read.items()}
+    united = UnitedSketches()
+    for field_id, extension in missing.extensions.items():
+        united.add(field_id, extension.sketch)
+    by_file, broken = _read_earlier(plan, to_read, united, budget_bytes)
     missing = _with_broken(plan, missing, broken)
     places = {key: {i: r for i, r in readers.items() if i not in broken[key]} for key, readers in places.items()}
     expected = estimate_work(plan, missing, config, runner)
-    for result in _run(plan, config, runner, missing.columns, progress):
-        sketches = read[plan.keys[result.path]]
-        for column, image in zip(missing.columns[result.path], result.images, strict=True):
-            sketch = theta_blob.decode(image)
-            other = sketches.get(column.field_id)
-            sketches[column.field_id] = _union([sketch, other] if other else [sketch])
-    united = {c.field_id: _united(c.field_id, plan, read, missing) for c in plan.columns}
-    return SnapshotSketches(united, places, read, missing, expected)
+    tasks = _tasks(plan, config, runner, missing.columns, budget_bytes)
+    returned = _run(plan, tasks, runner, missing.columns, united, progress)
+    for path, sketches in returned.items():
+        by_file[plan.keys[path]] |= sketches
+    return SnapshotSketches(
+        {column.field_id: united.union(column.field_id) for column in plan.columns},
+        places,
+        by_file,
+        frozenset(missing.columns.keys() - returned.keys()),
+        missing,
+        expected,
+    )
+
+
+def _read_earlier(
+    plan: SketchPlan, to_read: Places, united: UnitedSketches, budget_bytes: int
+) -> tuple[dict[FileKey, dict[int, ThetaSketch]], Mapping[FileKey, Collection[int]]]:
+    """(sketches in memory, field ids of sketches that could not be read), by key. Adds all to `united`."""
+    by_file: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in to_read}
+    unread = {key: set(readers) for key, readers in to_read.items()}
+    for key, sketches in plan.earlier.read_each(to_read):
+        for field_id, sketch in sketches.items():
+            united.add(field_id, sketch)
+        unread[key] -= sketches.keys()
+        size = image_bytes(sketches.values())
+        if size <= budget_bytes:
+            by_file[key] |= sketches
+            budget_bytes -= size
+    return by_file, unread
 
 
 def _with_broken(
@@ -68,29 +111,13 @@ def _with_broken(
     return replace(missing, columns=columns)
 
 
-def _united(
-    field_id: int, plan: SketchPlan, read: Mapping[FileKey, Mapping[int, ThetaSketch]], missing: MissingSketches
-) -> ThetaSketch:
-    parts = [missing.extensions[field_id].sketch] if field_id in missing.extensions else []
-    parts += [
-        read[key][field_id]
-        for path, key in plan.keys.items()
-        if not missing.is_covered(path, field_id) and field_id in read[key]
-    ]
-    return _union(parts)
-
-
-def _union(sketches: Sequence[ThetaSketch]) -> ThetaSketch:
-    return ThetaSketch(*union((s.theta, s.hashes) for s in sketches))
-
-
-def _run(
+def _tasks(
     plan: SketchPlan,
     config: StorageConfig,
     runner: TaskRunner,
     columns_by_path: Mapping[str, Sequence[SketchedColumn]],
-    progress: Progress | None,
-) -> list[SketchResult]:
+    budget_bytes: int,
+) -> list[SketchTask]:
     files: Mapping[str, LiveFile] = plan.live.by_path()
     file_parts = []
     distinct = {id(columns): columns for columns in columns_by_path.values()}  # most files share one tuple
@@ -99,8 +126,46 @@ def _run(
         columns = types[id(columns_by_path[path])]
         parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
         file_parts += [FilePart(files[path], columns, part, parts) for part in range(parts)]
-    tasks = plan_tasks(file_parts, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)
+    return plan_tasks(
+        file_parts,
+        config,
+        plan.schema,
+        parallelism=runner.parallelism,
+        threads=runner.task_threads,
+        image_bytes=budget_bytes,
+    )
+
+
+def _run(
+    plan: SketchPlan,
+    tasks: Sequence[SketchTask],
+    runner: TaskRunner,
+    columns_by_path: Mapping[str, Sequence[SketchedColumn]],
+    united: UnitedSketches,
+    progress: Progress | None,
+) -> dict[str, dict[int, ThetaSketch]]:
+    """Sketches by field id of each file that tasks returned as a whole, by its path. Adds all to `united`.
+
+    A file may be in several tasks, of which some had no room for its sketches: those of its other parts are of no use.
+    """
     if not tasks:
-        return []
-    done = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)
-    return [result for results in done for result in results]
+        return {}
+    results = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)
+    unreturned = Counter(path for task in tasks for path in {file_part.file.path for file_part in task.file_parts})
+    parts: dict[str, dict[int, ThetaSketch]] = {}
+    while results:
+        result = results.pop()  # its images do not stay in memory beside the sketches
+        for field_id, image in result.others.items():
+            united.add(field_id, theta_blob.decode(image))
+        for file in result.files:
+            unreturned[file.path] -= 1
+            sketches = parts.setdefault(file.path, {})
+            for column, image in zip(columns_by_path[file.path], file.images, strict=True):
+                sketch, field_id = theta_blob.decode(image), column.field_id
+                united.add(field_id, sketch)
+                sketches[field_id] = _union(sketches[field_id], sketch) if field_id in sketches else sketch
+    return {path: sketches for path, sketches in parts.items() if not unreturned[path]}
+
+
+def _union(one: ThetaSketch, other: ThetaSketch) -> ThetaSketch:
+    return ThetaSketch(*union((s.theta, s.hashes) for s in (one, other)))

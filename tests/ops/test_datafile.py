@@ -245,7 +245,7 @@ def test_types_that_other_writers_give_imported_files_are_the_schemas(
     assert batch.columns.schema.field("a").type == arrow
     assert batch.columns["a"] == pa.array(expected, arrow)
     share = FilePart(file, ((1, str(now)),))
-    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,)))
+    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,))).files
     counted = ThetaAccumulator()
     update_from_arrow(counted, pa.array(expected, arrow), str(now))
     assert decode(result.images[0]).hashes.tolist() == counted.result()[1].tolist()

@@ -9,37 +9,11 @@ from pyiceberg.types import LongType, NestedField
 from icepuffin.ann_kernels.theta import ThetaAccumulator
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import LiveFile, StorageConfig
-from icepuffin.ops.tasks.theta import FilePart, SketchTask, plan_tasks, sketch_files
+from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ops.tasks.united_sketches import UnitedSketches
 from icepuffin.puffin.blobs.theta import decode
 from tests.naive import theta as naive
-
-
-def shares_of(*rows: int) -> list[FilePart]:
-    return [FilePart(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), ((1, "long"),)) for i, count in enumerate(rows)]
-
-
-def plan(shares: list[FilePart], parallelism: int, threads: int) -> list[list[str]]:
-    tasks = plan_tasks(shares, StorageConfig({}), Schema(), parallelism=parallelism, threads=threads)
-    assert all(task.threads == threads for task in tasks)
-    return [[share.file.path for share in task.file_parts] for task in tasks]
-
-
-def test_one_process_gets_a_few_large_tasks_whose_threads_share_the_files() -> None:
-    assert plan(shares_of(5, 9, 7), 1, 2) == [["f1", "f2", "f0"]]
-    assert [len(task) for task in plan(shares_of(*range(40)), 1, 2)] == [14, 13, 13]
-
-
-def test_workers_get_several_tasks_each_the_largest_files_first() -> None:
-    assert plan(shares_of(5, 9, 7), 4, 1) == [["f1"], ["f2"], ["f0"]]
-    planned = plan(shares_of(*range(100)), 2, 1)
-    assert len(planned) == 16
-    assert planned[0][0] == "f99"
-    assert sorted(path for task in planned for path in task) == sorted(f"f{i}" for i in range(100))
-
-
-def test_nothing_to_sketch_is_no_task() -> None:
-    assert plan([], 4, 2) == []
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -50,7 +24,7 @@ def test_the_parts_of_a_file_make_one_sketch(tmp_path: Path, parts: int) -> None
     file = LiveFile(f"file://{tmp_path}/f.parquet", (tmp_path / "f.parquet").stat().st_size, 1_000, 1, "PARQUET")
     own = tuple(FilePart(file, ((1, "long"),), part, parts) for part in range(parts))
     schema = Schema(NestedField(1, "id", LongType(), required=False))
-    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, own, threads=2))
+    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, own, threads=2)).files
     sketch = decode(result.images[0])
     expected = naive.sketch(value.to_bytes(8, "little") for value in values)
     assert (result.path, (sketch.theta, sketch.hashes.tolist())) == (file.path, expected)
@@ -81,3 +55,33 @@ def test_only_values_of_a_slice_are_sketched() -> None:
     update_from_arrow(accumulator, pa.array(range(1, 9)).slice(2, 3), "long")
     theta, hashes = accumulator.result()
     assert (theta, hashes.tolist()) == naive.sketch(value.to_bytes(8, "little") for value in (3, 4, 5))
+
+
+def test_over_the_bound_the_first_files_come_back_one_by_one_and_the_others_as_a_union(tmp_path: Path) -> None:
+    """The last of four files is no larger than what the third, which is too large, leaves of the bound."""
+    arrow = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    numbers = {"a": range(500), "b": range(400, 700), "c": range(5_000, 15_000), "d": range(20)}
+    file_parts = []
+    for name, values in numbers.items():
+        pq.write_table(pa.table([list(values)], arrow), tmp_path / f"{name}.parquet")
+        size = (tmp_path / f"{name}.parquet").stat().st_size
+        file = LiveFile(f"file://{tmp_path}/{name}.parquet", size, len(values), 1, "PARQUET")
+        file_parts.append(FilePart(file, ((1, "long"),)))
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+
+    def sketch(image_bytes: int | None, together: int | None = None) -> tuple[list[str], set[int], list[int]]:
+        """Names of the files that came back, lengths of the unions, and the hashes of all there is."""
+        task = SketchTask(StorageConfig({}), schema, tuple(file_parts), 2, together, image_bytes)
+        result = sketch_files(task)
+        united = UnitedSketches()
+        for image in (*(image for file in result.files for image in file.images), *result.others.values()):
+            united.add(1, decode(image))
+        assert image_bytes is None or sum(len(image) for file in result.files for image in file.images) <= image_bytes
+        names = [Path(file.path).stem for file in result.files]
+        return names, {len(decode(image).hashes) for image in result.others.values()}, united.union(1).hashes.tolist()
+
+    expected = naive.sketch(value.to_bytes(8, "little") for values in numbers.values() for value in values)[1]
+    assert sketch(None) == (["a", "b", "c", "d"], set(), expected)
+    assert sketch(10_000, together=1) == (["a", "b", "d"], {4_096}, expected)
+    assert sketch(10_000, together=3) == (["a", "b", "d"], {4_096}, expected)
+    assert sketch(0) == ([], {4_096}, expected)
