@@ -23,6 +23,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.filters        searches under conditions that are new
   python -m benchmarks.tags           searches by two tags each, every condition new
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
+  python -m benchmarks.cluster        searches on 1, 2 and 4 workers: where shards are kept, batches of queries
   python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
   python -m benchmarks.sketch_kernels theta sketching without files
   python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed

@@ -36,7 +36,7 @@ from icepuffin.ops.search.worker import (
     summarize_shards,
 )
 from icepuffin.ops.storage import StorageError
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.tasks.runner import TaskRunner, placed_runner
 
 _RANKED_HERE = 4_096
 """Candidates whose exact distances this process computes itself: a job takes longer"""
@@ -95,6 +95,8 @@ class DistributedVersion:
         self.lean = not job.opened.definition.holds_vectors
         self.coded = bool(job.opened.definition.code_bits)
         self._runner = runner
+        self._placed = placed_runner(runner)
+        """A shard is in memory, or on the disk, of the executor that has searched it before"""
         self._shares = [SearchShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
 
     @classmethod
@@ -105,7 +107,8 @@ class DistributedVersion:
         masker = ShardMasker(job.opened, job.live, job.storage)
         summarize = partial(summarize_shards, replace(job, covered=None).serialize())
         summaries: list[ShardSummary] = []
-        for result in runner.run(summarize, balanced_shards(job.opened, runner.parallelism), label="open shards"):
+        shares = balanced_shards(job.opened, runner.parallelism)
+        for result in placed_runner(runner).run(summarize, shares, label="open shards"):
             if isinstance(result, str):
                 raise StorageError(result)
             summaries += result
@@ -179,7 +182,8 @@ class DistributedVersion:
     ) -> list[list[ShareResult]]:
         """One result per share, for each block of queries."""
         tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]
-        results = self._runner.run(partial(search_share, self._serialized, request), tasks, label="search shards")
+        runner = self._placed if shares is self._shares else self._runner
+        results = runner.run(partial(search_share, self._serialized, request), tasks, label="search shards")
         return [results[start : start + len(shares)] for start in range(0, len(results), len(shares))]
 
     def _ranked(self, candidates: Candidates, queries: F64) -> Candidates:

@@ -1,5 +1,6 @@
 """Tasks run by Spark, through the DataFrame API alone."""
 
+import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icepuffin.ops.spark.places import places_of
 from icepuffin.ops.spark.spread import spread_by
-from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_carried, run_packed
+from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
 from icepuffin.ops.threads import thread_count
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 CARRIED_BYTES = 960 << 10
 """Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer. A function of over
 1 MiB, tasks and all, PySpark would write to the driver's disk"""
+BROADCAST_BYTES = 512 << 20
+"""Bytes of all tasks of a job in place up to which each executor gets them all"""
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
 _DESCRIPTION = "spark.job.description"
@@ -36,6 +40,10 @@ class SparkRunner:
         A live session, or what opens one: it is opened for the first task, not for work that turns out to be done.
     task_threads : int
         Threads that one task may use.
+    keep_places : bool, optional
+        Whether the tasks that search a shard run on the executor that loaded it, as long as there is one. For that
+        Spark caches a number per task on the executors. By default they do so in a classic session without dynamic
+        allocation: that would keep executors that cache anything, and not every Spark Connect server can cache.
 
     Raises
     ------
@@ -49,9 +57,18 @@ class SparkRunner:
     'in-process'
     """
 
-    def __init__(self, session: "SparkSession | Callable[[], SparkSession]", *, task_threads: int = 1) -> None:
+    def __init__(
+        self,
+        session: "SparkSession | Callable[[], SparkSession]",
+        *,
+        task_threads: int = 1,
+        keep_places: bool | None = None,
+    ) -> None:
         self._open = session
         self.task_threads = thread_count(task_threads)
+        self._keep_places = keep_places
+        self.keeps_places = False
+        """Whether a job's tasks run where those of the same number ran before"""
 
     @cached_property
     def _session(self) -> "SparkSession":
@@ -64,6 +81,21 @@ class SparkRunner:
             return int(self._session.conf.get("spark.sql.shuffle.partitions") or 8)
         return int(context.sc().defaultParallelism())
 
+    def in_place(self) -> "SparkRunner":
+        """The same runner, whose tasks run where those of the same number ran before, in jobs of as many tasks.
+
+        They run elsewhere where that executor was lost, or stays busy for `spark.locality.wait`.
+        """
+        placed = copy.copy(self)
+        placed.keeps_places = self._may_keep_places()
+        return placed
+
+    def _may_keep_places(self) -> bool:
+        if self._keep_places is not None:
+            return self._keep_places
+        releases = self._session.conf.get("spark.dynamicAllocation.enabled", "false")
+        return hasattr(self._session, "_jsc") and releases != "true"
+
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
     ) -> list[R]:
@@ -72,7 +104,7 @@ class SparkRunner:
         results: dict[int, Any] = {}
         waiting = dict(enumerate(tasks))
         for _ in range(_ATTEMPTS):
-            results |= self._job(function, waiting, label)
+            results |= self._job(function, waiting, len(tasks), label)
             failures = {number: item for number, item in sorted(results.items()) if isinstance(item, TaskFailure)}
             if progress:
                 progress(len(tasks) - len(failures), len(tasks))
@@ -83,10 +115,12 @@ class SparkRunner:
             waiting = {number: tasks[number] for number in failures}
         raise next(iter(failures.values())).error
 
-    def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], label: str) -> dict[int, Any]:
-        """Results by number, some of them TaskFailure. Raises RunnerError."""
+    def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], count: int, label: str) -> dict[int, Any]:
+        """Results by number, some of them TaskFailure, of those of `count` tasks that wait. Raises RunnerError."""
         with self._described(label):
-            returned = self._frame(pickle.dumps(function), tasks).toArrow()
+            call = pickle.dumps(function)
+            frame = self._placed_frame(call, tasks, count) if self.keeps_places else self._frame(call, tasks)
+            returned = frame.toArrow()
         results: dict[int, Any] = {
             number.as_py(): pickle.loads(result.as_buffer())  # noqa: S301  without a copy of all results
             for number, result in zip(returned["number"], returned["result"], strict=True)
@@ -97,12 +131,27 @@ class SparkRunner:
             )
         return results
 
+    def _placed_frame(self, function: bytes, tasks: Mapping[int, T], count: int) -> "DataFrame":
+        """Results by number, of a partition per place, which is cached: one stage. Tasks are spread over places."""
+        places, frame = places_of(self._session).partitions(self._session, min(count, self.parallelism))
+        by_place: dict[int, list[tuple[int, T]]] = {}
+        for number, task in tasks.items():
+            by_place.setdefault(places[number % len(places)], []).append((number, task))
+        carried = pickle.dumps(by_place)
+        if len(carried) <= CARRIED_BYTES:
+            return frame.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
+        if len(carried) > BROADCAST_BYTES:
+            return self._frame(function, tasks)
+        everywhere = self._session.createDataFrame(pa.table({"tasks": pa.array([carried], pa.binary())}))
+        rows = frame.crossJoin(everywhere.hint("broadcast"))
+        return rows.mapInArrow(partial(run_broadcast, function), RESULT_SCHEMA)
+
     def _frame(self, function: bytes, tasks: Mapping[int, T]) -> "DataFrame":
         """Results by number, of one partition per task.
 
         Few bytes of tasks go with the function, to every partition of a range of numbers: one stage, and no shuffle.
         """
-        carried = pickle.dumps(dict(tasks))  # what tasks share is in it once
+        carried = pickle.dumps({place: [item] for place, item in enumerate(tasks.items())})  # shared parts once
         if len(carried) <= CARRIED_BYTES:
             rows = self._session.range(0, len(tasks), 1, len(tasks))
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)

@@ -45,14 +45,22 @@ def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[p
 
 
 def run_carried(function: bytes, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Body of `mapInArrow`: rows (id bigint) -> rows (number int, result binary).
+    """Body of `mapInArrow`: rows (place bigint) -> rows (number int, result binary).
 
-    `tasks` are all tasks by number; an id is a place among them.
+    `tasks` are the pairs (number, task) of all places, by place.
     """
-    call, by_number = pickle.loads(function), list(pickle.loads(tasks).items())  # noqa: S301
-    for place in (place for batch in batches for place in batch["id"].to_pylist()):
-        number, task = by_number[place]
-        yield _result(number, _attempt(call, task))
+    call, by_place = pickle.loads(function), pickle.loads(tasks)  # noqa: S301
+    for batch in batches:
+        for place in batch.column(0).to_pylist():
+            for number, task in by_place.get(place, ()):
+                yield _result(number, _attempt(call, task))
+
+
+def run_broadcast(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Body of `mapInArrow`: rows (place bigint, tasks binary) -> the same as `run_carried`, of the row's place."""
+    for batch in batches:
+        for row in range(batch.num_rows):
+            yield from run_carried(function, batch.column(1)[row].as_py(), [batch.slice(row, 1)])
 
 
 def _result(number: int, result: Any) -> pa.RecordBatch:

@@ -70,6 +70,15 @@ class TaskRunner(Protocol):
 
 
 @runtime_checkable
+class KeepsPlaces(Protocol):
+    """A runner whose tasks have places: a cluster's."""
+
+    def in_place(self) -> TaskRunner:
+        """The same runner, whose task of a number runs where that of the same number of such a job ran before."""
+        ...
+
+
+@runtime_checkable
 class HasMemory(Protocol):
     """A task that states its memory: in one process it may run beside others."""
 
@@ -143,6 +152,11 @@ def small_work_runner(runner: TaskRunner, size: int) -> TaskRunner:
 def driver_runner(runner: TaskRunner) -> LocalRunner:
     """The runner for work that is too small for a job: `runner` where it is local, else all cores of this process."""
     return runner if isinstance(runner, LocalRunner) else LocalRunner()
+
+
+def placed_runner(runner: TaskRunner) -> TaskRunner:
+    """The runner for tasks that find again what earlier ones of the same number have left on their machine."""
+    return runner.in_place() if isinstance(runner, KeepsPlaces) else runner
 
 
 def is_local(runner: TaskRunner) -> bool:

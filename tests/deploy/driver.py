@@ -1,15 +1,25 @@
-"""The driver of a build, in a process of its own: a session of the suite's process would be taken instead.
+"""The driver of a build and of searches, in a process of its own: a session of the suite's process would be taken
+instead.
 
 `python -m tests.deploy.driver SNAPSHOT`: settings as everywhere; prints JSON.
 """
 
 import inspect
 import json
+import os
+import signal
 import sys
+import time
+from pathlib import Path
+
+from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.search import open_index
+from icepuffin.ops.spark import places
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard
@@ -17,6 +27,39 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
 from icepuffin.puffin.blobs.shard import Shard
+
+SHARD_CACHE = Path("shards")
+"""Folder of the shard cache in the folder of each executor"""
+SEARCHES = 6
+
+
+def search(table: Table, runner: SparkRunner) -> int:
+    """Opens the index, and searches all of its shards some times. Returns the shards that the last search walked."""
+    use_settings(CacheSettings(directory=SHARD_CACHE, memory_bytes=0))
+    reader = open_index(table, runner=runner, in_process_mb=0)
+    results = [reader.search([0.5] * (reader.dims or 0), k=5) for _ in range(SEARCHES)]
+    return len(results[-1].profile.work)
+
+
+def places_after_a_loss(runner: SparkRunner) -> list[list[str]]:
+    """Folders of the executors that run two tasks in place: before one of them is killed, and after another started."""
+
+    def folders() -> list[str]:
+        return runner.in_place().run(os.path.abspath, [".", "."], label="folders")
+
+    before = folders()
+    (process,) = (
+        int(link.parent.name)
+        for link in Path("/proc").glob("[0-9]*/cwd")
+        if os.path.realpath(link) == before[0] and b"java" in (link.parent / "cmdline").read_bytes().split(b"\0")[0]
+    )
+    os.kill(process, signal.SIGKILL)
+    places.SETTLED_SECONDS = 1.0
+    deadline = time.monotonic() + 60
+    while (after := folders())[0] == after[1] or before[0] in after:
+        if time.monotonic() > deadline:
+            break
+    return [before, after]
 
 
 def main() -> None:
@@ -29,7 +72,16 @@ def main() -> None:
     # Pickled by name, so that an executor looks them up in what it imports itself
     looked_up = [make_shard, scatter, Graph, Shard] if isinstance(runner, SparkRunner) else []
     sources = runner.run(inspect.getfile, looked_up, label="sources")
-    document = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": sources}
+    searched = search(table.refresh(), runner) if isinstance(runner, SparkRunner) else 0
+    folders = places_after_a_loss(runner) if isinstance(runner, SparkRunner) else []
+    document = {
+        "action": str(report.action),
+        "path": report.puffin_path,
+        "shards": report.shards,
+        "sources": sources,
+        "searched": searched,
+        "places": folders,
+    }
     sys.stdout.write(json.dumps(document) + "\n")
 
 

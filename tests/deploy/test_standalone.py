@@ -21,6 +21,7 @@ from icepuffin.ops.index import drop_index
 from icepuffin.ops.storage.local import to_path
 from tests.conftest import make_rows, queries
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
+from tests.deploy.driver import SHARD_CACHE
 from tests.deploy.wheel import build_wheel, install_alone
 from tests.orchestration.lake import Lake, make_lake
 
@@ -175,6 +176,21 @@ def test_both_workers_built_shards(built: Build) -> None:
     executors = [event["Task Info"]["Executor ID"] for event in ended if event["Stage ID"] == last]
     assert len(built.work) == len(set(executors)) == 2
     assert len(executors) == SHARDS
+
+
+def test_each_shard_is_kept_by_one_executor(built: Build) -> None:
+    """It is searched where it was loaded. By chance all searches would find it there once in 64 times."""
+    assert built.report["searched"] == SHARDS
+    by_worker = [[file.name for file in work.glob(f"app-*/*/{SHARD_CACHE}/**/*.shard")] for work in built.work]
+    kept = [name for names in by_worker for name in names]
+    assert all(by_worker)
+    assert len(kept) == len(set(kept)) == SHARDS, by_worker
+
+
+def test_places_are_spread_anew_after_an_executor_was_lost(built: Build) -> None:
+    before, after = map(set, built.report["places"])
+    assert len(before) == len(after) == 2
+    assert len(before & after) == 1
 
 
 def test_the_bytes_are_those_of_a_build_in_one_process(lake: Lake, built: Build) -> None:

@@ -3,7 +3,9 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -18,6 +20,9 @@ from icepuffin.ops.vector_column import VectorColumnError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_JOBS = count()
+DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,12 @@ def test_without_a_partition_by_number_results_are_the_same(
     assert SparkRunner(spark).run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
 
 
-def stages(spark: "SparkSession", tasks: list[Number]) -> list[int]:
+def stages(spark: "SparkSession", tasks: list[Number], runner: SparkRunner | None = None) -> list[int]:
     """Tasks of each stage of the job that squares the numbers."""
-    group, context = f"squares of {len(tasks)} numbers, with {spark_runner.CARRIED_BYTES} bytes", spark.sparkContext
+    group, context = f"squares {next(_JOBS)}", spark.sparkContext
     context.setJobGroup(group, group)
     try:
-        assert SparkRunner(spark).run(square, tasks, label="squares") == [task.value**2 for task in tasks]
+        assert (runner or SparkRunner(spark)).run(square, tasks, label="squares") == [task.value**2 for task in tasks]
     finally:
         for name in ("spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it
@@ -100,6 +105,55 @@ def test_tasks_give_the_same_whether_the_function_carries_them(
     monkeypatch.setattr(spark_runner, "CARRIED_BYTES", carried)
     tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
     assert SparkRunner(session).run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("carried", [0, 1 << 20])
+@pytest.mark.parametrize("broadcast", [0, 1 << 20])
+def test_tasks_in_place_give_the_same(
+    session: "SparkSession", carried: int, broadcast: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", carried)
+    monkeypatch.setattr(spark_runner, "BROADCAST_BYTES", broadcast)
+    tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
+    runner = SparkRunner(session, keep_places=True).in_place()
+    for _ in range(2):
+        assert runner.run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
+
+
+@pytest.mark.jvm
+def test_tasks_in_place_are_partitions_that_spark_caches_and_none_is_shuffled(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are cached is where Spark runs them."""
+    tasks, slots = [Number(value) for value in range(6)], SparkRunner(spark).parallelism
+    stages(spark, tasks, SparkRunner(spark).in_place())
+    assert stages(spark, tasks, SparkRunner(spark).in_place()) == [slots]
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
+    assert stages(spark, tasks, SparkRunner(spark).in_place()) == [slots, 1], "one partition sends them to all"
+    cached = [info for info in spark.sparkContext._jsc.sc().getRDDStorageInfo() if info.name().startswith("Range (")]
+    assert {info.numCachedPartitions() for info in cached} == {slots}
+
+
+@pytest.mark.parametrize(
+    ("session", "keep_places", "expected"),
+    [
+        (SimpleNamespace(_jsc=None, conf={}), None, True),
+        (SimpleNamespace(_jsc=None, conf={DYNAMIC: "false"}), None, True),
+        (SimpleNamespace(_jsc=None, conf={DYNAMIC: "true"}), None, False),
+        (SimpleNamespace(_jsc=None, conf={DYNAMIC: "true"}), True, True),
+        (SimpleNamespace(_jsc=None, conf={}), False, False),
+        (SimpleNamespace(conf={}), None, False),
+        (SimpleNamespace(conf={}), True, True),
+    ],
+    ids=["classic", "fixed", "dynamic", "dynamic, wanted", "unwanted", "connect", "connect, wanted"],
+)
+def test_places_are_kept_by_classic_sessions_whose_executors_stay(
+    session: SimpleNamespace, keep_places: bool | None, expected: bool
+) -> None:
+    runner = SparkRunner(session, keep_places=keep_places)  # type: ignore[arg-type]
+    assert runner.in_place().keeps_places == expected
+    assert not runner.keeps_places
 
 
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
@@ -139,11 +193,12 @@ def fail(task: tuple[str, int, str]) -> int:
 
 
 @pytest.mark.jvm
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_error_keeps_its_type_across_spark_and_only_what_may_pass_is_tried_again(
-    session: "SparkSession", tmp_path: Path, name: str
+    session: "SparkSession", tmp_path: Path, name: str, in_place: bool
 ) -> None:
-    fault, runner = FAULTS[name], SparkRunner(session)
+    fault, runner = FAULTS[name], SparkRunner(session, keep_places=in_place).in_place()
     tasks = [(name, number, str(tmp_path)) for number in range(3)]
     if fault.times < fault.attempts:
         assert runner.run(fail, tasks, label="faults") == [0, 1, 2]
