@@ -114,7 +114,7 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
             dry_run=garbage.dry_run,
             recall_reports=spec.settings.recall_reports,
         )
-        for line in render_gc_report(report):
+        for line in render_gc_report(report, brief=True):  # each becomes a row of the event log
             context.log.info(line)
 
     @dg.job(

@@ -70,8 +70,7 @@ def collect_garbage(
         doomed.append(file.path)
         freed += file.size
     if not dry_run:
-        for path in doomed:
-            store.delete(path)
+        store.delete_all(doomed)
     return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, postponed)
 
 

@@ -207,7 +207,7 @@ def _sweep(store: Storage, prefix: str) -> None:
 
     Objects that another run is still writing have hidden names, and are left alone.
     """
-    for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
-        if not item.path.rpartition("/")[2].startswith("."):
-            store.delete(item.path)
-            reached(RunStep.SWEEPING)
+    paths = sorted(item.path for item in store.list(prefix) if not item.path.rpartition("/")[2].startswith("."))
+    for are_markers in (True, False):
+        store.delete_all([path for path in paths if path.endswith(".json") is are_markers])
+        reached(RunStep.SWEEPING)

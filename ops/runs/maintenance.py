@@ -93,8 +93,7 @@ def _with_recall_reports(
     versions = {snapshot.snapshot_id for snapshot in table.metadata.snapshots} - {*expiring}
     doomed = sorted(reports.of_other_versions(versions, older_than_ms=old), key=lambda stored: stored.path)
     if not report.dry_run:
-        for stored in doomed:
-            reports.delete(stored.path)
+        reports.delete(*(stored.path for stored in doomed))
     return replace(
         report,
         deleted=(*report.deleted, *(stored.path for stored in doomed)),

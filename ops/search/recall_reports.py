@@ -140,9 +140,9 @@ class RecallReports:
             if report.version not in versions and report.stored.modified_ms < older_than_ms:
                 yield report.stored
 
-    def delete(self, path: str) -> None:
-        """Delete a report; one that is gone already is no error."""
-        self._storage.delete(path)
+    def delete(self, *paths: str) -> None:
+        """Delete reports; one that is gone already is no error."""
+        self._storage.delete_all(paths)
 
     def now_ms(self) -> int:
         """The store's time, by the clock of `ReportedRecall.newest_ms`."""

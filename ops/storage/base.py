@@ -2,15 +2,19 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.writer import ByteSink
 
 _log = logging.getLogger(__name__)
+DELETIONS = 1000
+"""Objects that one request to S3 removes, at most"""
 
 
 class StorageError(IcepuffinError):
@@ -36,6 +40,8 @@ class Storage(Protocol):
 
     piece_bytes: int = 8 << 20
     """Bytes of one request where much is read, piece by piece: a distant store answers each after a wait"""
+    deletions_at_once: int = 16
+    """Requests that remove an object each, at once: a distant store answers each after a wait"""
 
     def size(self, path: str) -> int:
         """Bytes of the object. Raises ObjectMissingError."""
@@ -88,6 +94,39 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove an object; one that is gone already is no error."""
         ...
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove objects, up to a thousand at once where that pays.
+
+        Where some of a thousand cannot be removed, the others of it are, and no more. Raises an error that names them.
+        """
+        for start in range(0, len(paths), DELETIONS):
+            if errors := self.deletion_errors(paths[start : start + DELETIONS]):
+                raise _joined(errors)
+
+    def deletion_errors(self, paths: Sequence[str]) -> Sequence[Exception]:
+        """Remove up to a thousand objects. Returns the errors of those that stay."""
+
+        def error_of(path: str) -> Exception | None:
+            try:
+                self.delete(path)
+            except (IcepuffinError, OSError) as error:
+                return error
+            return None
+
+        if self.deletions_at_once == 1:
+            return [error for error in map(error_of, paths) if error]
+        with ThreadPoolExecutor(self.deletions_at_once) as pool:
+            return [error for error in pool.map(error_of, paths) if error]
+
+
+def _joined(errors: Sequence[Exception]) -> Exception:
+    """One error for all, of their type where they have one."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    is_alike = isinstance(first, IcepuffinError) and all(type(error) is type(first) for error in errors)
+    return (type(first) if is_alike else StorageError)("; ".join(listed([str(error) for error in errors])))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class LocalStorage(Storage):
     """The `Storage` of this machine's file system."""
 
     piece_bytes = 1 << 20
+    deletions_at_once = 1
 
     def size(self, path: str) -> int:
         try:

@@ -48,6 +48,8 @@ def with_bytes(segments: Iterable[bytes | ObjectRange]) -> Iterator[bytes | Obje
 class MemoryStorage(Storage):
     """The `Storage` of this process's memory. Tasks that run elsewhere do not reach it."""
 
+    deletions_at_once = 1
+
     def size(self, path: str) -> int:
         return len(_content(path))
 

@@ -3,8 +3,9 @@
 import contextlib
 import errno
 import io
+import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -28,8 +29,12 @@ from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
 from icepuffin.ops.storage.renewal import RenewedFileSystem
 
+_log = logging.getLogger(__name__)
 _ATTEMPT = "icepuffin-attempt"
 _PAST_THE_END = ("InvalidRange", "416")
+_DENIED = ("AccessDenied", "AllAccessDisabled")
+_NOT_TAKEN = (400, 405, 411, 501)
+"""Statuses by which stores answer to a request that they do not have, or whose checksum they do not know"""
 _TIMEOUTS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3, "mode": "standard"}}
 
 
@@ -138,6 +143,24 @@ class S3Storage(Storage):
         bucket, key = _key(path).split("/", 1)
         with _reading(path):
             self._fs.call_s3("delete_object", Bucket=bucket, Key=key)
+
+    def deletion_errors(self, paths: Sequence[str]) -> Sequence[Exception]:
+        """The same as `Storage.deletion_errors`, by one request where the store takes such."""
+        buckets, keys = zip(*(_key(path).split("/", 1) for path in paths), strict=True)
+        if len({*buckets}) > 1:
+            return super().deletion_errors(paths)
+        doomed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            with _reading(paths[0]):
+                answer = self._fs.call_s3("delete_objects", Bucket=buckets[0], Delete=doomed)
+        except RefusedError as error:
+            return [error]
+        except StorageError as error:
+            if not _is_not_taken(error):
+                raise
+            _log.warning("objects are deleted one by one, as the store does not take several: %s", error)
+            return super().deletion_errors(paths)
+        return [_deletion_error(f"s3://{buckets[0]}/{fault['Key']}", fault) for fault in answer.get("Errors", ())]
 
 
 class _MultipartSink(io.RawIOBase):
@@ -252,6 +275,20 @@ class _MultipartSink(io.RawIOBase):
         if self._upload_id is not None:
             self._call("abort_multipart_upload")
             self._upload_id = None
+
+
+def _is_not_taken(error: StorageError) -> bool:
+    """Whether a store answered that it does not take a request of this kind, or not as it was sent."""
+    cause = error.__cause__.__cause__ if error.__cause__ else None
+    status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(cause, ClientError) else 0
+    return status in _NOT_TAKEN
+
+
+def _deletion_error(path: str, fault: Mapping[str, str]) -> StorageError:
+    why = f"{fault.get('Code', '')}: {fault.get('Message', '')}"
+    if fault.get("Code") in _DENIED:
+        return RefusedError(f"{path}: the store refuses access ({why})")
+    return StorageError(f"{path} could not be deleted ({why})")
 
 
 def _bytes(part: bytes | Exception) -> bytes:

@@ -25,7 +25,7 @@ STRIDE = 1 if FULL else 11
 S3_STRIDE = 1 if FULL else 62
 """Calls to an S3 server per fault. The first is drawn anew in each run"""
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
-_S3_CALLS = (*_CALLS, "read_range", "concat", "now_ms")
+_S3_CALLS = (*_CALLS, "deletion_errors", "read_range", "concat", "now_ms")
 
 
 class Torn:

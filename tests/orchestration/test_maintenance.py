@@ -136,6 +136,18 @@ def test_leftovers_of_failed_attempts_are_deleted_when_they_are_old(lake: Lake, 
     assert all(file.exists() for file in kept)
 
 
+def test_the_log_of_a_run_names_the_first_files_and_counts_the_others(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """A line is a row in the instance's database, and a failed build may leave 100,000 files."""
+    for number in range(50):
+        leave_behind(lake, f"_icepuffin/x/shard-{number}.dann", age_hours=25)
+    assert maintain(lake, instance).success
+    (run,) = instance.get_runs(RunsFilter(job_name=JOB))
+    messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert sum(line.startswith("deleted ") for line in messages) == 20
+    assert "and 30 more" in messages
+    assert any("deleted files: 50, " in line for line in messages)
+
+
 def test_the_run_is_kept_with_its_table_and_its_report(lake: Lake, instance: dg.DagsterInstance) -> None:
     set_ratio(lake, 0.2)
     maintain(lake, instance)

@@ -178,3 +178,15 @@ def test_what_is_listed_is_spelled_as_all_else_is(tmp_path: Path) -> None:
     STORE.create(f"file://{tmp_path}//a//b", b"x")
     (item,) = STORE.list(f"file://{tmp_path}//a")
     assert item.path == normalize(f"file://{tmp_path}//a//b") == f"file://{tmp_path}/a/b"
+
+
+def test_an_object_that_stays_does_not_keep_the_others(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        STORE.create(f"{tmp_path}/{name}", b"x")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "d").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        STORE.delete_all([f"{tmp_path}/{name}" for name in "abc"])
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "d"}
+    with pytest.raises(StorageError, match=r"/b'; .*/d'"):
+        STORE.delete_all([f"{tmp_path}/{name}" for name in "bd"])

@@ -2,7 +2,10 @@
 
 import time
 import traceback
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +24,7 @@ from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.storage.s3_options import s3_options
 from tests.services.faulty import faulty_line
+from tests.services.forwarding import Answer, Request, forward, serving
 
 pytestmark = pytest.mark.services
 BLOCK = bytes(range(256)) * 40_960
@@ -131,6 +135,83 @@ def test_deleting_twice_is_harmless(store: Storage) -> None:
     store.delete("s3://lake/d")
     store.delete("s3://lake/d")
     assert not store.exists("s3://lake/d")
+
+
+def names(count: int) -> list[str]:
+    folder = f"s3://lake/{uuid.uuid4().hex}"
+    return [f"{folder}/{number}?a&<b>'+ %20\u00e9" for number in range(count)]
+
+
+def create_all(store: Storage, paths: list[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: store.create(path, b"x"), paths))
+
+
+def deletions(s3: StorageConfig, answer: Callable[[Request], Answer | None]) -> AbstractContextManager[Storage]:
+    """A store whose server lets `answer` answer to deletions of several objects; None: it answers itself."""
+
+    @contextmanager
+    def line() -> Iterator[Storage]:
+        def answered(request: Request) -> Answer:
+            is_batch = request.method == "POST" and request.path.rpartition("?")[2].startswith("delete")
+            return (answer(request) if is_batch else None) or forward(s3.properties["s3.endpoint"], request)
+
+        with serving(answered) as uri:
+            yield open_storage("s3://lake", StorageConfig({**s3.properties, "s3.endpoint": uri}))
+
+    return line()
+
+
+def test_a_thousand_objects_are_deleted_by_one_request(s3: StorageConfig, store: Storage) -> None:
+    paths, requests = names(1030), list[Request]()
+    create_all(store, paths)
+    with deletions(s3, requests.append) as line:  # type: ignore[func-returns-value,arg-type]
+        line.delete_all([*paths[:1020], f"{paths[0]}-never-there"])
+    assert len(requests) == 2
+    assert {info.path for info in store.list(paths[0].rpartition("/")[0])} == set(paths[1020:])
+
+
+def faults_of(*codes: tuple[str, str]) -> Answer:
+    errors = "".join(
+        f"<Error><Key>{path.removeprefix('s3://lake/')}</Key><Code>{code}</Code><Message>no</Message></Error>"
+        for path, code in codes
+    )
+    return Answer(200, (("Content-Type", "application/xml"),), f"<DeleteResult>{errors}</DeleteResult>".encode())
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "message"),
+    [
+        (["AccessDenied"], RefusedError, r"^s3://lake/stay/0: the store refuses access \(AccessDenied: no\)$"),
+        (
+            ["AccessDenied", "InternalError"],
+            StorageError,
+            r"^s3://lake/stay/0: .*; .*/stay/1 could not be deleted",
+        ),
+        (["AccessDenied"] * 30, RefusedError, r"stay/19: [^;]*; and 10 more$"),
+    ],
+)
+def test_objects_that_stay_are_named(
+    s3: StorageConfig, codes: list[str], error: type[StorageError], message: str
+) -> None:
+    paths = [f"s3://lake/stay/{number}" for number in range(30)]
+    answer = faults_of(*zip(paths, codes, strict=False))
+    with deletions(s3, lambda _: answer) as line, pytest.raises(error, match=message) as caught:
+        line.delete_all(paths)
+    assert caught.type is error
+
+
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (400, "MissingContentMD5")])
+def test_a_store_that_takes_no_deletion_of_several_deletes_each(
+    s3: StorageConfig, store: Storage, caplog: pytest.LogCaptureFixture, status: int, code: str
+) -> None:
+    paths = names(5)
+    create_all(store, paths)
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    with deletions(s3, lambda _: Answer(status, (("Content-Type", "application/xml"),), body)) as line:
+        line.delete_all(paths)
+    assert not list(store.list(paths[0].rpartition("/")[0]))
+    assert "deleted one by one, as the store does not take several" in caplog.text
 
 
 def test_one_large_write_is_cut_into_parts_that_the_store_takes(s3: StorageConfig) -> None:
