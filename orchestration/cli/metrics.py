@@ -1,8 +1,9 @@
 """`icepuffin metrics`."""
 
+import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from icepuffin.orchestration.cli.session import Session, settings_options
 if TYPE_CHECKING:
     from icepuffin.assets.table_settings import TableSettings
     from icepuffin.ops.metrics import MetricSample
+
+
+_REQUEST_SECONDS = 10.0
+"""Longest wait for a client that sends, or takes, nothing"""
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -112,18 +117,27 @@ def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: b
         yield from index_samples(table, index, spec.first_ref, labels)
 
 
-def server(address: tuple[str, int], text: Callable[[], str]) -> HTTPServer:
-    """A server of `text`, called for each scrape of /metrics, and of /health. Port 0 is any that is free."""
+def server(address: tuple[str, int], text: Callable[[], str]) -> ThreadingHTTPServer:
+    """A server of `text`, called for each scrape of /metrics, one at a time, and of /health, which waits for none.
+
+    Port 0 is any that is free.
+    """
     from icepuffin.ops.metrics import CONTENT_TYPE
 
+    scraping = threading.Lock()
+
     class Handler(BaseHTTPRequestHandler):
-        """Answers a scrape, one at a time."""
+        """Answers a request, in a thread of its own."""
+
+        timeout = _REQUEST_SECONDS
 
         def do_GET(self) -> None:
             if self.path == "/health":
                 self._answer(HTTPStatus.OK, "ok\n")
             elif self.path == "/metrics":
-                self._answer(HTTPStatus.OK, text())
+                with scraping:
+                    scraped = text()
+                self._answer(HTTPStatus.OK, scraped)
             else:
                 self._answer(HTTPStatus.NOT_FOUND, "/metrics or /health\n")
 
@@ -138,4 +152,4 @@ def server(address: tuple[str, int], text: Callable[[], str]) -> HTTPServer:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """No line for a scrape that was answered."""
 
-    return HTTPServer(address, Handler)
+    return ThreadingHTTPServer(address, Handler)

@@ -8,12 +8,14 @@ import re
 import resource
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -265,6 +267,30 @@ def test_metrics_are_served_anew_for_each_scrape() -> None:
             with pytest.raises(HTTPError, match="404"):
                 urlopen(f"{address}/other")
         finally:
+            scraped.shutdown()
+        serving.result()
+
+
+def test_health_waits_for_no_scrape_and_for_no_silent_client() -> None:
+    at_work, finish = Event(), Event()
+
+    def slowly() -> str:
+        at_work.set()
+        finish.wait(60)
+        return "n 1\n"
+
+    with server(("127.0.0.1", 0), slowly) as scraped, ThreadPoolExecutor(2) as threads:
+        serving = threads.submit(scraped.serve_forever)
+        address = f"http://127.0.0.1:{scraped.server_port}"
+        try:
+            with socket.create_connection(("127.0.0.1", scraped.server_port)):
+                scrape = threads.submit(lambda: urlopen(f"{address}/metrics").read())
+                assert at_work.wait(60)
+                assert urlopen(f"{address}/health", timeout=30).read() == b"ok\n"
+                finish.set()
+                assert scrape.result() == b"n 1\n"
+        finally:
+            finish.set()
             scraped.shutdown()
         serving.result()
 
