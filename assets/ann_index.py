@@ -10,7 +10,7 @@ from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import version_glance
 from icepuffin.assets.metadata import as_table, bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
-from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -20,7 +20,7 @@ from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.model import Action, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.runs.index import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 
@@ -188,6 +188,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     )
     @no_vain_retries()
     def ann_index(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        snapshot_id = snapshot_of(context)
         limit_pool(context.instance, spec.pool)
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
@@ -195,7 +196,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         report = refresh_index(
             table,
             current,
-            SnapshotId(int(context.partition_key)),
+            snapshot_id,
             engine=engine,
             storage=storage_of(table),
             watched_ref=spec.first_ref,

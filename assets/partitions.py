@@ -7,6 +7,7 @@ the metadata of one result to all of them.
 import dagster as dg
 
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.model import SnapshotId
 
 
 def partitions_name(spec: TableSpec) -> str:
@@ -17,3 +18,22 @@ def partitions_name(spec: TableSpec) -> str:
 def snapshot_partitions(spec: TableSpec) -> dg.DynamicPartitionsDefinition:
     """Partition keys are snapshot ids as text, because the UI's numbers lose precision beyond 32 bits."""
     return dg.DynamicPartitionsDefinition(name=partitions_name(spec))
+
+
+def snapshot_of(context: dg.AssetExecutionContext) -> SnapshotId:
+    """The snapshot that a run is for. Raises Failure, which is not tried again, for a run that is not for one."""
+    if not context.has_partition_key:
+        several, none = "this run names several snapshots", "this run names no snapshot"
+        why = several if context.has_partition_key_range else none
+        raise dg.Failure(
+            f"{why}, and a run makes what is derived from one: launch one per partition, such as by a backfill, and "
+            "not as a single run",
+            allow_retries=False,
+        )
+    key = context.partition_key
+    if not (key.isascii() and key.isdecimal()):
+        raise dg.Failure(
+            f"the partition '{key}' is no id of a snapshot. The table's sensor adds the partitions, and drops this one",
+            allow_retries=False,
+        )
+    return SnapshotId(int(key))

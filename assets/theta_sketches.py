@@ -7,12 +7,11 @@ import dagster as dg
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import value_bars
 from icepuffin.assets.metadata import bar_chart, bullet_list, readable_bytes, report_metadata, snapshot_metadata
-from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.theta.report import ThetaReport
 
@@ -51,12 +50,13 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
     )
     @no_vain_retries()
     def theta_sketches(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        snapshot_id = snapshot_of(context)
         limit_pool(context.instance, spec.pool)
         engine = spec.resources.engine_of(context)
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         report = refresh_sketches(
             table,
-            SnapshotId(int(context.partition_key)),
+            snapshot_id,
             engine=engine,
             storage=storage_of(table),
             columns=spec.settings.theta_columns,
@@ -70,7 +70,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
                 **report_metadata(report, _LABELS),
                 **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },
-            data_version=dg.DataVersion(context.partition_key),
+            data_version=dg.DataVersion(str(snapshot_id)),
         )
 
     return theta_sketches

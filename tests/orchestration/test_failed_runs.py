@@ -1,12 +1,15 @@
 """Runs that fail: what could pass is tried again, what could not is not, and the message says what to do."""
 
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster import DagsterEventType
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
@@ -51,3 +54,29 @@ def test_a_file_that_may_come_back_is_tried_again(lake: Lake, instance: dg.Dagst
     assert again == 2
     assert path in run.message
     assert "icepuffin.ops." not in run.message, "the error speaks for itself"
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (
+            {"tags": {ASSET_PARTITION_RANGE_START_TAG: "1", ASSET_PARTITION_RANGE_END_TAG: "2"}},
+            "names several snapshots",
+        ),
+        ({}, "names no snapshot"),
+        ({"partition_key": "yesterday"}, "the partition 'yesterday' is no id of a snapshot"),
+        ({"partition_key": "2"}, "no snapshot 2: it has expired"),
+    ],
+)
+def test_a_run_that_is_not_for_one_snapshot_of_the_table_fails_at_once(
+    lake: Lake, instance: dg.DagsterInstance, run: dict[str, Any], message: str
+) -> None:
+    definitions = build(load(lake.write_settings(retries=2)))
+    instance.add_dynamic_partitions("snapshots/demo/demo/packages", ["1", "2", "yesterday"])
+    job = definitions.resolve_job_def("refresh_demo_demo_packages")
+    result = job.execute_in_process(instance=instance, raise_on_error=False, **run)
+    failures = [event for event in result.all_events if event.is_step_failure]
+    assert len(failures) == 2
+    assert all(message in str(event.step_failure_data.error) for event in failures)
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    assert not result.get_asset_materialization_events()
