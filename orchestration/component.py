@@ -236,6 +236,24 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
                 "use key_prefix, or a component per table"
             )
         self._settings = self._build_settings()
+        self._require_attributes()
+
+    def _require_attributes(self) -> None:
+        """Refuse what Dagster takes of no asset. In the definitions of a table it would count as a fault of that table,
+        of which the name alone is shown then: the project would load without its indexes.
+        """
+        attributes = self.asset_attributes
+        try:
+            dg.asset(
+                key=[*(attributes.key or attributes.upstream or attributes.key_prefix), "theta_sketches"],
+                owners=attributes.owners,
+                tags=attributes.tags,
+                kinds=set(attributes.kinds),
+                group_name=attributes.group or None,
+                automation_condition=attributes.automation,
+            )(lambda: None)
+        except Exception as error:  # Dagster's own checks raise an error that has no public name
+            raise SettingsError(f"{self._name}: {error}") from None
 
     def _build_settings(self) -> Settings:
         properties = dict(self.catalog)

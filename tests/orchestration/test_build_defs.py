@@ -275,6 +275,9 @@ def test_a_prefix_stands_before_the_key(lake: Lake) -> None:
 @pytest.mark.filterwarnings("ignore:.*include_sources")
 def test_a_condition_requests_the_runs_in_place_of_the_sensor(lake: Lake, stored: dg.DagsterInstance) -> None:
     definitions = definitions_of(lake, automation=dg.AutomationCondition.on_missing())
+    repository = definitions.get_repository_def()
+    by_dagster = repository.get_sensor_def("default_automation_condition_sensor")
+    assert by_dagster.default_status is dg.DefaultSensorStatus.STOPPED, "docs/dagster.md has it switched on"
     before = dg.evaluate_automation_conditions(definitions, stored)
     assert before.total_requested == 0
     assert tick(definitions, stored).run_requests == []

@@ -212,6 +212,25 @@ def test_a_setting_that_an_attribute_sets_is_refused(project: Path) -> None:
         icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes={**attributes(), "settings": twice})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"automation": "on_missing"}, "Param \"automation_condition\" is not a AutomationCondition. Got 'on_missing'"),
+        ({"owners": ["search"]}, "Invalid owner 'search'"),
+        ({"tags": {"a tag": "x"}}, "invalid tag keys: ['a tag']"),
+        ({"kinds": ["a kind"]}, "a kind"),
+        ({"group": "a group"}, '"a group" is not a valid asset group name'),
+        ({"key": "docs of/search"}, "is not a valid name in Dagster"),
+    ],
+)
+def test_an_attribute_that_dagster_takes_of_no_asset_is_refused(
+    table: Any, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)) as raised:
+        icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes={**attributes(), **wrong})
+    assert str(raised.value).startswith("icepuffin[lake/search.docs]: ")
+
+
 def test_dg_scaffolds_what_the_page_shows(tmp_path: Path) -> None:
     scaffolder = get_scaffolder(icepuffin.IcepuffinTableComponent)
     assert isinstance(scaffolder, dg.Scaffolder)
