@@ -8,6 +8,7 @@ from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.search.candidates import Hits
+from icepuffin.ops.search.condition_text import condition_key
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import Certificate, Profile, Pruning
 from icepuffin.ops.search.version_search import work_by_shard
@@ -83,11 +84,13 @@ class TailAnswer:
 
 
 def groups_of(conditions: Sequence[Condition | None], places: Sequence[int]) -> list[tuple[Condition | None, I64]]:
-    """The distinct conditions of the queries at some places, each with the places int64[n] of its queries."""
+    """The distinct conditions of the queries at some places, each with the places int64[n] of its queries. Raises
+    FilterError.
+    """
     groups: dict[str, tuple[Condition | None, list[int]]] = {}
     for place in places:
         condition = conditions[place]
-        groups.setdefault(repr(condition), (condition, []))[1].append(place)
+        groups.setdefault(condition_key(condition), (condition, []))[1].append(place)
     return [(condition, np.array(own, np.int64)) for condition, own in groups.values()]
 
 

@@ -23,6 +23,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 
+from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
 
 _OPERATORS: dict[type, str] = {
@@ -42,6 +43,8 @@ _OPERATORS: dict[type, str] = {
     NotNaN: "is not NaN",
 }
 _SHOWN_VALUES = 5
+TOO_DEEP = "the condition is nested too deeply: from Python join all parts at once, as in Or(*parts), not one by one"
+"""Message on an expression that Python's stack does not hold"""
 
 
 def condition_text(where: str | BooleanExpression) -> str:
@@ -52,6 +55,14 @@ def condition_text(where: str | BooleanExpression) -> str:
     "(section = 'web' and id in (1, 2))"
     """
     return repr(where) if isinstance(where, str) else visit(where, _InWords())
+
+
+def condition_key(where: object) -> str:
+    """A text by which a condition is recognized when it comes again. Raises FilterError for one that is too deep."""
+    try:
+        return repr(where)
+    except RecursionError:
+        raise FilterError(TOO_DEEP) from None  # whose trace has thousands of lines
 
 
 class _InWords(BooleanExpressionVisitor[str]):

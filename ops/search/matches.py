@@ -26,6 +26,7 @@ from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.search.condition_text import condition_key
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import normalize, open_storage
@@ -134,8 +135,8 @@ class MatchCache:
         self._weight = 0
 
     def get(self, where: str | BooleanExpression, find: Callable[[], Matches]) -> Matches:
-        """The matches of a condition: kept from an earlier call, or made by `find`."""
-        key = repr(where)
+        """The matches of a condition: kept from an earlier call, or made by `find`. Raises FilterError."""
+        key = condition_key(where)
         with self._lock:
             if key in self._matches:
                 self._matches.move_to_end(key)

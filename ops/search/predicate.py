@@ -1,9 +1,8 @@
-"""Predicates on rows: a condition as it was written, for Iceberg to plan a scan by, and for Arrow to evaluate."""
+"""Predicates on rows: a condition as it was written, for Iceberg to plan a scan by, and its truth by Arrow's arrays."""
 
 import re
 from collections.abc import Callable, Iterable
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from pyiceberg.types import DoubleType, FixedType, FloatType, IcebergType, ListT
 from pyparsing import ParseException
 
 from icepuffin.ops.search.condition_parser import parse_condition
-from icepuffin.ops.search.condition_text import condition_text
+from icepuffin.ops.search.condition_text import TOO_DEEP, condition_text
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import BoundArrayContains, contains, element_of
 from icepuffin.ops.search.literals import fitted
 
-_POSITION = "icepuffin_position"
 _UNKNOWN_COLUMN = re.compile("Could not find field with name (.+), case_sensitive=True")
 """PyIceberg's message for a column that a schema lacks"""
 
@@ -44,15 +42,16 @@ class RowPredicate:
             """Expression that a scan is planned by"""
             self.bound = bind(schema, self.planned, case_sensitive=True)
             """The condition, bound to the schema"""
-            self.columns = _top_level(self.bound, schema, self._text)
-            self._on_lists = any(isinstance(schema.find_type(name), ListType) for name in self.columns)
-            if self._on_lists:
+            self.columns = self._top_level(self.bound, schema)
+            if any(isinstance(schema.find_type(name), ListType) for name in self.columns):
                 self.planned = fitted(expression, schema, on_lists=False)
         except ParseException as error:
             raise FilterError(
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
                 '"unit price" >= 100'
             ) from error
+        except RecursionError:
+            raise FilterError(TOO_DEEP) from None  # whose trace has thousands of lines
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             raise self._misfit(schema, error) from error
         self._schema = schema
@@ -67,35 +66,33 @@ class RowPredicate:
         why = f"it has no column {unknown[1]!r}" if unknown else str(error)
         return FilterError(f"the condition {self._text} does not fit the table: {why}; its columns are {columns}")
 
+    def _top_level(self, bound: BooleanExpression, schema: Schema) -> tuple[str, ...]:
+        """Names of the columns of a condition. Raises FilterError for a nested one."""
+        top_level = {field.field_id for field in schema.fields}
+        names = {field_id: str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)}
+        if nested := sorted(name for field_id, name in names.items() if field_id not in top_level):
+            raise FilterError(
+                f"the condition {self._text} is on a nested column, {nested[0]}; only top-level ones are read"
+            )
+        return tuple(sorted(names.values()))
+
     def part(self, bound: BooleanExpression) -> "RowPredicate":
         """A part of the condition, as a predicate of its own. A scan is planned by the whole."""
         other = copy(self)
-        other.bound, other.columns = bound, _top_level(bound, self._schema, self._text)
-        vars(other).pop("_expression", None)  # that of the whole
+        other.bound, other.columns = bound, self._top_level(bound, self._schema)
         return other
-
-    @cached_property
-    def _expression(self) -> pc.Expression:
-        try:
-            expression = visit(self.bound, _ArrowExpression(_column))
-            return expression if isinstance(expression, pc.Expression) else pc.scalar(expression)
-        except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
-            raise self._misfit(self._schema, error) from error
 
     def satisfied(self, rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Positions of the rows for which the condition is true: not false, not unknown. Raises FilterError.
 
         `rows` has the columns `columns`; `positions` int64[n] are those of its rows.
         """
-        stored = [column.storage if isinstance(column.type, pa.UuidType) else column for column in rows.columns]
-        if self._on_lists:  # of which Arrow has no expression
-            columns = dict(zip(rows.schema.names, stored, strict=True))
-            return positions[self._true(self.bound, lambda term: columns[term.ref().field.name], len(positions))]
-        table = pa.Table.from_arrays([*stored, pa.array(positions)], names=[*rows.schema.names, _POSITION])
-        try:
-            return np.asarray(table.filter(self._expression)[_POSITION].to_numpy())
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise FilterError(f"the condition {self._text} cannot be evaluated: {error}") from error
+        columns = {
+            name: column.storage if isinstance(column.type, pa.UuidType) else column
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        }
+        # an expression of Arrow takes longer, and one of 20,000 parts ends the process: its depth overflows the stack
+        return positions[self._true(self.bound, lambda term: columns[term.ref().field.name], len(positions))]
 
     def truth(self, part: BooleanExpression, values: pa.Array) -> npt.NDArray[np.bool_]:
         """bool[n]: for which values of its only column a part of the condition is true: not false, not unknown.
@@ -109,7 +106,9 @@ class RowPredicate:
     ) -> npt.NDArray[np.bool_]:
         """bool[count]: for which rows a part of the condition is true, by arrays of its columns. Raises FilterError."""
         try:
-            result = visit(part, _ArrowExpression(column))
+            result = visit(part, _Truth(column))
+        except RecursionError:
+            raise FilterError(TOO_DEEP) from None  # whose trace has thousands of lines
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             raise self._misfit(self._schema, error) from error
         if isinstance(result, pa.Scalar):
@@ -117,23 +116,13 @@ class RowPredicate:
         return np.asarray(result.fill_null(False).to_numpy(zero_copy_only=False))
 
 
-def _top_level(bound: BooleanExpression, schema: Schema, text: str) -> tuple[str, ...]:
-    """Names of the columns of a condition. Raises FilterError for a nested one."""
-    top_level = {field.field_id for field in schema.fields}
-    names = {field_id: str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)}
-    if nested := sorted(name for field_id, name in names.items() if field_id not in top_level):
-        raise FilterError(f"the condition {text} is on a nested column, {nested[0]}; only top-level ones are read")
-    return tuple(sorted(names.values()))
+class _Truth(BoundBooleanExpressionVisitor[Any]):
+    """Truth values of a condition on top-level columns, by SQL's logic: `null in (...)` and its negation are null.
 
-
-class _ArrowExpression(BoundBooleanExpressionVisitor[Any]):
-    """Conditions on top-level columns for Arrow, by SQL's logic: `null in (...)` and its negation are null.
-
-    `column` gives what a term stands for: an Arrow expression, or an array of values. So the result is an expression,
-    or the array of its truth values.
+    `column` gives the array of a term's values. The result is an array, or a scalar where it is the same for all.
     """
 
-    def __init__(self, column: Callable[[BoundTerm], Any]) -> None:
+    def __init__(self, column: Callable[[BoundTerm], pa.Array]) -> None:
         self._column = column
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> Any:
@@ -212,10 +201,6 @@ def element_truth(predicate: BoundArrayContains, elements: pa.Array) -> pa.Array
         return pa.array(np.zeros(len(elements), np.bool_), mask=np.asarray(elements.is_null()))
     kind = element_of(predicate.term.ref().field).field_type
     return pc.equal(elements, _typed([predicate.value.value], kind)[0])
-
-
-def _column(term: BoundTerm) -> pc.Expression:
-    return pc.field(term.ref().field.name)
 
 
 def _is_float(term: BoundTerm) -> bool:

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo, GreaterThanOrEqual, StartsWith
+from pyiceberg.expressions import EqualTo, GreaterThanOrEqual, Or, StartsWith
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from pyiceberg.types import LongType, NestedField, StringType
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live_files import live_files
@@ -18,6 +21,7 @@ from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact, open_index
 from icepuffin.ops.search.matches import Matches, find_matches
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
@@ -217,11 +221,28 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
         ("id = 1 and section in ('\udfff', 'x')", "half of a surrogate pair"),
         (EqualTo("section", "\ud800"), "half of a surrogate pair"),
         (StartsWith("section", "\ud800"), "half of a surrogate pair"),
+        (reduce(Or, [EqualTo("id", number) for number in range(1_000)]), r"nested too deeply: .* Or\(\*parts\)"),
     ],
 )
 def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, message: str) -> None:
     with pytest.raises(FilterError, match=message):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)
+
+
+def test_a_condition_of_thousands_of_parts_is_evaluated() -> None:
+    """In a process of its own: an expression of Arrow with as many parts would end it."""
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    predicate = RowPredicate(" or ".join(f"id > {number}" for number in range(2, 12_000)), schema)
+
+    def evaluate() -> None:
+        rows = predicate.satisfied(pa.record_batch({"id": pa.array([1, 2, 3, None, 4])}), np.arange(5))
+        assert rows.tolist() == [2, 4]
+
+    child = get_context("fork").Process(target=evaluate)
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_masks_of_many_files_cost_one_pass() -> None:
