@@ -23,7 +23,7 @@ def refresh_sketches(
 ) -> ThetaReport:
     """Sketch the data files that have no sketch yet, unite, and register the statistics file. Idempotent.
 
-    `columns`: None for all whose type is sketched. Raises what `materialize_theta_sketches` raises.
+    `columns`: None for those that `choose_columns` chooses. Raises what `materialize_theta_sketches` raises.
     """
     runner = engine.runner(rows_in_files(table, snapshot_id))
     log(f"{table_name(table)}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")

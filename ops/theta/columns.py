@@ -66,7 +66,7 @@ def choose_columns(
 ) -> tuple[SketchedColumn, ...]:
     """The columns of a snapshot that get a sketch, by field id.
 
-    `sketched_before`: field ids with a sketch in the snapshot's history. Without any, columns of the types in
+    `sketched_before`: field ids with a sketch at the snapshot or in its history. Without any, columns of the types in
     `CREATED_TYPES` get one; otherwise the columns that have one, of any type.
     `names` (in the current schema) overrides both; those that the snapshot does not have yet are left out.
     Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises

@@ -38,9 +38,10 @@ def materialize_theta_sketches(
     """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
 
     `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
-    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot, and those
-    that are in memory: a larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at
-    most. `note` counts the files over the budget; what the snapshot's sketches count does not depend on it.
+    of `choose_columns`, by which those that have a sketch get one, or, where none has, those of common types.
+    `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
+    larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
+    files over the budget; what the snapshot's sketches count does not depend on it.
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
     derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the

@@ -17,9 +17,11 @@ from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
 from icepuffin.puffin.types import BlobType
+from tests.ops.theta import foreign
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, current, rows
 
 CREATED = {"id", "name", "at", "price", "size"}
@@ -225,6 +227,29 @@ def test_floats_are_sketched_only_once_they_have_a_sketch(table: Table, runner: 
 def test_a_column_without_a_sketch_gets_none_on_an_increment(table: Table, runner: ThreadlessRunner) -> None:
     materialize(table, append(table, 0, 100), runner, columns=["id", "name"])
     assert set(materialize(table, append(table, 100, 150), runner).ndv) == {"id", "name"}
+
+
+@pytest.mark.parametrize("budget", [0, BUDGET_BYTES])
+def test_without_names_a_snapshot_keeps_the_columns_that_have_a_sketch_whatever_is_kept_of_files(
+    table: Table, runner: ThreadlessRunner, budget: int
+) -> None:
+    """The choice is that of the next snapshot, too. The sketches of files are a cache, and not what it depends on."""
+    snapshot = append(table, 0, 100)
+    assert set(materialize(table, snapshot, runner, columns=["id"], budget_bytes=budget).ndv) == {"id"}
+    unnamed = materialize(table, snapshot, runner, budget_bytes=budget)
+    assert (unnamed.outcome, set(unnamed.ndv)) == (ThetaOutcome.CURRENT, {"id"})
+    added = materialize(table, snapshot, runner, columns=["id", "weight"], budget_bytes=budget)
+    assert (added.outcome, set(added.ndv)) == (ThetaOutcome.WRITTEN, {"id", "weight"})
+    assert set(materialize(table, append(table, 100, 150), runner, budget_bytes=budget).ndv) == {"id", "weight"}
+
+
+def test_sketches_of_another_engine_are_no_choice_of_columns_for_its_own_snapshot(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    snapshot = table.snapshot_by_id(append(table, 0, 100))
+    assert snapshot is not None
+    foreign.stamp(table, snapshot, {1: foreign.sketch(table.scan().to_arrow()["id"], "long")})
+    assert set(materialize(table, snapshot.snapshot_id, runner).ndv) == CREATED
 
 
 def test_a_column_that_was_dropped_is_no_longer_listed(table: Table, runner: ThreadlessRunner) -> None:
