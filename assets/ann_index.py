@@ -1,6 +1,7 @@
 """One ANN index of one table: a version per snapshot."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -9,7 +10,15 @@ from pyiceberg.table import Table
 from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import version_glance
-from icepuffin.assets.metadata import as_table, bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
+from icepuffin.assets.metadata import (
+    MAX_TABLE_ROWS,
+    as_table,
+    bullet_list,
+    picture,
+    readable_bytes,
+    report_metadata,
+    snapshot_metadata,
+)
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
@@ -61,6 +70,7 @@ def version_metadata(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
     """The version in numbers, words and pictures, recall first."""
+    report = _changed_first(report)
     numbers = report_metadata(report, _LABELS)
     if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
         numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
@@ -74,6 +84,19 @@ def version_metadata(
         **numbers,
         **drawings,
     }
+
+
+def _changed_first(report: IndexReport) -> IndexReport:
+    """The report with its shards in the order of tables that leave some out: shards that are written, then those whose
+    recall is lowest.
+    """
+    estimate, shards = report.estimate, report.shard_reports
+    if len(shards) > MAX_TABLE_ROWS:
+        shards = tuple(sorted(shards, key=lambda shard: (shard.how.keeps_bytes, shard.recall)))
+    if estimate and len(estimate.shards) > MAX_TABLE_ROWS:
+        written = sorted(estimate.shards, key=lambda shard: (shard.how.keeps_bytes, -shard.bytes_written))
+        estimate = replace(estimate, shards=tuple(written))
+    return replace(report, estimate=estimate, shard_reports=shards)
 
 
 def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]:

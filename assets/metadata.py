@@ -16,6 +16,8 @@ from icepuffin.assets.snapshots import SnapshotEntry
 
 MAX_KEYS = 90
 """The most labels of an asset: the UI plots no more than 100."""
+MAX_TABLE_ROWS = 100
+"""Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
@@ -121,7 +123,7 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-        entries[name.replace("_reports", "s table")] = as_table(value)
+        _add_table(entries, name.replace("_reports", "s table"), value)
     elif isinstance(value, Mapping):
         for key, part in value.items():
             _add(entries, f"{name}/{key}", part)
@@ -140,9 +142,17 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
         entries[name] = dg.MetadataValue.text(", ".join(str(part) for part in value) or "none")
 
 
+def _add_table(entries: dict[str, dg.MetadataValue[Any]], label: str, rows: Sequence[Any]) -> None:
+    entries[label] = as_table(rows)
+    if len(rows) > MAX_TABLE_ROWS:
+        entries[f"{label} leaves out"] = _number(len(rows) - MAX_TABLE_ROWS)
+
+
 def as_table(rows: Sequence[Any], columns: Sequence[str] | None = None) -> dg.MetadataValue[Any]:
-    """Frozen dataclasses as a table in the UI, one per row. `columns`: names of their fields; None for all."""
-    return dg.MetadataValue.table([dg.TableRecord(_cells(row, columns)) for row in rows])
+    """Frozen dataclasses as a table in the UI, one per row; the first `MAX_TABLE_ROWS` alone. `columns`: names of their
+    fields; None for all.
+    """
+    return dg.MetadataValue.table([dg.TableRecord(_cells(row, columns)) for row in rows[:MAX_TABLE_ROWS]])
 
 
 def _cells(row: Any, columns: Sequence[str] | None) -> dict[str, str | int | float | bool]:

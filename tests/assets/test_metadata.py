@@ -55,6 +55,19 @@ def test_numbers_are_numbers_and_ids_are_text() -> None:
     assert result["action"] == dg.MetadataValue.text("new")
 
 
+def test_a_long_table_is_cut_and_says_how_much_it_leaves_out() -> None:
+    """Two tables of 6,199 shards were 2.4 MB of Dagster's database per version."""
+    shards = tuple(Part(number, "built", 0.9) for number in range(6_199))
+    metadata = report_metadata(Report(shard_reports=shards, estimate=ExpectedCost(shards=shards)))
+    for label in ("shards table", "estimate/shards"):
+        table = metadata[label]
+        assert isinstance(table, dg.TableMetadataValue)
+        assert [record.data["number"] for record in table.records] == list(range(100))
+        assert metadata[f"{label} leaves out"] == dg.MetadataValue.int(6_099)
+    assert sum(len(serialize_value(value)) for value in metadata.values()) < 50_000
+    assert not [label for label in report_metadata(Report(shard_reports=shards[:100])) if "leaves out" in label]
+
+
 def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
     assert report_metadata(Report())["bytes_total"] == dg.MetadataValue.float(5e9)
 

@@ -1,6 +1,7 @@
 """What a materialised index shows of itself in the UI."""
 
 import base64
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from dagster import serialize_value
 from pyiceberg.table import Table
 
 from icepuffin.assets.ann_index import version_drawings, version_metadata
+from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_drift
-from icepuffin.ops.model import Action
+from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local import LocalRun, tick
@@ -54,6 +57,41 @@ def test_a_version_is_drawn_in_its_metadata(shown: dict[str, object]) -> None:
 def test_a_version_is_seen_without_a_click(shown: dict[str, object]) -> None:
     assert str(shown["at a glance"]).startswith("![index embedding at a glance](data:image/svg+xml;base64,")
     assert len(str(shown["at a glance"])) < 1000
+
+
+def records_of(table: object) -> list[dg.TableRecord]:
+    assert isinstance(table, dg.TableMetadataValue)
+    return [*table.records]
+
+
+def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table_factory: Callable[..., Table]) -> None:
+    table, definition = table_factory(), replace(DEFINITION, shards=105)
+    table.append(make_rows(0, 2_100))
+    index_head(table, definition)
+    table.append(make_rows(2_100, 2_130))
+    report = index_head(table, definition)
+    assert [shard.how for shard in report.shard_reports] == [How.COPIED] * 105 + [How.BUILT]
+    metadata = version_metadata(table.refresh(), STORAGE, definition, report)
+    for label in ("shards/table", "estimate/shards"):
+        ways = [record.data["how"] for record in records_of(metadata[label])]
+        assert ways == ["built", *["copied"] * 99]
+        assert metadata[f"{label} leaves out"] == dg.MetadataValue.int(6)
+    recalls = [record.data["recall"] for record in records_of(metadata["shards/table"])[1:]]
+    assert recalls == sorted(recalls)
+
+
+@pytest.mark.parametrize("late", [0, 1, 400])
+def test_thousands_of_shards_are_drawn_as_one_outline(late: int) -> None:
+    """Bar by bar 6,199 shards took 9 s of CPU, in every run."""
+    count = 6_199
+    shards = tuple(
+        ShardState(ShardId(number), 100, 90, 10, 0.97, 500, routed=number < count - late) for number in range(count)
+    )
+    ids = [SnapshotId(1)] * 3
+    view = Overview("db.t", "e", *ids, 90 * count, 90 * count, shards, (), ())
+    start = time.process_time()
+    assert len(render(view, "png", dpi=64)) < 10_000
+    assert time.process_time() - start < 5
 
 
 def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Table]) -> None:
