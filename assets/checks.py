@@ -55,6 +55,16 @@ def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefin
     return index_lag(table, index, ref, empty=empty) if empty else lag
 
 
+def missing_ref(spec: TableSpec, table: Table) -> str:
+    """What is wrong where the ref that indexes follow does not exist, in words; empty where it does, or where the table
+    has no snapshot yet.
+    """
+    ref = spec.first_ref
+    if ref == "main" or ref in table.metadata.refs or not table.metadata.snapshots:
+        return ""
+    return f"the table has no branch or tag '{ref}', the first of watched_refs: no snapshot is indexed until it has"
+
+
 def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[SnapshotId]:
     """The snapshots whose last run found nothing to index."""
     empty: set[SnapshotId] = set()
@@ -105,6 +115,8 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     )
     def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
+        if missing := missing_ref(spec, table):
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": missing})
         lag = current_lag(context.instance, spec, definition, table)
         late = is_late(spec, lag)
         why = {"what to do": _SWITCH_ON.format(spec.sensor_name)} if late and _sensor_is_off(context, spec) else {}

@@ -1,6 +1,7 @@
 """One sensor per table: records new snapshots of the watched refs as partitions, and requests their runs."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import dagster as dg
@@ -10,7 +11,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
-from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
+from icepuffin.orchestration.sensor.facts import absent_refs, freshness_events, run_tags, unknown_freshness_events
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 
 _AWAY_MINUTES = 15
@@ -66,7 +67,7 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _why_no_run(evaluation),
+            skip_reason=None if requests else _why_no_run(evaluation, absent_refs(table, settings.watched_refs)),
             cursor=replace(plan.cursor, freshness=freshness).text(),
             asset_events=events,
         )
@@ -89,9 +90,9 @@ def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorR
     )
 
 
-def _why_no_run(evaluation: SensorEvaluation) -> str:
+def _why_no_run(evaluation: SensorEvaluation, absent: Sequence[str]) -> str:
     if evaluation.postponed:
         return f"recorded {len(evaluation.recorded)} snapshots; {evaluation.postponed} are left for the next evaluation"
     if evaluation.plan.waiting and evaluation.oldest_unfinished_run:
         return f"{evaluation.plan.waiting} snapshots wait for {evaluation.oldest_unfinished_run} of this table to end"
-    return "no new snapshot"
+    return f"no new snapshot; there is no branch or tag {', '.join(absent)} yet" if absent else "no new snapshot"

@@ -11,7 +11,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
+from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata, missing_ref
 from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_metadata
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
@@ -70,6 +70,11 @@ def watched_snapshots(table: Table, refs: Sequence[str]) -> tuple[WatchedSnapsho
 
 def _exists(table: Table, ref: str) -> bool:
     return ref == "main" or ref in table.metadata.refs
+
+
+def absent_refs(table: Table, refs: Sequence[str]) -> tuple[str, ...]:
+    """The watched refs that do not exist yet."""
+    return tuple(ref for ref in refs if not _exists(table, ref))
 
 
 def _parents(table: Table) -> dict[str, str | None]:
@@ -199,6 +204,10 @@ def freshness_events(
     A run that is late or fails reports no lag. The sensor reports it: when an index becomes late, is later than before,
     or has caught up. `reported`: the states that were reported last.
     """
+    if missing := missing_ref(spec, table):
+        new = [index.name for index in spec.indexes if reported.get(index.name) != missing]
+        evaluations = [freshness_evaluation(spec, name, passed=False, metadata={"why": missing}) for name in new]
+        return evaluations, {index.name: missing for index in spec.indexes}
     events, states = [], {}
     for index in spec.indexes:
         lag = current_lag(instance, spec, index, table)

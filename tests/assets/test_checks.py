@@ -93,6 +93,16 @@ def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: Table
     assert (late.passed, late.severity, number(late, "lag (snapshots)")) == (False, dg.AssetCheckSeverity.WARN, 2)
 
 
+def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Catalogs) -> None:
+    lake.write_settings(watched_refs=("prod", "main"))
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    missing = freshness(spec, catalogs)
+    assert (missing.passed, missing.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "no branch or tag 'prod'" in missing.metadata["why"].value
+    lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
+    assert number(freshness(spec, catalogs), "lag (snapshots)") == 2
+
+
 def test_a_late_index_says_to_switch_the_sensor_on_where_it_is_off(lake: Lake, catalogs: Catalogs) -> None:
     for running in (False, True):
         lake.write_settings(sensor_running=running)

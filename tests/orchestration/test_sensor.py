@@ -130,6 +130,23 @@ def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.Dagster
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
 
+def test_a_first_ref_that_does_not_exist_is_reported_until_it_does(lake: Lake, instance: dg.DagsterInstance) -> None:
+    settings = load(lake.write_settings(watched_refs=("prod",)))
+    before = evaluated(settings, instance)
+    assert before.skip_reason is not None
+    assert before.skip_reason.skip_message == "no new snapshot; there is no branch or tag prod yet"
+    (event,) = before.asset_events
+    assert isinstance(event, dg.AssetCheckEvaluation)
+    assert not event.passed
+    assert event.metadata["why"].value.startswith("the table has no branch or tag 'prod', the first of watched_refs")
+    again = evaluated(settings, instance, before.cursor)
+    assert not again.asset_events
+    lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
+    after = evaluated(settings, instance, again.cursor)
+    assert len(after.run_requests or ()) == 3
+    assert [event.metadata["lag (snapshots)"].value for event in after.asset_events] == [3]
+
+
 @pytest.mark.filterwarnings("ignore:Function `AssetSelection.sources`:DeprecationWarning")  # Dagster's own call
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_partition_of_an_unfinished_backfill_stays_until_it_ends(
