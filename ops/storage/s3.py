@@ -5,7 +5,9 @@ import errno
 import io
 import logging
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -32,6 +34,8 @@ from icepuffin.ops.storage.renewal import RenewedFileSystem
 _log = logging.getLogger(__name__)
 _ATTEMPT = "icepuffin-attempt"
 _PAST_THE_END = ("InvalidRange", "416")
+_COPIES_AT_ONCE = 8
+"""Copies of parts that the store makes at once: each takes seconds, and a large index has thousands"""
 _DENIED = ("AccessDenied", "AllAccessDisabled")
 _NOT_TAKEN = (400, 405, 411, 501)
 """Statuses by which stores answer to a request that they do not have, or whose checksum they do not know"""
@@ -103,14 +107,22 @@ class S3Storage(Storage):
             raise
 
     def concat(self, path: str, segments: Iterable[bytes | ObjectRange], most_bytes: int = 0) -> int:
-        copied = 0
-        with self.open_output(path) as sink:
-            for part in plan_parts(segments, self._limits):
-                if isinstance(part, CopyPart):
-                    sink.copy(part)
-                    copied += part.length
-                else:
-                    sink.upload(self._collect(part))
+        copied, copies = 0, deque[Future[None]]()
+        with self.open_output(path) as sink, ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            try:
+                for part in plan_parts(segments, self._limits):
+                    if isinstance(part, CopyPart):
+                        copies.append(pool.submit(sink.copy, sink.reserve(), part))
+                        copied += part.length
+                    else:
+                        sink.upload(self._collect(part))
+                    if len(copies) > 2 * _COPIES_AT_ONCE:
+                        copies.popleft().result()
+                for copy in copies:
+                    copy.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         return copied
 
     def _collect(self, part: UploadPart) -> bytes:
@@ -201,43 +213,49 @@ class _MultipartSink(io.RawIOBase):
         data, self._pending = bytes(self._pending), bytearray()
         self.upload(data)
 
-    def upload(self, data: bytes) -> None:
-        """Send one part."""
-        out = self._call("upload_part", PartNumber=self._next_number(), Body=data)
-        self._etags.append(out["ETag"])
+    def reserve(self) -> int:
+        """Number of the next part, which begins behind those that have one."""
+        number = len(self._etags) + 1
+        if number > self._limits.max_parts:
+            raise StorageError(
+                f"{self._path} needs more than the {self._limits.max_parts:,} parts that the store takes"
+            )
+        self._begin()
+        self._etags.append("")
+        return number
 
-    def copy(self, part: CopyPart) -> None:
-        """Let the store copy one part."""
+    def upload(self, data: bytes) -> None:
+        """Send the next part."""
+        number = self.reserve()
+        out = self._call("upload_part", PartNumber=number, Body=data)
+        self._etags[number - 1] = out["ETag"]
+
+    def copy(self, number: int, part: CopyPart) -> None:
+        """Let the store copy the part of a number that `reserve` gave. Threads may copy several at once."""
         source = part.range
         bucket, key = _key(source.path).split("/", 1)
         out = self._call(
             "upload_part_copy",
-            PartNumber=self._next_number(),
+            PartNumber=number,
             CopySource={"Bucket": bucket, "Key": key},  # of text botocore would cut off `?versionId=`
             CopySourceRange=f"bytes={source.offset}-{source.offset + source.length - 1}",
         )
-        self._etags.append(out["CopyPartResult"]["ETag"])
+        self._etags[number - 1] = out["CopyPartResult"]["ETag"]
 
-    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+    def _begin(self) -> None:
         if self._upload_id is None:
             with _publishing(self._path):
                 begun = self._fs.call_s3(
                     "create_multipart_upload", Bucket=self._bucket, Key=self._key, Metadata={_ATTEMPT: self._attempt}
                 )
             self._upload_id = begun["UploadId"]
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         with _publishing(self._path):
             out: dict[str, Any] = self._fs.call_s3(
                 method, Bucket=self._bucket, Key=self._key, UploadId=self._upload_id, **arguments
             )
         return out
-
-    def _next_number(self) -> int:
-        number = len(self._etags) + 1
-        if number > self._limits.max_parts:
-            raise StorageError(
-                f"{self._path} needs more than the {self._limits.max_parts:,} parts that the store takes"
-            )
-        return number
 
     def publish(self) -> None:
         """Make the object appear. Raises ObjectExistsError where another one has the name."""

@@ -1,5 +1,6 @@
 """The S3 store against a real server."""
 
+import threading
 import time
 import traceback
 import uuid
@@ -121,6 +122,60 @@ def test_the_server_joins_stored_bytes_by_itself_and_overwrites_nothing(store: S
     with pytest.raises(ObjectExistsError):
         store.concat("s3://lake/c/joined", [b"head", whole])
     assert {info.path for info in store.list("s3://lake/c")} == {"s3://lake/c/big", "s3://lake/c/joined"}
+
+
+@contextmanager
+def slow_copies(s3: StorageConfig, seconds: float, *, fails_at: int = 0) -> Iterator[tuple[Storage, list[int]]]:
+    """(store, numbers of copies that were under way at each copy). Each copy takes so long, and one may be refused."""
+    lock, under_way, concurrent = threading.Lock(), list[None](), list[int]()
+
+    def answer(request: Request) -> Answer:
+        if "x-amz-copy-source" not in {name.lower() for name in request.headers}:
+            return forward(s3.properties["s3.endpoint"], request)
+        with lock:
+            under_way.append(None)
+            concurrent.append(len(under_way))
+            number = len(concurrent)
+        time.sleep(seconds)
+        result = Answer(403) if number == fails_at else forward(s3.properties["s3.endpoint"], request)
+        with lock:
+            under_way.pop()
+        return result
+
+    with serving(answer) as uri:
+        yield open_storage("s3://lake", StorageConfig({**s3.properties, "s3.endpoint": uri})), concurrent
+
+
+def test_the_server_copies_several_parts_at_once(s3: StorageConfig, store: Storage) -> None:
+    """A file of thousands of shards was copied part by part, each of some seconds."""
+    blocks = [bytes([number]) * (6 << 20) for number in range(12)]
+    for number, block in enumerate(blocks):
+        store.create(f"s3://lake/many/{number}", block)
+    segments = [
+        piece
+        for number, block in enumerate(blocks)
+        for piece in (b"gap", ObjectRange(f"s3://lake/many/{number}", 0, len(block)))
+    ]
+    ranges = [piece for piece in segments if isinstance(piece, ObjectRange)]
+    with slow_copies(s3, 0.5) as (slow, concurrent):
+        assert slow.concat("s3://lake/many/joined", ranges) == 12 * (6 << 20)
+    assert len(concurrent) == 12
+    assert 4 <= max(concurrent) <= 8
+    assert store.read_range("s3://lake/many/joined", 0, 1 << 30) == b"".join(blocks)
+    store.concat("s3://lake/many/with-gaps", segments)
+    assert store.read_range("s3://lake/many/with-gaps", 0, 1 << 30) == b"".join(b"gap" + block for block in blocks)
+
+
+def test_a_copy_that_is_refused_ends_the_others(s3: StorageConfig, store: Storage) -> None:
+    with store.open_output("s3://lake/refused/big") as sink:
+        sink.write(BLOCK)
+    every = [ObjectRange("s3://lake/refused/big", 0, 6 << 20)] * 200
+    with slow_copies(s3, 0.01, fails_at=3) as (slow, concurrent), pytest.raises(RefusedError, match="refused/joined"):
+        slow.concat("s3://lake/refused/joined", every)
+    assert len(concurrent) < 100
+    assert not store.exists("s3://lake/refused/joined")
+    uploads = store._fs.call_s3("list_multipart_uploads", Bucket="lake").get("Uploads", [])  # type: ignore[attr-defined]
+    assert "refused/joined" not in [upload["Key"] for upload in uploads]
 
 
 def test_a_join_takes_each_character_of_a_name_literally(store: Storage) -> None:
