@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from pyiceberg.manifest import (
     FileFormat,
     ManifestContent,
     ManifestEntry,
+    ManifestFile,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
@@ -32,6 +33,11 @@ from icepuffin.ops.storage.locations import normalize
 
 PATH_FIELD = 2147483546
 """Field id of `file_path` in position delete files; its bounds name the data files that the deletes are for"""
+
+_READ_AT_ONCE = 1 << 20
+"""Bytes of the manifests of data files up to which they are read together with those of deletes, with the statistics of
+all columns. Of more, those of the keys of equality deletes are kept alone, which takes knowing these first
+"""
 
 
 class EqualityDeletesError(IcepuffinError):
@@ -115,24 +121,19 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     manifests.
     """
     snapshot = find_snapshot(table, snapshot_id)
-    data: list[ManifestEntry] = []
-    deletes: list[_Delete] = []
-    unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
     schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
-    key_schemas = KeySchemas(table.schemas(), schema_id)
     with reading_manifests(table, snapshot_id):
         manifests = read_manifests(table.io, snapshot)
-        # bounds of keys tell which equality deletes may be about a file
-        statistics = any(manifest.content == ManifestContent.DELETES for manifest in manifests)
-        read = partial(live_entries, table.io, statistics=statistics)
-        # side by side, as every request waits for a distant store's answer
-        of_manifests = list(ExecutorFactory.get_or_create().map(read, manifests))
-    for manifest, entries in zip(manifests, of_manifests, strict=True):
-        _require_plain(entries)
-        if manifest.content == ManifestContent.DATA:
-            data += entries
-        else:
-            deletes += [_as_delete(entry, unpartitioned, key_schemas) for entry in entries]
+    of_data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+    of_deletes = [manifest for manifest in manifests if manifest.content != ManifestContent.DATA]
+    read = partial(_read_entries, table, snapshot_id)
+    at_once = bool(of_deletes) and sum(manifest.manifest_length for manifest in of_data) <= _READ_AT_ONCE
+    entries = read([*of_deletes, *(of_data if at_once else ())], None)
+    deletes = _deletes_of(table, schema_id, entries[: len(of_deletes)])
+    # bounds of keys tell which equality deletes may be about a file
+    keys = frozenset(key.field_id for delete in deletes for key in _keys_of(delete))
+    of_files = entries[len(of_deletes) :] if at_once else read(of_data, keys)
+    data = list(chain.from_iterable(of_files))
     index = _DeleteIndex(deletes, data)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     identities = {spec.spec_id: _identities(spec) for spec in table.metadata.partition_specs}
@@ -146,6 +147,26 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
         schema_id=schema_id,
         files=tuple(files),
     )
+
+
+def _read_entries(
+    table: Table, snapshot_id: SnapshotId, manifests: Sequence[ManifestFile], columns: Collection[int] | None
+) -> list[list[ManifestEntry]]:
+    """The live entries of each manifest, with statistics of some columns, or of all. Raises ManifestError."""
+    with reading_manifests(table, snapshot_id):
+        # side by side, as every request waits for a distant store's answer
+        read = partial(live_entries, table.io, columns=columns)
+        entries = list(ExecutorFactory.get_or_create().map(read, manifests))
+    for of_manifest in entries:
+        _require_plain(of_manifest)
+    return entries
+
+
+def _deletes_of(table: Table, schema_id: int, entries: Sequence[Sequence[ManifestEntry]]) -> list[_Delete]:
+    """The deletes of some manifests. `schema_id`: that of the snapshot."""
+    unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
+    key_schemas = KeySchemas(table.schemas(), schema_id)
+    return [_as_delete(entry, unpartitioned, key_schemas) for entry in chain.from_iterable(entries)]
 
 
 def require_resolvable_deletes(live: LiveFiles) -> None:

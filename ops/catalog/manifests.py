@@ -4,8 +4,8 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache, partial
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -54,6 +54,7 @@ _STATISTICS = tuple(
     )
 )
 """Places of the maps by column, by far the largest part of an entry"""
+_SIZES = _FIELD_PLACES["column_sizes"]
 _LIST_FIELD_PLACES = {
     field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)
 }
@@ -64,7 +65,7 @@ class PlannedManifest(ManifestFile):
 
     def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
         """Entries with uuids as literals have them, in bytes: with others PyIceberg compares nothing."""
-        entries = _entries(io, self, discard_deleted=discard_deleted, statistics=True)
+        entries = _entries(io, self, discard_deleted=discard_deleted)
         for entry in entries:
             partition = entry.data_file.partition
             for place, value in enumerate(partition._data):  # noqa: SLF001  as in `field_of`
@@ -103,14 +104,14 @@ def _listed_files(manifests: Iterable[ManifestFile]) -> int | None:
     return total
 
 
-def live_entries(io: FileIO, manifest: ManifestFile, *, statistics: bool = True) -> list[ManifestEntry]:
+def live_entries(io: FileIO, manifest: ManifestFile, *, columns: Collection[int] | None = None) -> list[ManifestEntry]:
     """The entries of a manifest that are not deleted. A NaN among partition values is `math.nan`, so it equals others;
     a uuid is a UUID.
 
-    statistics: whether entries keep the sizes, counts and bounds of all columns, which take most of their memory. If
-    not, they keep the size of the column of row ids alone.
+    columns: field ids of those whose sizes, counts and bounds entries keep, which take most of their memory; None: of
+    all. The size of the column of row ids stays in any case.
     """
-    entries = _entries(io, manifest, discard_deleted=True, statistics=statistics)
+    entries = _entries(io, manifest, discard_deleted=True, columns=columns)
     _inherit_row_ids(entries, manifest._data[_LIST_FIELD_PLACES["first_row_id"]])  # noqa: SLF001  as in `field_of`
     return entries
 
@@ -120,12 +121,14 @@ def field_of(file: DataFile, name: str) -> Any:
     return file._data[_FIELD_PLACES[name]]  # noqa: SLF001  PyIceberg has no accessors for them
 
 
-def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool, statistics: bool) -> list[ManifestEntry]:
+def _entries(
+    io: FileIO, manifest: ManifestFile, *, discard_deleted: bool, columns: Collection[int] | None = None
+) -> list[ManifestEntry]:
     """Raises ValueError for a manifest of fewer entries and bytes than its list says: one that was cut between two
     blocks. Writers may be wrong about one of the two alone.
     """
     with _WholeFile[ManifestEntry](io.new_input(manifest.manifest_path), _entry_reader) as reader:
-        read = reader if statistics else map(_without_statistics, reader)
+        read = reader if columns is None else map(partial(_with_statistics_of, columns), reader)
         entries, is_shorter = list(read), reader.length < manifest.manifest_length
     counts = manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count
     listed = sum(count or 0 for count in counts)  # v1 lists may lack them
@@ -141,14 +144,13 @@ def _entries(io: FileIO, manifest: ManifestFile, *, discard_deleted: bool, stati
     ]
 
 
-def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
-    """The entry, changed: of its maps by column the size of the column of row ids is left, where it has that."""
+def _with_statistics_of(columns: Collection[int], entry: ManifestEntry) -> ManifestEntry:
+    """The entry, changed: of its maps by column those columns are left, and the size of the column of row ids."""
     file = entry.data_file
-    sizes = file.column_sizes or {}
-    row_ids = {ROW_ID: sizes[ROW_ID]} if ROW_ID in sizes else None
     for place in _STATISTICS:
-        file[place] = None
-    file[_FIELD_PLACES["column_sizes"]] = row_ids
+        own = file._data[place] or {}  # noqa: SLF001  as in `field_of`
+        kept = (*columns, ROW_ID) if place == _SIZES else columns
+        file[place] = {field_id: own[field_id] for field_id in kept if field_id in own} or None
     return entry
 
 

@@ -1,8 +1,9 @@
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from icepuffin.ops.catalog.live_files import (
 from icepuffin.ops.catalog.manifests import (
     ROW_ID,
     _inherit_row_ids,
-    _without_statistics,
+    _with_statistics_of,
     field_of,
     live_entries,
     read_manifests,
@@ -38,8 +39,9 @@ from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fin
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -229,37 +231,52 @@ def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
     assert [field_of(item.data_file, "first_row_id") for item in entries] == [None] * 3
 
 
-def test_entries_without_statistics_keep_the_size_of_the_column_of_row_ids(table_factory: TableFactory) -> None:
-    """Sizes, counts and bounds of 100 columns take 27 KB per file, and no reader of a live set without deletes them."""
+def test_entries_keep_statistics_of_some_columns_and_the_size_of_the_row_ids(table_factory: TableFactory) -> None:
+    """Sizes, counts and bounds of 100 columns take 27 KB per file, and live sets need those of deletes' keys alone."""
     table = table_factory()
     table.append(make_rows(0, 20))
     (manifest,) = read_manifests(table.io, find_snapshot(table, head(table)))
-    (full,), (lean,) = (live_entries(table.io, manifest, statistics=statistics) for statistics in (True, False))
+    (full,), (of_id,), (lean,) = (live_entries(table.io, manifest, columns=columns) for columns in (None, {1, 99}, ()))
     maps = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
     assert [name for name in maps if not getattr(full.data_file, name)] in ([], ["nan_value_counts"])
     assert not any(getattr(lean.data_file, name) for name in maps)
     for name in ("file_path", "partition", "record_count", "file_size_in_bytes", "file_format"):
         assert getattr(lean.data_file, name) == getattr(full.data_file, name)
+    for name in maps:
+        own = getattr(full.data_file, name) or {}
+        assert getattr(of_id.data_file, name) == ({1: own[1]} if 1 in own else None)
     full.data_file[6] = {1: 5, ROW_ID: 7}
-    assert _without_statistics(full).data_file.column_sizes == {ROW_ID: 7}
+    assert _with_statistics_of((), full).data_file.column_sizes == {ROW_ID: 7}
 
 
-def test_bounds_of_columns_are_read_where_there_are_deletes(
-    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_once", [True, False])
+def test_bounds_of_the_keys_of_deletes_tell_which_files_these_are_about(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    reads = []
+    """Manifests of data files are read after those of deletes, where they are large."""
+    reads: list[Collection[int] | None] = []
 
-    def read(io: FileIO, manifest: ManifestFile, *, statistics: bool) -> list[ManifestEntry]:
-        reads.append(statistics)
-        return live_entries(io, manifest, statistics=statistics)
+    def read(io: FileIO, manifest: ManifestFile, *, columns: Collection[int] | None) -> list[ManifestEntry]:
+        reads.append(columns)
+        return live_entries(io, manifest, columns=columns)
 
     monkeypatch.setattr(live_files_module, "live_entries", read)
+    monkeypatch.setattr(live_files_module, "_READ_AT_ONCE", 1 << 20 if at_once else 0)
     table = table_factory()
     table.append(make_rows(0, 20))
-    live = live_files(table, head(table))
-    append_position_deletes(table, {live.files[0].path: np.array([3])})
-    live_files(table, head(table))
-    assert reads == [False, True, True]
+    table.append(make_rows(100, 120))
+    files = live_files(table, head(table)).files
+    assert reads == [frozenset()] * 2
+    with_id_3 = next(file.path for file in files if 3 in pq.read_table(to_path(file.path))["id"].to_pylist())
+    append_position_deletes(table, {with_id_3: np.array([1])})
+    reads.clear()
+    assert [len(file.deletes) for file in live_files(table, head(table)).files if file.path == with_id_3] == [1]
+    assert reads == ([None] * 3 if at_once else [None, frozenset(), frozenset()])
+    snapshot = delete_where_id_is(table, 3, bounded=True)
+    reads.clear()
+    deletes = {file.path: len(file.deletes) for file in live_files(table.refresh(), SnapshotId(snapshot)).files}
+    assert deletes == {file.path: 2 if file.path == with_id_3 else 0 for file in files}
+    assert reads == ([None] * 4 if at_once else [None, None, frozenset({1}), frozenset({1})])
 
 
 def test_a_file_has_row_ids_where_it_stores_the_column_that_the_spec_reserves() -> None:
