@@ -63,9 +63,12 @@ _LIST_FIELD_PLACES = {
 class PlannedManifest(ManifestFile):
     """A manifest whose entries PyIceberg's scan planning reads as this module does."""
 
+    columns: Collection[int] | None = None
+    """Field ids of those whose statistics the entries keep; None: of all"""
+
     def fetch_manifest_entry(self, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
         """Entries with uuids as literals have them, in bytes: with others PyIceberg compares nothing."""
-        entries = _entries(io, self, discard_deleted=discard_deleted)
+        entries = _entries(io, self, discard_deleted=discard_deleted, columns=self.columns)
         for entry in entries:
             partition = entry.data_file.partition
             for place, value in enumerate(partition._data):  # noqa: SLF001  as in `field_of`
@@ -74,14 +77,14 @@ class PlannedManifest(ManifestFile):
         return entries
 
 
-def read_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+def read_manifests(io: FileIO, snapshot: Snapshot) -> list[PlannedManifest]:
     """The same as `snapshot.manifests`, with the row ids of v3.
 
     Raises ValueError for a list of no manifests where the snapshot's summary counts data files: one that was cut behind
     its header. One that was cut between two blocks is warned of: some writers miscount.
     """
     path = snapshot.manifest_list
-    with _WholeFile[ManifestFile](io.new_input(path), _list_reader) as reader:
+    with _WholeFile[PlannedManifest](io.new_input(path), _list_reader) as reader:
         manifests = list(reader)
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     total = summary.get(_TOTAL_FILES, "")

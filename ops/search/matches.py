@@ -192,6 +192,8 @@ def scan_matches(
     snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
     with reading_manifests(table, live.snapshot_id):
         manifests = [file for file in read_manifests(io, snapshot) if file.content == ManifestContent.DATA]
+        for manifest in manifests:
+            manifest.columns = predicate.planned_fields
         # DataScan.plan_files also computes residual filters, and fails at a partition that is null
         entries = _FilePlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
         paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}

@@ -42,6 +42,8 @@ class RowPredicate:
             """Expression that a scan is planned by"""
             self.bound = bind(schema, self.planned, case_sensitive=True)
             """The condition, bound to the schema"""
+            self.planned_fields = frozenset(extract_field_ids(self.bound))
+            """Field ids of the columns that a scan is planned by"""
             self.columns = self._top_level(self.bound, schema)
             if any(isinstance(schema.find_type(name), ListType) for name in self.columns):
                 self.planned = fitted(expression, schema, on_lists=False)

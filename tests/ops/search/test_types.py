@@ -157,7 +157,7 @@ def test_bounds_of_uuids_in_the_order_of_java_exclude_no_row(catalog: Catalog, m
 
     def java_entries(*arguments: Any, **named: Any) -> Any:
         entries = read_entries(*arguments, **named)
-        for entry in entries if named["statistics"] else ():
+        for entry in entries if named["columns"] else ():  # for conditions
             entry.data_file.lower_bounds[field_id], entry.data_file.upper_bounds[field_id] = lower, upper
         return entries
 
