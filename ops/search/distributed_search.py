@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.index.version_reader import OpenVersion
@@ -115,6 +115,12 @@ class DistributedVersion:
         summaries.sort(key=lambda shard: shard.shard_id)
         covered = masker.covered(np.sum([shard.nodes for shard in summaries], axis=0, dtype=np.int64))
         return cls(replace(job, covered=covered if complete else None), runner, summaries, covered)
+
+    def live_rows(self) -> I64:
+        """int64[shards]: live nodes of each."""
+        covered = self.job.covered
+        files = slice(None) if covered is None else sorted(covered)
+        return np.array([shard.nodes[files].sum() for shard in self.shards], np.int64)
 
     def longest_vector(self) -> float:
         """See LoadedVersion; 0 where no answer depends on it."""
@@ -237,6 +243,7 @@ def _joined(results: Sequence[ShareResult]) -> ShareResult:
     indexed = replace(
         answers[0],
         candidates=_stacked([answer.candidates for answer in answers]),
+        approximate=any(answer.approximate for answer in answers),
         rounded_directions=any(answer.rounded_directions for answer in answers),
         work=work_by_shard([shard for answer in answers for shard in answer.work]),
     )

@@ -5,6 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.changes import LaterDeletes
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
@@ -81,6 +84,14 @@ class LoadedVersion:
             shards = (shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
             restricted = self._restricted[matches] = LoadedShards(shards)
         return restricted
+
+    def live_rows(self) -> I64:
+        """int64[shards of the version]: live nodes of each; 0 for those that this process does not search."""
+        if isinstance(self.shards, ShardsOnDemand):
+            return self.shards.live_rows()
+        rows = np.zeros(self.recall_model.shards, np.int64)
+        rows[list(self.shard_ids)] = [shard.searcher.live_count for shard in self.shards]
+        return rows
 
     @property
     def exact(self) -> bool:
@@ -162,8 +173,9 @@ def version_of(
     covered: frozenset[FileNumber],
     *,
     column_is_double: bool,
+    recall_model: RecallModel | None = None,
 ) -> LoadedVersion:
-    """A version of which `shards`, by shard id, are searched."""
+    """A version of which `shards`, by shard id, are searched. `recall_model`: the version's, if it is there."""
     definition = opened.definition
     return LoadedVersion(
         LoadedShards(shards.values()),
@@ -172,7 +184,7 @@ def version_of(
         definition.metric,
         definition.search_list,
         opened.routing.dims,
-        RecallModel.of(opened),
+        recall_model or RecallModel.of(opened),
         sum(stored.length for stored in opened.shards),
         rounded=any(shard.shard.rounded for shard in shards.values()),
         lean=any(shard.vectors is None for shard in shards.values()),

@@ -443,6 +443,7 @@ class IndexReader:
             target.storage,
             choice.opened,
             None if unrestricted else choice.covered,
+            live_rows=None if choice.loaded is None else choice.loaded.live_rows(),
             cache=process_cache().settings,
         )
 

@@ -8,6 +8,7 @@ from typing import overload
 
 import numpy as np
 
+from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, ShardId
 from icepuffin.ops.process_lock import ProcessLock
@@ -52,6 +53,10 @@ class ShardsOnDemand(Sequence[MaskedShard]):
             and place not in self._unfetched
             and not self._masker.is_at_hand(ShardId(place))
         ]
+
+    def live_rows(self) -> I64:
+        """int64[shards]: live nodes of each, as the routing blob says."""
+        return np.array([entry.live_rows for entry in self._opened.routing.shards], np.int64)
 
     def fetch_in_background(self, places: Sequence[int]) -> None:
         """Load the shards at some places, one after the other, while searches go on; nothing where that is under way.

@@ -113,6 +113,18 @@ class RecallModel:
         probed[:, routed] = distances <= limit
         return probed
 
+    def probed_in_the_end(
+        self, queries: npt.NDArray[Any], parameters: "SearchParameters", k: int, live_rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """The same as `probed`, with the shards that a query probes since its first ones have fewer than k rows.
+
+        `live_rows` int64[shards]. The caller who gave the number of shards gets no others.
+        """
+        probed = self.probed(queries, parameters)
+        if probed is not None and parameters.shards is None:
+            probed[probed @ live_rows < k] = True
+        return probed
+
     def leaves_out_shards(self, parameters: "SearchParameters") -> bool:
         """Whether some query may not probe all shards."""
         routed = len(self.routed.shards)

@@ -140,13 +140,14 @@ def search_shards(
     matches: Matches | None,
     *,
     threads: int,
-    others: bool = False,
+    probed: Bool | None = None,
 ) -> IndexAnswer:
-    """The nearest rows of the shards that the parameters choose, or of the `others`, which may be fewer than k."""
+    """The nearest rows of the shards that the parameters choose, which may be fewer than k.
+
+    `probed` bool[Q, shards]: other shards for each query, where there is no condition.
+    """
     if matches is None:
-        probed = version.recall_model.probed(queries, parameters)
-        if others and probed is not None:
-            probed = ~probed
+        probed = version.recall_model.probed(queries, parameters) if probed is None else probed
         return _walk(version, version.shards, queries, k, parameters, probed, threads=threads)
     shards = version.restricted_shards(matches)
     matching = sum(shard.searcher.live_count for shard in shards)

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.index.version_reader import OpenVersion
@@ -27,7 +27,7 @@ from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.row_reader import RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
 from icepuffin.ops.search.shards import MaskedShard, ShardMasker
-from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, search_shards
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.vector_column import element_type_of, exact_vectors, holds_doubles
@@ -51,6 +51,8 @@ class SearchJob:
     """Version that answers; None where every row is compared"""
     covered: frozenset[FileNumber] | None = None
     """Live files that the version answers for: only their nodes are returned. None: all of them"""
+    live_rows: I64 | None = None
+    """int64[shards]: live rows of each shard, for the shards of a query to be chosen by; None where they are not"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
     """Threads that one task uses"""
@@ -181,6 +183,10 @@ class SearchWorker:
     def masker(self) -> ShardMasker:
         return ShardMasker(self._version, self.job.live, self.job.storage)
 
+    @cached_property
+    def recall_model(self) -> RecallModel:
+        return RecallModel.of(self._version)
+
     @property
     def _version(self) -> OpenVersion:
         if self.job.opened is None:
@@ -199,10 +205,21 @@ class SearchWorker:
             longest=shard.longest_vector() if self.job.column_is_double and products else 0.0,
         )
 
-    def find(self, queries: F64, share: SearchShare, request: SearchRequest) -> ShareResult:
-        """The k nearest rows of the share (more where distances are not exact). `queries` f64[Q, D] prepared."""
+    def probed(self, queries: F64, request: SearchRequest) -> Bool | None:
+        """bool[Q, shards]: the shards that each query probes; None where every query probes all, or is searched under a
+        condition.
+        """
+        if self.job.live_rows is None or request.parameters is None or request.matches is not None:
+            return None
+        return self.recall_model.probed_in_the_end(queries, request.parameters, request.k, self.job.live_rows)
+
+    def find(self, queries: F64, share: SearchShare, request: SearchRequest, probed: Bool | None = None) -> ShareResult:
+        """The k nearest rows of the share (more where distances are not exact). `queries` f64[Q, D] prepared.
+
+        `probed` bool[Q, shards]: the shards of each query, where they are chosen already.
+        """
         job = self.job
-        indexed = self._search(queries, share.shards, request) if share.shards else None
+        indexed = self._search(queries, share.shards, request, probed) if share.shards else None
         scanned, rows, skipped = Candidates.none(len(queries), request.k), 0, SkippedRows()
         if share.files:
             dims = None if job.opened is None else job.opened.routing.dims
@@ -211,15 +228,27 @@ class SearchWorker:
             scanned, rows = scan(queries, request.k, source, share.files, matches=request.matches, skipped=counted)
         return ShareResult(indexed, scanned, rows, skipped)
 
-    def _search(self, queries: F64, shard_ids: Sequence[ShardId], request: SearchRequest) -> IndexAnswer:
+    def _search(
+        self, queries: F64, shard_ids: Sequence[ShardId], request: SearchRequest, probed: Bool | None
+    ) -> IndexAnswer:
         parameters, job = request.parameters, self.job
         if parameters is None:
             raise ValueError("a version is searched with parameters")
+        if request.matches is None:
+            if probed is None:
+                probed = self.recall_model.probed(queries, parameters)
+                probed = ~probed if request.others and probed is not None else probed
+            shard_ids = [number for number in shard_ids if probed is None or probed[:, number].any()]
         shards = {shard_id: self._shard(shard_id) for shard_id in shard_ids}
-        covered = job.covered or frozenset()
-        version = version_of(self._version, shards, covered, column_is_double=job.column_is_double)
+        version = version_of(
+            self._version,
+            shards,
+            job.covered or frozenset(),
+            column_is_double=job.column_is_double,
+            recall_model=self.recall_model,
+        )
         answer = search_shards(
-            version, queries, request.k, parameters, request.matches, threads=job.threads, others=request.others
+            version, queries, request.k, parameters, request.matches, threads=job.threads, probed=probed
         )
         return replace(answer, approximate=answer.approximate and parameters.rerank)
 

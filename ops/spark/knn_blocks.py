@@ -5,7 +5,8 @@ This is what happens between the shuffles of `icepuffin.ops.spark.knn_join`.
 Left rows are sent in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.
 
-    split    left rows -> a row for each (block, share): its queries; the left rows themselves with the first share
+    split    left rows -> a row for each (block, share): those of its queries that probe a shard of the share; all
+             queries and the left rows themselves with the first share
     search   -> the same with the result of the share (A)
     select   all shares of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
     read     rows of one data file, each row group once -> exact distances where they are approximate (B), and columns
@@ -15,7 +16,7 @@ the row goes to next, a number to sort by, and a pickled payload.
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import FileNumber
@@ -79,6 +81,48 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ShareQueries:
+    """The queries of a block that one share is searched for."""
+
+    vectors: F64
+    """f64[n, D] prepared"""
+    places: I64 | None
+    """int64[n]: their places in the block; None where they are all of it"""
+    probed: Bool | None
+    """bool[n, shards of the share]: the shards that each probes; None where each probes all"""
+    block: "WholeBlock | None"
+    """The block itself, with the first share"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeBlock:
+    """All queries of a block, and the left rows that they are from."""
+
+    count: int
+    """Number of queries"""
+    queries: F64 | None
+    """f64[Q, D] prepared; None where they are of no use any more"""
+    rows: bytes
+    """The left rows, as Arrow writes them"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShareAnswer:
+    """What one share has for a block."""
+
+    result: ShareResult
+    """Candidates of `ShareQueries`"""
+    places: I64 | None
+    """int64[n]: places of these queries in the block; None where they are all of it"""
+    block: WholeBlock | None
+    """The block itself, with the first share"""
+
+    def of_block(self, candidates: Candidates, count: int) -> Candidates:
+        """Some of its candidates, as those of all `count` queries of the block."""
+        return candidates if self.places is None else candidates.spread(self.places, count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FileRows:
     """Rows to read of one data file, for one block."""
 
@@ -109,8 +153,20 @@ def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iter
         # the name has a checksum: if Spark computes the left side again and it differs, blocks do not mix
         block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
         lane = (partition * 31 + number) % join.lanes
+        probed = join.job.worker().probed(queries, join.request)
+        whole = WholeBlock(len(queries), queries, _to_bytes(rows))
         for share in range(len(join.shares)):
-            yield _row(block, share * join.lanes + lane, share, (queries, _to_bytes(rows) if share == 0 else None))
+            own = _queries_of_share(join.shares[share], queries, probed, whole if share == 0 else None)
+            yield _row(block, share * join.lanes + lane, share, own)
+
+
+def _queries_of_share(share: SearchShare, queries: F64, probed: Bool | None, block: WholeBlock | None) -> ShareQueries:
+    """A share with files to scan has all queries; one of shards has those that probe one of them."""
+    if probed is None or share.files:
+        return ShareQueries(queries, None, None, block)
+    of_share = probed[:, list(share.shards)]
+    places = np.flatnonzero(of_share.any(axis=1))
+    return ShareQueries(queries[places], places, of_share[places], block)
 
 
 def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -147,10 +203,15 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Stage A: search one share for one block."""
     worker = join.job.worker()
     for row in rows:
-        queries, left_rows = row.payload
-        result = worker.find(queries, join.shares[row.number], join.request)
-        later_queries = queries if left_rows is not None and join.request.rerank else None
-        yield _row(row.block, _partition_of(row.block, join.parts), row.number, (result, later_queries, left_rows))
+        own: ShareQueries = row.payload
+        share, probed = join.shares[row.number], None
+        if own.probed is not None:
+            probed = np.zeros((len(own.vectors), worker.recall_model.shards), np.bool_)
+            probed[:, list(share.shards)] = own.probed
+        result = worker.find(own.vectors, share, join.request, probed)
+        block = own.block if own.block is None or join.request.rerank else replace(own.block, queries=None)
+        answer = ShareAnswer(result, own.places, block)
+        yield _row(row.block, _partition_of(row.block, join.parts), row.number, answer)
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -159,8 +220,11 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
             raise QueryError("the left side is not the same when it is computed again: checkpoint it, then join")
-        _, queries, left_rows = parts[0].payload
-        chosen = _selected([row.payload[0] for row in parts], join.request.k, left_rows)
+        answers: list[ShareAnswer] = [row.payload for row in parts]
+        first = answers[0].block
+        if first is None:
+            raise ValueError("the first share has the block")
+        chosen = _selected(answers, join.request.k, first)
         if not join.reads:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
@@ -169,19 +233,21 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         spread = max(1, join.parts // max(1, len(join.job.worker().job.live.files)))
         for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
             part = (int(file) * spread + _partition_of(block, spread)) % join.parts
-            yield _row(block, part, int(file), _file_rows(FileNumber(int(file)), lists, chosen.approximate, queries))
+            yield _row(
+                block, part, int(file), _file_rows(FileNumber(int(file)), lists, chosen.approximate, first.queries)
+            )
 
 
-def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> BlockCandidates:
-    indexed = [result.indexed for result in results if result.indexed is not None]
-    scanned = merge_sorted([result.scanned for result in results], k)
-    if not indexed:
-        return BlockCandidates(left_rows, None, scanned)
-    wide = max(result.candidates.files.shape[1] for result in indexed)
-    best = merge_sorted([result.candidates for result in indexed], wide)
-    if any(result.approximate for result in indexed):
-        return BlockCandidates(left_rows, best, scanned)
-    return BlockCandidates(left_rows, None, merge_sorted([best, scanned], k))
+def _selected(answers: Sequence[ShareAnswer], k: int, block: WholeBlock) -> BlockCandidates:
+    scanned = merge_sorted([answer.of_block(answer.result.scanned, block.count) for answer in answers], k)
+    pairs = [(answer, answer.result.indexed) for answer in answers if answer.result.indexed is not None]
+    if not pairs:
+        return BlockCandidates(block.rows, None, scanned)
+    indexed = [answer.of_block(index_answer.candidates, block.count) for answer, index_answer in pairs]
+    best = merge_sorted(indexed, max(candidates.files.shape[1] for candidates in indexed))
+    if any(index_answer.approximate for _, index_answer in pairs):
+        return BlockCandidates(block.rows, best, scanned)
+    return BlockCandidates(block.rows, None, merge_sorted([best, scanned], k))
 
 
 def _file_rows(

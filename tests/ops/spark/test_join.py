@@ -1,5 +1,6 @@
 """The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,13 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
+from icepuffin.ops.model import FileNumber, ShardId, StorageConfig
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, loaded_version, open_exact, open_index
+from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.distributed_search import DistributedVersion
+from icepuffin.ops.search.tuning import SearchOptions
+from icepuffin.ops.search.worker import SearchShare
+from icepuffin.ops.spark.knn_blocks import Join, split
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
@@ -29,6 +35,7 @@ pytestmark = pytest.mark.jvm
 BALLS = replace(DEFINITION, name="balls", method="centroid")
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 CODED = replace(DEFINITION, name="coded", vectors="rq4")
+SMALL = replace(DEFINITION, shards=24)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +149,61 @@ def test_a_join_finds_the_rows_of_a_tail_whose_matches_its_reader_has_in_memory(
         assert rows["distance"].to_pylist() == pytest.approx(np.take_along_axis(distances, order, 1).ravel().tolist())
         assert rows["section"].to_pylist() == [f"section {number % 5}" for number in live[order].ravel()]
     assert "those in memory of 1 data files" in local_result.profile.condition
+
+
+@pytest.fixture(scope="module")
+def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Of a dozen rows each, some of which were deleted since; others were added."""
+    folder = tmp_path_factory.mktemp("small")
+    catalog = open_catalog("j", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    table.append(make_rows(0, 300))
+    index_head(table, SMALL)
+    table.refresh()
+    table.append(make_rows(300, 320))
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 60)})
+    return table.refresh()
+
+
+@pytest.mark.parametrize("tier", ["loaded", "on demand", "distributed"])
+@pytest.mark.parametrize("k", [5, 40])
+def test_a_join_finds_k_rows_where_the_nearest_shards_have_fewer(
+    spark: "SparkSession", small_shards: Table, tier: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tier == "on demand":
+        monkeypatch.setattr(loaded_version, "LOADED_AT_ONCE", 0)
+    if tier == "distributed":
+        monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    runner = SparkRunner(spark) if tier == "distributed" else None
+    snapshot = None if tier != "on demand" else first_snapshot(small_shards)
+    reader = open_index(small_shards, SMALL, snapshot=snapshot, storage=STORAGE, runner=runner, in_process_mb=0)
+    assert isinstance(reader._choice.loaded, DistributedVersion) == (tier == "distributed")
+    expected = reader.search(queries(50), k, columns=["id"], target_recall=0.3).rows
+    rows = in_order(joined(left_side(spark, 50), reader, k=k, columns=["id"], target_recall=0.3))
+    assert rows.num_rows == 50 * k
+    assert rows["id"].to_pylist() == expected["id"].to_pylist()
+
+
+def first_snapshot(table: Table) -> int:
+    return table.metadata.snapshots[0].snapshot_id
+
+
+def test_a_share_gets_the_queries_that_probe_one_of_its_shards(small_shards: Table) -> None:
+    reader = open_index(small_shards, SMALL, storage=STORAGE)
+    job, (request, _) = reader.search_job(), reader.search_request(5, SearchOptions(target_recall=0.3), None)
+    shares = tuple(SearchShare(shards=(ShardId(number),)) for number in range(SMALL.shards))
+    join = Join(
+        job.serialize(), request, (*shares, SearchShare(files=(FileNumber(0),))), 1, 1, "query", (), (), False, 50
+    )
+    left = pa.RecordBatch.from_pylist([{"query": vector} for vector in queries(50).tolist()])
+    probed = join.job.worker().probed(prepare_queries(queries(50), reader.metric, reader.dims), request)
+    assert probed is not None
+    sent = [pickle.loads(row["payload"][0].as_py()) for row in split(join, 0, [left])]  # noqa: S301  our own
+    assert [own.places.tolist() for own in sent[:-1]] == [np.flatnonzero(column).tolist() for column in probed.T]
+    assert sent[-1].places is None
+    assert sum(len(own.vectors) for own in sent[:-1]) == probed.sum() < 0.5 * 50 * 24
 
 
 def test_the_tier_on_spark_gives_the_rows_of_this_process(
