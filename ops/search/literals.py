@@ -234,7 +234,7 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
     if not isinstance(value, int) and math.isnan(value):
         raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
     if floating:
-        return _as_float(value)
+        return _as_double(value)
     if isinstance(value, float) and isinstance(own_type, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
         raise ValueError(
             f"{field.name} is {own_type}, of which doubles as large as {value!r} tell few apart: give an integer"
@@ -242,11 +242,14 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
     return value if isinstance(value, float) and math.isinf(value) else Decimal(str(value))
 
 
-def _as_float(value: Decimal | float) -> float:
+def _as_double(value: Decimal | float) -> Decimal | float:
+    """The nearest double, as Spark compares numbers with doubles; a Decimal where it is beyond all doubles."""
     try:
-        return float(value)
+        double = float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return Decimal(value)
+    beyond = math.isinf(double) and isinstance(value, Decimal) and value.is_finite()
+    return value if beyond else double
 
 
 def _about_nan(value: str, field: NestedField) -> str:
@@ -254,6 +257,8 @@ def _about_nan(value: str, field: NestedField) -> str:
 
 
 def _number_neighbors(value: Decimal | float, own_type: IcebergType) -> _Neighbors:
+    if isinstance(own_type, DoubleType | FloatType) and isinstance(value, Decimal):
+        return _beyond_all_floats(own_type, positive=value > 0)
     if isinstance(own_type, DoubleType):
         return _both(DoubleLiteral(float(value)))
     if isinstance(own_type, FloatType):
@@ -278,6 +283,15 @@ def _number_neighbors(value: Decimal | float, own_type: IcebergType) -> _Neighbo
         literal(number.quantize(step, rounding=how, context=_EXACTLY)) for how in (ROUND_FLOOR, ROUND_CEILING)
     )
     return _both(under) if under.value == over.value else _Neighbors(under, over)
+
+
+def _beyond_all_floats(own_type: FloatType | DoubleType, *, positive: bool) -> _Neighbors:
+    """Neighbours of a number that is between infinity and the largest float, or on the other side."""
+    is_double = isinstance(own_type, DoubleType)
+    literal: Any = DoubleLiteral if is_double else FloatLiteral
+    largest = float(np.finfo(np.float64 if is_double else np.float32).max)
+    ends = (largest, math.inf) if positive else (-math.inf, -largest)
+    return _Neighbors(*map(literal, ends))
 
 
 def _float_neighbors(value: float) -> _Neighbors:

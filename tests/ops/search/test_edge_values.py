@@ -66,7 +66,7 @@ EDGES: dict[str, tuple[IcebergType, list[Any], list[Any]]] = {
     "f": (
         FloatType(),
         [0.0, -0.0, 0.5, INF, -INF, NAN, 0.10000000149011612, LONGEST_FLOAT, SMALLEST_FLOAT],
-        [0.1, 1e300, -1e300, 1e-60, 2**24 + 1],
+        [0.1, 1e300, -1e300, 1e-60, 2**24 + 1, 10**400, -(10**400)],
     ),
     "price": (
         DecimalType(9, 2),
