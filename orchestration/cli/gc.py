@@ -1,13 +1,12 @@
 """`icepuffin gc`."""
 
-import dataclasses
 import math
 from typing import Any
 
 import click
 
 from icepuffin.ops.model import MOST_GRACE_HOURS
-from icepuffin.orchestration.cli.output import print_json, print_lines
+from icepuffin.orchestration.cli.output import print_json, print_lines, report_document
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 
@@ -52,6 +51,6 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
         recall_reports=context.settings.recall_reports,
     )
     if context.as_json:
-        print_json(dataclasses.asdict(report))
+        print_json(report_document(report))
     else:
         print_lines(context.console, *render_gc_report(report))

@@ -97,10 +97,16 @@ def print_json(document: object) -> None:
 
 def report_document(report: Any) -> dict[str, object]:
     """The fields of a frozen report. Snapshot ids become text, as JSON readers lose digits of large numbers."""
-    return {
-        key: str(value) if key.endswith("snapshot_id") and value is not None else value
-        for key, value in dataclasses.asdict(report).items()
-    }
+    return {name: _with_text_ids(value, name) for name, value in dataclasses.asdict(report).items()}
+
+
+def _with_text_ids(value: Any, name: str) -> Any:
+    """A value of the field of that name, within which ids of snapshots are text."""
+    if isinstance(value, Mapping):
+        return {key: _with_text_ids(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_ids(item, name) for item in value]
+    return str(value) if name.endswith("snapshot_id") and value is not None else value
 
 
 def _json_value(value: Any) -> object:

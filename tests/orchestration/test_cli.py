@@ -555,6 +555,8 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         patch.setenv("ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST", "2")
         arguments = ("gc", "demo.packages", "--grace-hours", "0", "--dry-run")
         document = json.loads(run(*arguments, "--json"))
+        assert all(isinstance(item["base_snapshot_id"], str) for item in document["retired"])
+        assert all(isinstance(item["index_snapshot_id"], str) for item in document["retired"])
         why = [item["why"] for item in document["retired"] if item["name"] == "embedding"]
         assert why == ["there are 2 newer ones"] * (versions - 2)
         assert len(document["deleted"]) >= 2 * (versions - 2), "the index file and the manifest list of each"
