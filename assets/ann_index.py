@@ -124,6 +124,8 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
 
 def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
     basis = report.recall_basis
+    if report.action is Action.EMPTY:
+        return {"not measured": report.reason}
     if report.recall is None or basis is None:
         return {"not measured": _WITHOUT_GRAPHS}
     low, high = confidence_interval(report.recall, basis.queries)
@@ -238,7 +240,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     metadata={
                         "action": str(report.action),
                         "target": current.target_recall,
-                        **({} if report.action is Action.EMPTY else _measured_recall(report)),
+                        **_measured_recall(report),
                     },
                 ),
                 dg.AssetCheckResult(

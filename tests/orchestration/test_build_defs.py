@@ -119,6 +119,18 @@ def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.D
         assert partitions == {"recall": request.partition_key, "tombstones": request.partition_key, "freshness": None}
 
 
+def test_a_check_of_a_snapshot_without_rows_says_that_nothing_was_measured(
+    lake: Lake, stored: dg.DagsterInstance
+) -> None:
+    lake.table.refresh().delete("id >= 0")
+    definitions = definitions_of(lake, theta_sketches=False, snapshots="newest")
+    (request,) = tick(definitions, stored).run_requests
+    checks = execute(definitions, stored, request).get_asset_check_evaluations()
+    (recall,) = (check for check in checks if check.check_name == "recall")
+    assert (recall.passed, recall.metadata["action"].value) == (True, "empty")
+    assert recall.metadata["not measured"].value
+
+
 def test_a_version_with_recall_under_the_target_fails_its_check(
     lake: Lake, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
