@@ -1,7 +1,8 @@
 """Ready shards as files in a folder, shared by all processes of one user on one machine.
 
 Files are published by rename and removed by unlink: an open file stays readable, and none is visible unfinished.
-`.lock` serialises the processes that make room. locks/NN let one process fetch a shard while others wait for it.
+`.lock` serialises the processes that make room, and holds a count of the bytes of all files, or more: where there is
+room by that count, no file is listed. locks/NN let one process fetch a shard while others wait for it.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import hashlib
 import logging
 import os
 import stat
+import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ _log = logging.getLogger(__name__)
 _STRIPES = 64
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ENTRY, _DRAFT = ".shard", ".draft"
+_COUNT = struct.Struct("<qq")
+"""Bytes of all files, and the complement of that"""
 T = TypeVar("T")
 
 
@@ -32,6 +36,7 @@ class DiskCache:
     def __init__(self, folder: Path, budget: int) -> None:
         self._folder = folder
         self._budget = budget
+        self._has_counted = False
 
     @classmethod
     def opened(cls, folder: Path, budget: int) -> "DiskCache | None":
@@ -144,15 +149,22 @@ class DiskCache:
 
     def _claim(self, draft_path: Path, size: int) -> BinaryIO | None:
         """A new file of `size` bytes, counted against the budget from now on; None where it does not fit."""
-        with _locked(self._folder / ".lock"):
-            if not self._make_room(size):
+        with _locked(self._folder / ".lock") as lock:
+            # a process lists all files once, to remove what killed ones have left
+            total = _read_count(lock) if self._has_counted else None
+            if total is None or total + size > self._budget:
+                total, self._has_counted = self._make_room(size), True
+                _write_count(lock, total)
+            if total + size > self._budget:
                 return None
+            _write_count(lock, total + size)
             stream = os.fdopen(os.open(draft_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b")
             fcntl.flock(stream, fcntl.LOCK_EX)  # held while the file is written
             stream.truncate(size)
             return stream
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, size: int) -> int:
+        """Remove files until `size` bytes fit the budget, if they ever do. Returns the bytes of those that stay."""
         files = sorted(self._files(), key=lambda item: item[1].st_atime_ns)
         total = sum(status.st_size for _, status in files)
         for path, status in files:
@@ -160,7 +172,7 @@ class DiskCache:
             if (path.suffix == _ENTRY and over_budget) or (path.suffix == _DRAFT and _is_abandoned(path)):
                 path.unlink(missing_ok=True)
                 total -= status.st_size
-        return total + size <= self._budget
+        return total
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """(path, status) of each file, once even if it is renamed meanwhile."""
@@ -224,12 +236,25 @@ def _is_own(status: os.stat_result) -> bool:
     return plain and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
 
+def _read_count(lock: int) -> int | None:
+    """Bytes of all files, or more, as files may have gone since; None where no count was written, or a part of one."""
+    stored = os.pread(lock, _COUNT.size, 0)
+    if len(stored) < _COUNT.size:
+        return None
+    count, complement = _COUNT.unpack(stored)
+    return int(count) if count == ~complement else None
+
+
+def _write_count(lock: int, count: int) -> None:
+    os.pwrite(lock, _COUNT.pack(count, ~count), 0)
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[int]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)  # closing would leave it to a child that was forked meanwhile
         os.close(handle)

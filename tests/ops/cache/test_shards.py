@@ -285,23 +285,46 @@ def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> N
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(room=st.floats(0.5, 3.5), requested=st.lists(st.integers(0, 4), max_size=12))
+@given(room=st.floats(0.5, 3.5), requested=st.lists(st.integers(0, 4), max_size=12), by_one=st.booleans())
 def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
-    tmp_path_factory: pytest.TempPathFactory, room: float, requested: list[int]
+    tmp_path_factory: pytest.TempPathFactory, room: float, requested: list[int], by_one: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("budget")
     keys = [stored(folder, random_shard(seed), f"shard-{seed}") for seed in range(5)]
     size = 1 + max(file_size(key, folder) for key in keys[:1])
     budget = int(room * size)
     recent: list[int] = []
+    cache = cache_in(folder, disk=budget)
     for number in requested:
-        cache = cache_in(folder, disk=budget)
+        cache = cache if by_one else cache_in(folder, disk=budget)
         kept_by(cache, keys[number])
         fits = budget // (size - 1)
         recent = [*(item for item in recent if item != number), number][-fits:] if fits else []
         held = files_of(folder)
         assert sum(file.stat().st_size for file in held) <= budget
         assert {file.stem for file in held} == {keys[item].name for item in recent}
+
+
+def test_files_are_listed_once_while_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shard listed those before it: 1,000 took 12.5 s of CPU, and 500 took 3.3."""
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(6)]
+    size, listings, through = 1 + file_size(keys[0], tmp_path), list[int](), DiskCache._files
+
+    def files(cache: DiskCache) -> Any:
+        listings.append(len(files_of(tmp_path)))
+        return through(cache)
+
+    monkeypatch.setattr(DiskCache, "_files", files)
+    cache, other = cache_in(tmp_path, disk=4 * size), cache_in(tmp_path, disk=4 * size)
+    for each, key in zip((cache, cache, other, cache), keys, strict=False):
+        kept_by(each, key)
+    assert listings == [0, 2], "each process listings once"
+    kept_by(cache, keys[4])
+    assert {file.stem for file in files_of(tmp_path)} == {key.name for key in keys[1:5]}
+    (tmp_path / "cache" / ".lock").write_bytes(b"cut off")
+    kept_by(cache, keys[5])
+    assert {file.stem for file in files_of(tmp_path)} == {key.name for key in keys[2:]}
+    assert listings == [0, 2, 4, 4]
 
 
 def test_a_shard_over_the_budget_leaves_the_others_on_the_disk(tmp_path: Path) -> None:
