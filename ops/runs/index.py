@@ -127,6 +127,11 @@ def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | 
     if in_table is None:
         return None
     by_name = {field.name: field.field_id for field in table.schema().fields}
+    if definition.column != in_table.column and by_name.get(definition.column, in_table.field_id) != in_table.field_id:
+        raise DefinitionError(
+            f"{table_name(table)}: index {definition.name!r} is on column {in_table.column}, and is to be on "
+            f"{definition.column}: drop the index, and the next run makes it on that column, or take another name"
+        )
     present = frozenset(by_name.values())
     resolved: dict[str, Any] = {"field_id": in_table.field_id}
     for names_of, ids_of in COLUMN_LISTS.items():

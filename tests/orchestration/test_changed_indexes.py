@@ -3,6 +3,7 @@
 import dagster as dg
 import numpy as np
 import pytest
+from pyiceberg.types import FloatType, ListType
 
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
@@ -12,7 +13,7 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import load
-from tests.orchestration.lake import DIMS, Lake, make_lake
+from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
 OWN = IndexDefinition(name="own", column="embedding", metric="l2", max_degree=16, search_list=32)
 
@@ -71,3 +72,32 @@ def test_an_index_that_was_made_anew_has_versions_of_its_new_definition(
     table = lake.table.refresh()
     answer = icepuffin.open_index(table, "own").search(np.ones(DIMS, np.float32), 3)
     assert answer.coverage == "exact-version"
+
+
+def test_an_index_of_the_settings_that_is_to_be_on_another_column_is_refused(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    """Its definition in the table's properties has the id of the column that it was made on."""
+    assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
+    with lake.table.refresh().update_schema() as update:
+        update.add_column("newer", ListType(100, FloatType(), element_required=False))
+    lake.table.refresh().append(make_rows(60, 5))
+    changed = lake.settings(retries=2).replace('column = "embedding"', 'column = "newer"')
+    lake.settings_file.write_text(changed, encoding="utf-8")
+    result = execute(lake, instance, build(load(lake.settings_file)), "refresh")
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    message = "index 'embedding' is on column embedding, and is to be on newer: drop the index"
+    assert message in str(failed.step_failure_data.error)
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+
+
+def test_an_index_of_the_settings_follows_its_column_to_another_name(lake: Lake, instance: dg.DagsterInstance) -> None:
+    assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
+    with lake.table.refresh().update_schema() as update:
+        update.rename_column("embedding", "vector")
+    renamed = make_rows(60, 5).rename_columns(["id", "name", "vector"])
+    for column in ("embedding", "vector"):
+        lake.table.refresh().append(renamed)
+        changed = lake.settings().replace('column = "embedding"', f'column = "{column}"')
+        lake.settings_file.write_text(changed, encoding="utf-8")
+        assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
