@@ -165,10 +165,9 @@ class S3Storage(Storage):
         try:
             with _reading(paths[0]):
                 answer = self._fs.call_s3("delete_objects", Bucket=buckets[0], Delete=doomed)
-        except RefusedError as error:
-            return [error]
         except StorageError as error:
-            if not _is_not_taken(error):
+            # who may delete what a path names may be refused a request about the bucket
+            if not isinstance(error, RefusedError) and not _is_not_taken(error):
                 raise
             _log.warning("objects are deleted one by one, as the store does not take several: %s", error)
             return super().deletion_errors(paths)

@@ -83,6 +83,18 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     assert lake.refused == []
 
 
+def test_files_are_deleted_one_by_one_where_a_request_about_the_bucket_is_refused(
+    lake: Vending, tmp_path: Path
+) -> None:
+    lake.takes_batches = False
+    table = new_table(lake, tmp_path)
+    build(table)
+    storage = storage_of(table)
+    staged = open_storage(table.location(), storage).list(f"{table.location()}/metadata/_icepuffin/")
+    assert list(staged) == [], "the build's own files"
+    assert set(lake.refused) == {"AccessDenied"}
+
+
 def test_a_clock_ahead_of_all_keys_fetches_no_new_keys_at_each_request(
     lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
 ) -> None:

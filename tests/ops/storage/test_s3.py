@@ -256,7 +256,9 @@ def test_objects_that_stay_are_named(
     assert caught.type is error
 
 
-@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (400, "MissingContentMD5")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(501, "NotImplemented"), (400, "MissingContentMD5"), (403, "AccessDenied")]
+)
 def test_a_store_that_takes_no_deletion_of_several_deletes_each(
     s3: StorageConfig, store: Storage, caplog: pytest.LogCaptureFixture, status: int, code: str
 ) -> None:
