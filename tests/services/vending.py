@@ -55,7 +55,7 @@ class Vending:
     lost: bool = False
     """Whether the user may not read tables any more"""
     takes_batches: bool = True
-    """Whether the store looks at each name of a request to delete several, and does not refuse it for its path"""
+    """Whether the store checks each name of a request to delete several, and does not refuse it for its path"""
     keys: dict[str, Key] = field(default_factory=dict)
     vended_paths: list[str] = field(default_factory=list)
     """Requests to the catalog that were answered with credentials: their paths"""
@@ -168,7 +168,7 @@ def _refusal(state: Vending, request: Request) -> str | None:
     bucket, _, prefix = key.location.partition("/")
     path, _, query = request.path.lstrip("/").partition("?")
     inside = path.startswith(f"{bucket}/{prefix}/") or f"prefix={prefix.replace('/', '%2F')}" in query
-    if request.method == "POST" and path == bucket and query == "delete":  # S3 looks at each name
+    if request.method == "POST" and path == bucket and query == "delete":  # S3 checks each name
         names = re.findall(r"<Key>(.*?)</Key>", request.body.decode())
         inside = state.takes_batches and all(name.startswith(f"{prefix}/") for name in names)
     return None if inside else "AccessDenied"
