@@ -42,6 +42,8 @@ _RANKED_HERE = 4_096
 """Candidates whose exact distances this process computes itself: a job takes longer"""
 _MIN_TASK_QUERIES = 64
 """Queries per task, at least; with fewer, loading a shard outweighs its search"""
+_JOB_BYTES = 64 << 20
+"""Bytes of queries of a job, at most: Spark refuses a task of more than `spark.rpc.message.maxSize`, 128 MiB"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ class DistributedVersion:
             )
         best = answer.candidates
         if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
-            return replace(answer, candidates=self._ranked(best, queries), unranked=best, approximate=False)
+            ranked = [self._ranked(_of_queries(best, rows), queries[rows]) for rows in _parts(queries)]
+            return replace(answer, candidates=_stacked(ranked), unranked=best, approximate=False)
         return answer
 
     def _merged(self, queries: F64, request: SearchRequest) -> IndexAnswer:
@@ -169,16 +172,21 @@ class DistributedVersion:
             SearchShare(files=tuple(files[place] for place in places))
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
-        results = self._run(queries, shares, SearchRequest(k, None, matches, strict=False), blocks=1)[0]
-        for result in results:
+        request = SearchRequest(k, None, matches, strict=False)
+        by_part = [self._run(queries[rows], shares, request, blocks=1)[0] for rows in _parts(queries)]
+        for result in by_part[0]:  # each part reads the same rows
             skipped.add(result.skipped.count, result.skipped.first)
-        return merge_sorted([result.scanned for result in results], k), sum(result.rows for result in results)
+        scanned = [_stacked([result.scanned for result in results]) for results in zip(*by_part, strict=True)]
+        return merge_sorted(scanned, k), sum(result.rows for result in by_part[0])
 
     def _find(self, queries: F64, shares: Sequence[SearchShare], request: SearchRequest) -> list[ShareResult]:
         """One result per share, of all queries. Where there are many queries, tasks divide them, too."""
         tasks_per_share = -(-self._runner.parallelism // len(shares))
-        blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
-        by_block = self._run(queries, shares, request, blocks=blocks)
+        by_block: list[list[ShareResult]] = []
+        for rows in _parts(queries):
+            part = queries[rows]
+            blocks = max(1, min(tasks_per_share, len(part) // _MIN_TASK_QUERIES))
+            by_block += self._run(part, shares, request, blocks=blocks)
         if len(by_block) == 1:
             return by_block[0]
         return [_joined(results) for results in zip(*by_block, strict=True)]
@@ -216,6 +224,13 @@ class DistributedVersion:
         return Candidates(candidates.files, candidates.positions, distances_of).ordered(candidates.files.shape[1])
 
 
+def _parts(queries: F64) -> list[slice]:
+    """The queries in parts of about equal size, one per job."""
+    count = max(1, -(-queries.nbytes // _JOB_BYTES))
+    size = max(1, -(-len(queries) // count))
+    return [slice(start, start + size) for start in range(0, max(1, len(queries)), size)]
+
+
 def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Places of the weights in at most `count` groups of about equal weight: the heaviest first, to the lightest."""
     groups: list[list[int]] = [[] for _ in range(min(count, len(weights)))]
@@ -248,6 +263,10 @@ def _joined(results: Sequence[ShareResult]) -> ShareResult:
         work=work_by_shard([shard for answer in answers for shard in answer.work]),
     )
     return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
+
+
+def _of_queries(candidates: Candidates, rows: slice) -> Candidates:
+    return Candidates(candidates.files[rows], candidates.positions[rows], candidates.distances[rows])
 
 
 def _stacked(parts: Sequence[Candidates]) -> Candidates:

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 CARRIED_BYTES = 960 << 10
 """Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer. A function of over
 1 MiB, tasks and all, PySpark would write to the driver's disk"""
-BROADCAST_BYTES = 512 << 20
-"""Bytes of all tasks of a job in place up to which each executor gets them all"""
+BROADCAST_BYTES = 112 << 20
+"""Bytes of all tasks of a job in place up to which each executor gets them all: one task sends them, and Spark refuses
+one of more than `spark.rpc.message.maxSize`, 128 MiB"""
+_BATCH_BYTES = 16 << 20
+"""Bytes of tasks that go to Spark as one batch, or one task of more: where they are over 48 MiB together, each batch
+is a Spark task"""
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
 _DESCRIPTION = "spark.job.description"
@@ -86,6 +90,7 @@ class SparkRunner:
 
         They run elsewhere where that executor was lost, or stays busy for `spark.locality.wait`.
         """
+        _ = self._session  # opened once, not by each of the two
         placed = copy.copy(self)
         placed.keeps_places = self._may_keep_places()
         return placed
@@ -93,8 +98,8 @@ class SparkRunner:
     def _may_keep_places(self) -> bool:
         if self._keep_places is not None:
             return self._keep_places
-        releases = self._session.conf.get("spark.dynamicAllocation.enabled", "false")
-        return hasattr(self._session, "_jsc") and releases != "true"
+        releases = self._session.conf.get("spark.dynamicAllocation.enabled", "false") or ""
+        return hasattr(self._session, "_jsc") and releases.strip().lower() != "true"
 
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
@@ -155,13 +160,7 @@ class SparkRunner:
         if len(carried) <= CARRIED_BYTES:
             rows = self._session.range(0, len(tasks), 1, len(tasks))
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
-        calls = pa.table(
-            {
-                "number": pa.array(tasks, pa.int32()),
-                "task": pa.array([pickle.dumps(task) for task in tasks.values()], pa.binary()),
-            }
-        )
-        spread = spread_by(self._session.createDataFrame(calls), "number", len(tasks))
+        spread = spread_by(self._session.createDataFrame(_calls(tasks)), "number", len(tasks))
         return spread.mapInArrow(partial(run_packed, function), RESULT_SCHEMA)
 
     @contextmanager
@@ -178,3 +177,24 @@ class SparkRunner:
         finally:
             if context._jsc is not None:  # noqa: SLF001  it was stopped: the error of the job remains
                 context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
+
+
+def _calls(tasks: Mapping[int, T]) -> pa.Table:
+    """Rows (number int, task binary), in batches of few bytes."""
+    batches: list[list[tuple[int, bytes]]] = []
+    room = 0
+    for number, task in tasks.items():
+        pickled = pickle.dumps(task)
+        if len(pickled) > room:
+            batches.append([])
+            room = _BATCH_BYTES
+        batches[-1].append((number, pickled))
+        room -= len(pickled)
+    schema = pa.schema([("number", pa.int32()), ("task", pa.binary())])
+    columns = (zip(*batch, strict=True) for batch in batches)
+    return pa.Table.from_batches(
+        [
+            pa.record_batch([pa.array(numbers, pa.int32()), pa.array(calls, pa.binary())], schema=schema)
+            for numbers, calls in columns
+        ]
+    )

@@ -83,6 +83,30 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
         }
 
 
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN])
+def test_many_queries_are_searched_by_several_jobs(
+    table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark refuses a task with all of them. The answer is the same, as are the counts of rows."""
+    index_head(table, definition)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    here = open_index(table, definition, storage=STORAGE)
+    runner = LabelRecorder()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    vectors = queries(200)
+    monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
+    monkeypatch.setattr(distributed_search, "_JOB_BYTES", vectors.astype(np.float64).nbytes // 3 + 1)
+    runner.jobs.clear()
+    expected, result = (reader.search(vectors, rerank=True) for reader in (here, there))
+    assert result.rows.equals(expected.rows)
+    assert result.profile.tail_rows == expected.profile.tail_rows == 100
+    jobs = {label: runner.jobs.count(label) for label in runner.jobs}
+    lean = {"rank candidates": 3} if definition is LEAN else {}
+    assert jobs == {"search shards": 6, **lean}, "shards, then files"
+
+
 @pytest.mark.parametrize("definition", [LEAN, ROUNDED])
 def test_many_candidates_are_ranked_by_tasks(
     table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch

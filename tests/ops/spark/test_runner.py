@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -141,12 +142,13 @@ def test_tasks_in_place_are_partitions_that_spark_caches_and_none_is_shuffled(
         (SimpleNamespace(_jsc=None, conf={}), None, True),
         (SimpleNamespace(_jsc=None, conf={DYNAMIC: "false"}), None, True),
         (SimpleNamespace(_jsc=None, conf={DYNAMIC: "true"}), None, False),
+        (SimpleNamespace(_jsc=None, conf={DYNAMIC: " TRUE "}), None, False),
         (SimpleNamespace(_jsc=None, conf={DYNAMIC: "true"}), True, True),
         (SimpleNamespace(_jsc=None, conf={}), False, False),
         (SimpleNamespace(conf={}), None, False),
         (SimpleNamespace(conf={}), True, True),
     ],
-    ids=["classic", "fixed", "dynamic", "dynamic, wanted", "unwanted", "connect", "connect, wanted"],
+    ids=["classic", "fixed", "dynamic", "in capitals", "dynamic, wanted", "unwanted", "connect", "connect, wanted"],
 )
 def test_places_are_kept_by_classic_sessions_whose_executors_stay(
     session: SimpleNamespace, keep_places: bool | None, expected: bool
@@ -154,6 +156,32 @@ def test_places_are_kept_by_classic_sessions_whose_executors_stay(
     runner = SparkRunner(session, keep_places=keep_places)  # type: ignore[arg-type]
     assert runner.in_place().keeps_places == expected
     assert not runner.keeps_places
+
+
+def test_a_session_is_opened_once() -> None:
+    sessions: list[SimpleNamespace] = []
+
+    def opened() -> SimpleNamespace:
+        sessions.append(SimpleNamespace(_jsc=None, conf={}))
+        return sessions[-1]
+
+    runner = SparkRunner(opened, keep_places=True)  # type: ignore[arg-type]
+    assert runner.in_place()._session is runner._session
+    assert len(sessions) == 1
+
+
+@pytest.mark.jvm
+def test_large_tasks_reach_spark_in_batches_of_few_bytes(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a task of Spark, which may not be large on a cluster."""
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
+    tasks, session = [Number(value) for value in range(5)], spark.newSession()
+    session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    assert stages(spark, tasks, SparkRunner(session))[0] == 1
+    for size, batches in ((1, 5), (2 * len(pickle.dumps(tasks[0])), 3)):
+        monkeypatch.setattr(spark_runner, "_BATCH_BYTES", size)
+        assert stages(spark, tasks, SparkRunner(session))[0] == batches
 
 
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
