@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from types import TracebackType
@@ -22,7 +22,7 @@ from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.ball_limits import limited, merged
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.included_columns import IncludedColumn, Place, Values, ValuesBlob, included_blob, values_blobs
-from icepuffin.ops.index.pack_files import PackedBlob, PackFiles, blob_bodies, unlike_written
+from icepuffin.ops.index.pack_files import PackedBlob, PackFiles, blob_bodies, new_places, unlike_written
 from icepuffin.ops.index.packs import MOST_PACK_BYTES, is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.planned_blobs import (
@@ -33,7 +33,7 @@ from icepuffin.ops.index.planned_blobs import (
     planned_included_values,
     tombstone_ratio,
 )
-from icepuffin.ops.index.shard_parts import ShardPart, part_places, shard_ranges, written_parts
+from icepuffin.ops.index.shard_parts import ShardPart, shard_ranges, written_parts
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
@@ -49,7 +49,7 @@ from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin import BlobMetadata, PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin import PuffinLayout, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import included_columns as included_codec
@@ -181,7 +181,7 @@ class Assembly:
             self._inline_values = values
         start = time.perf_counter()
         new_packs, places, value_places = self._pack_files.finish(self._packed, len(self._shared) + 1)
-        places |= part_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)
+        places |= new_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)[0]
         entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
         for column in included:
             for part in column.parts:
@@ -297,7 +297,8 @@ class Assembly:
         blobs += [planned_included_values(plan, blob) for blob in inline]
         blobs += [planned_included(plan, included_blob(column, value_places)) for column in included]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        places = {**value_places, **_places(inline, layout.footer.blobs[before:], 0)}
+        _, inline_places = new_places(inline, layout.footer.blobs[before : before + len(inline)], 0)
+        places = {**value_places, **inline_places}
         tables = [included_codec.encode(included_blob(column, places)) for column in included]
         bodies: list[Segments] = [part.sources for part in self._inline]
         bodies += [(blob,) for _, blob in moved]
@@ -330,14 +331,6 @@ class Assembly:
 def _readable(definition: IndexDefinition) -> IndexDefinition:
     """What a search needs of a definition: older releases read it, whatever else it has."""
     return replace(definition, filters=(), filter_ids=None, include=(), include_ids=None, blob_names=OWN_NAMES)
-
-
-def _places(values: Sequence[ValuesBlob], blobs: Iterable[BlobMetadata], pack: int) -> dict[Values, Place]:
-    """The places of values that are the first of some blobs of the version's own file."""
-    places: dict[Values, Place] = {}
-    for own, blob in zip(values, blobs, strict=False):
-        places |= own.places(pack, blob.offset)
-    return places
 
 
 def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:

@@ -17,7 +17,7 @@ from icepuffin.ops.index.shard_parts import ShardPart
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
-from icepuffin.puffin import PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin import BlobMetadata, PuffinLayout, PuffinReader, plan_puffin
 
 PackedBlob = ShardPart | ValuesBlob
 
@@ -52,11 +52,9 @@ class PackFiles:
             if PuffinReader(self._store.source(file.path)).footer != layout.footer:
                 raise unlike_written(file.path)
             packs.append(NewPack(file.path, layout.file_size, layout.footer_size))
-            for blob, placed in zip(group, layout.footer.blobs, strict=True):
-                if isinstance(blob, ShardPart):
-                    places |= blob.places(number + place, placed.offset)
-                else:
-                    value_places |= blob.places(number + place, placed.offset)
+            part_places, own_values = new_places(group, layout.footer.blobs, number + place)
+            places |= part_places
+            value_places |= own_values
         if packs:
             reached(RunStep.PACKED)
         return tuple(packs), places, value_places
@@ -90,6 +88,22 @@ def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segme
                 length = blob.length + len(gap) + vectors.length
                 bodies[place : place + 2] = (layout.gaps[place], replace(blob, length=length)), following.sources[1:]
     return bodies
+
+
+def new_places(
+    blobs: Sequence[PackedBlob], stored: Sequence[BlobMetadata], number: int
+) -> tuple[dict[ObjectRange, Place], dict[Values, Place]]:
+    """(places of all sources of parts of shards, places of values), of blobs that are stored in a pack, or in the
+    version's own file.
+    """
+    places: dict[ObjectRange, Place] = {}
+    values: dict[Values, Place] = {}
+    for blob, entry in zip(blobs, stored, strict=True):
+        if isinstance(blob, ShardPart):
+            places |= blob.places(number, entry.offset)
+        else:
+            values |= blob.places(number, entry.offset)
+    return places, values
 
 
 def unlike_written(path: str) -> CoverageError:

@@ -1,6 +1,6 @@
 """The parts of shards that a version writes: each is one blob of its file or of its pack."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from icepuffin.ops.index.included_columns import Place
@@ -8,7 +8,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.planned_blobs import planned_shard, planned_vectors
 from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin import BlobMetadata, PlannedBlob
+from icepuffin.puffin import PlannedBlob
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,3 @@ def _parts(shard: ShardResult, is_shared: Callable[[ObjectRange], bool]) -> Iter
         yield ShardPart(shard)
     if runs := tuple(run for run in shard.stored.runs if not is_shared(run.place)):
         yield ShardPart(shard, runs)
-
-
-def part_places(parts: Sequence[ShardPart], blobs: Iterable[BlobMetadata], number: int) -> dict[ObjectRange, Place]:
-    """The new places of all sources of parts, which are the first blobs of a pack or of the version's own file."""
-    places: dict[ObjectRange, Place] = {}
-    for part, blob in zip(parts, blobs, strict=False):
-        places |= part.places(number, blob.offset)
-    return places
