@@ -23,7 +23,7 @@ from icepuffin.ops.search.scan import SkippedRows
 from icepuffin.ops.search.shard_keys import shard_keys
 from icepuffin.ops.search.shards import ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
-from icepuffin.ops.search.version_search import IndexAnswer, completed, strategy_of, work_by_shard
+from icepuffin.ops.search.version_search import IndexAnswer, strategy_of, work_by_shard
 from icepuffin.ops.search.worker import (
     FileCandidates,
     SearchJob,
@@ -82,9 +82,11 @@ class DistributedVersion:
     ) -> None:
         if job.opened is None:
             raise ValueError("there is no version to search")
-        self.job = job
-        self._serialized = job.serialize()
         self.shards = tuple(shards)
+        files = slice(None) if job.covered is None else sorted(job.covered)
+        self._live_rows = np.array([shard.nodes[files].sum() for shard in shards], np.int64)
+        self.job = replace(job, live_rows=self._live_rows)
+        self._serialized = self.job.serialize()
         self.covered = covered
         self.enclosed = covered.difference(*(shard.revived for shard in shards))
         self.metric: Metric = job.metric
@@ -120,9 +122,7 @@ class DistributedVersion:
 
     def live_rows(self) -> I64:
         """int64[shards]: live nodes of each."""
-        covered = self.job.covered
-        files = slice(None) if covered is None else sorted(covered)
-        return np.array([shard.nodes[files].sum() for shard in self.shards], np.int64)
+        return self._live_rows
 
     def longest_vector(self) -> float:
         """See LoadedVersion; 0 where no answer depends on it."""
@@ -134,13 +134,7 @@ class DistributedVersion:
         Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
         Raises IndexUnavailableError where a task cannot read a shard any more.
         """
-        request = SearchRequest(k, parameters, matches)
-        answer = self._merged(queries, request)
-        if matches is None:
-            others = replace(request, others=True)
-            answer = completed(
-                answer, k, self.recall_model, parameters, lambda short: self._merged(queries[short], others)
-            )
+        answer = self._merged(queries, SearchRequest(k, parameters, matches))
         best = answer.candidates
         if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             ranked = [self._ranked(_of_queries(best, rows), queries[rows]) for rows in _parts(queries)]
@@ -149,7 +143,7 @@ class DistributedVersion:
 
     def _merged(self, queries: F64, request: SearchRequest) -> IndexAnswer:
         """The answers of all shares, as one. Candidates are not ranked by the table's vectors."""
-        results = self._find(queries, self._shares, request)
+        results = self._find(queries, request)
         answers = [result.indexed for result in results if result.indexed is not None]
         widths = [answer.candidates.files.shape[1] for answer in answers]
         directions = any(answer.rounded_directions for answer in answers)
@@ -173,30 +167,29 @@ class DistributedVersion:
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
         request = SearchRequest(k, None, matches, strict=False)
-        by_part = [self._run(queries[rows], shares, request, blocks=1)[0] for rows in _parts(queries)]
+        by_part = [self._run(self._runner, queries[rows], shares, request, blocks=1)[0] for rows in _parts(queries)]
         for result in by_part[0]:  # each part reads the same rows
             skipped.add(result.skipped.count, result.skipped.first)
         scanned = [_stacked([result.scanned for result in results]) for results in zip(*by_part, strict=True)]
         return merge_sorted(scanned, k), sum(result.rows for result in by_part[0])
 
-    def _find(self, queries: F64, shares: Sequence[SearchShare], request: SearchRequest) -> list[ShareResult]:
-        """One result per share, of all queries. Where there are many queries, tasks divide them, too."""
-        tasks_per_share = -(-self._runner.parallelism // len(shares))
+    def _find(self, queries: F64, request: SearchRequest) -> list[ShareResult]:
+        """One result per share of the shards, of all queries. Where there are many queries, tasks divide them, too."""
+        tasks_per_share = -(-self._runner.parallelism // len(self._shares))
         by_block: list[list[ShareResult]] = []
         for rows in _parts(queries):
             part = queries[rows]
             blocks = max(1, min(tasks_per_share, len(part) // _MIN_TASK_QUERIES))
-            by_block += self._run(part, shares, request, blocks=blocks)
+            by_block += self._run(self._placed, part, self._shares, request, blocks=blocks)
         if len(by_block) == 1:
             return by_block[0]
         return [_joined(results) for results in zip(*by_block, strict=True)]
 
     def _run(
-        self, queries: F64, shares: Sequence[SearchShare], request: SearchRequest, *, blocks: int
+        self, runner: TaskRunner, queries: F64, shares: Sequence[SearchShare], request: SearchRequest, *, blocks: int
     ) -> list[list[ShareResult]]:
         """One result per share, for each block of queries."""
         tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]
-        runner = self._placed if shares is self._shares else self._runner
         results = runner.run(partial(search_share, self._serialized, request), tasks, label="search shards")
         return [results[start : start + len(shares)] for start in range(0, len(results), len(shares))]
 

@@ -4,7 +4,7 @@ Under a condition there are two ways, and the faster one is taken: to compare ev
 all nodes with a beam that is wide enough to meet matching ones.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from icepuffin.ops.search.loaded_version import LoadedShards, LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
-from icepuffin.ops.search.tuning import RecallModel, SearchParameters
+from icepuffin.ops.search.tuning import SearchParameters
 
 _MATCHES_IN_BEAM = 3
 """Matching nodes that a beam should meet, as a multiple of k"""
@@ -90,37 +90,20 @@ def search_version(
     *,
     threads: int,
 ) -> IndexAnswer:
-    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
-    answer = search_shards(version, queries, k, parameters, matches, threads=threads)
-    if matches is not None:
-        return answer
+    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared.
 
-    def search_others(short: I64) -> IndexAnswer:
-        probed = _not_searched(version, queries, short, parameters, answer)
-        return _walk(version, version.shards, queries[short], k, parameters, probed, threads=threads)
-
-    return completed(answer, k, version.recall_model, parameters, search_others)
-
-
-def completed(
-    answer: IndexAnswer,
-    k: int,
-    model: RecallModel,
-    parameters: SearchParameters,
-    search_others: Callable[[I64], IndexAnswer],
-) -> IndexAnswer:
-    """An answer without a condition, with rows of the shards that were left out for the queries that have fewer than k
-    rows. `search_others` answers queries int64[n] by these shards alone.
-
-    The caller who gave the number of shards gets no others.
+    Without a condition, queries whose shards have fewer than k rows go on in the shards that were left out. The caller
+    who gave the number of shards gets no others.
     """
-    if not model.leaves_out_shards(parameters) or parameters.shards is not None:
+    answer = search_shards(version, queries, k, parameters, matches, threads=threads)
+    if matches is not None or parameters.shards is not None or not version.recall_model.leaves_out_shards(parameters):
         return answer
     short = np.flatnonzero(answer.candidates.padded(k).files[:, k - 1] < 0)
     if not len(short):
         return answer
-    others = search_others(short)
-    parts = [answer.candidates, others.candidates.spread(short, len(answer.candidates.files))]
+    probed = _not_searched(version, queries, short, parameters, answer)
+    others = _walk(version, version.shards, queries[short], k, parameters, probed, threads=threads)
+    parts = [answer.candidates, others.candidates.spread(short, len(queries))]
     work = work_by_shard([*answer.work, *others.work])
     cold = answer.cold.plus(others.cold) if answer.cold and others.cold else answer.cold or others.cold
     return replace(

@@ -52,7 +52,9 @@ class SearchJob:
     covered: frozenset[FileNumber] | None = None
     """Live files that the version answers for: only their nodes are returned. None: all of them"""
     live_rows: I64 | None = None
-    """int64[shards]: live rows of each shard, for the shards of a query to be chosen by; None where they are not"""
+    """int64[shards]: live rows of each shard, for a query to probe others where its own have too few; None where there
+    is no version, or it is only opened
+    """
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
     """Threads that one task uses"""
@@ -103,8 +105,6 @@ class SearchRequest:
     matches: Matches | None = None
     strict: bool = True
     """Whether a row without a distance is an error"""
-    others: bool = False
-    """Whether the shards that the parameters do not choose are searched, in place of those that they choose"""
 
     @property
     def rerank(self) -> bool:
@@ -235,9 +235,7 @@ class SearchWorker:
         if parameters is None:
             raise ValueError("a version is searched with parameters")
         if request.matches is None:
-            if probed is None:
-                probed = self.recall_model.probed(queries, parameters)
-                probed = ~probed if request.others and probed is not None else probed
+            probed = self.probed(queries, request) if probed is None else probed
             shard_ids = [number for number in shard_ids if probed is None or probed[:, number].any()]
         shards = {shard_id: self._shard(shard_id) for shard_id in shard_ids}
         version = version_of(
