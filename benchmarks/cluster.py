@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.distributed import quiet_session
 from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
@@ -112,26 +112,16 @@ def _last_search(events: Path) -> dict[str, int]:
 
 @contextmanager
 def _session(cluster: Cluster, events: Path) -> Iterator["SparkSession"]:
-    from pyspark.sql import SparkSession  # noqa: PLC0415  starts a JVM
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     conf = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.executor.memory": "512m",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
     }
-    builder = SparkSession.builder.master(cluster.master).appName("icepuffin benchmark")
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = quiet_session(cluster.master, conf)
     try:
         yield spark
     finally:

@@ -183,14 +183,19 @@ def _recall(
 
 def local_session(threads: int) -> "SparkSession":
     """Spark in this process, quiet."""
+    conf = {"spark.driver.memory": "3g", "spark.sql.shuffle.partitions": str(threads)}
+    return quiet_session(f"local[{threads}]", conf)
+
+
+def quiet_session(master: str, more: Mapping[str, str]) -> "SparkSession":
+    """Spark without its UI and its messages."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts a JVM
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(f"local[{threads}]").appName("icepuffin benchmark")
-    conf = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.memory": "3g"}
-    conf |= {"spark.sql.shuffle.partitions": str(threads), "spark.ui.showConsoleProgress": "false"}
-    for key, value in conf.items():
+    builder = SparkSession.builder.master(master).appName("icepuffin benchmark")
+    conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    for key, value in {**conf, **more}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -69,19 +69,12 @@ def main() -> None:
     table = catalogs.table(spec.catalog, spec.identifier)
     report = refresh_index(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
     runner = engine.runner(report.rows)
-    # Pickled by name, so that an executor looks them up in what it imports itself
-    looked_up = [make_shard, scatter, Graph, Shard] if isinstance(runner, SparkRunner) else []
-    sources = runner.run(inspect.getfile, looked_up, label="sources")
-    searched = search(table.refresh(), runner) if isinstance(runner, SparkRunner) else 0
-    folders = places_after_a_loss(runner) if isinstance(runner, SparkRunner) else []
-    document = {
-        "action": str(report.action),
-        "path": report.puffin_path,
-        "shards": report.shards,
-        "sources": sources,
-        "searched": searched,
-        "places": folders,
-    }
+    document = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": []}
+    if isinstance(runner, SparkRunner):
+        # Pickled by name, so that an executor looks them up in what it imports itself
+        document["sources"] = runner.run(inspect.getfile, [make_shard, scatter, Graph, Shard], label="sources")
+        document["searched"] = search(table.refresh(), runner)
+        document["places"] = places_after_a_loss(runner)
     sys.stdout.write(json.dumps(document) + "\n")
 
 

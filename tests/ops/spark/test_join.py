@@ -51,11 +51,15 @@ def emptied(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return full.refresh()
 
 
-def make_table(folder: Path) -> Table:
-    """Indexed, then written to: 600 rows in the index; since then 50 were deleted and 100 added."""
+def empty_table(folder: Path) -> Table:
     catalog = open_catalog("j", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
     catalog.create_namespace("db")
-    new_table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    return catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+
+
+def make_table(folder: Path) -> Table:
+    """Indexed, then written to: 600 rows in the index; since then 50 were deleted and 100 added."""
+    new_table = empty_table(folder)
     new_table.append(make_rows(0, 300))
     new_table.append(make_rows(300, 600))
     index_head(new_table)
@@ -154,10 +158,7 @@ def test_a_join_finds_the_rows_of_a_tail_whose_matches_its_reader_has_in_memory(
 @pytest.fixture(scope="module")
 def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Table:
     """Of a dozen rows each, some of which were deleted since; others were added."""
-    folder = tmp_path_factory.mktemp("small")
-    catalog = open_catalog("j", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    catalog.create_namespace("db")
-    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    table = empty_table(tmp_path_factory.mktemp("small"))
     table.append(make_rows(0, 300))
     index_head(table, SMALL)
     table.refresh()
