@@ -74,7 +74,7 @@ def test_without_a_partition_by_number_results_are_the_same(
 
 
 def stages(spark: "SparkSession", tasks: list[Number], runner: SparkRunner | None = None) -> list[int]:
-    """Tasks of each stage of the job that squares the numbers."""
+    """Tasks of each stage of the jobs that square the numbers, the first one first."""
     group, context = f"squares {next(_JOBS)}", spark.sparkContext
     context.setJobGroup(group, group)
     try:
@@ -84,8 +84,8 @@ def stages(spark: "SparkSession", tasks: list[Number], runner: SparkRunner | Non
             context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    every = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    return [stage.numTasks for stage in every if stage]
+    numbers = sorted({stage for job in jobs if job for stage in job.stageIds})  # Spark lists jobs in any order
+    return [info.numTasks for number in numbers if (info := tracker.getStageInfo(number))]
 
 
 @pytest.mark.jvm
@@ -131,7 +131,7 @@ def test_tasks_in_place_are_partitions_that_spark_caches_and_none_is_shuffled(
     stages(spark, tasks, SparkRunner(spark).in_place())
     assert stages(spark, tasks, SparkRunner(spark).in_place()) == [slots]
     monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
-    assert stages(spark, tasks, SparkRunner(spark).in_place()) == [slots, 1], "one partition sends them to all"
+    assert stages(spark, tasks, SparkRunner(spark).in_place()) == [1, slots], "one partition sends them to all"
     cached = [info for info in spark.sparkContext._jsc.sc().getRDDStorageInfo() if info.name().startswith("Range (")]
     assert {info.numCachedPartitions() for info in cached} == {slots}
 
