@@ -101,7 +101,8 @@ class DistributedVersion:
         self._runner = runner
         self._placed = placed_runner(runner)
         """A shard is in memory, or on the disk, of the executor that has searched it before"""
-        self._shares = [SearchShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
+        groups = balanced_shards(job.opened, self._placed.parallelism)
+        self._shares = [SearchShare(shards=shard_ids) for shard_ids in groups]
 
     @classmethod
     def open(cls, job: SearchJob, runner: TaskRunner, *, complete: bool) -> "DistributedVersion":
@@ -111,8 +112,8 @@ class DistributedVersion:
         masker = ShardMasker(job.opened, job.live, job.storage)
         summarize = partial(summarize_shards, replace(job, covered=None).serialize())
         summaries: list[ShardSummary] = []
-        shares = balanced_shards(job.opened, runner.parallelism)
-        for result in placed_runner(runner).run(summarize, shares, label="open shards"):
+        placed = placed_runner(runner)
+        for result in placed.run(summarize, balanced_shards(job.opened, placed.parallelism), label="open shards"):
             if isinstance(result, str):
                 raise StorageError(result)
             summaries += result
@@ -175,7 +176,7 @@ class DistributedVersion:
 
     def _find(self, queries: F64, request: SearchRequest) -> list[ShareResult]:
         """One result per share of the shards, of all queries. Where there are many queries, tasks divide them, too."""
-        tasks_per_share = -(-self._runner.parallelism // len(self._shares))
+        tasks_per_share = -(-self._placed.parallelism // len(self._shares))
         by_block: list[list[ShareResult]] = []
         for rows in _parts(queries):
             part = queries[rows]

@@ -6,6 +6,7 @@ where tasks run. Preferred locations of an RDD would do it too, but name executo
 
 import hashlib
 import threading
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -19,8 +20,27 @@ and one that has registered takes tasks
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """The executors of a cluster at one time."""
+
+    addresses: str
+    """Their addresses; empty where Spark Connect hides them"""
+    cores: int
+    """Tasks that they run at once"""
+
+    @classmethod
+    def of(cls, session: "SparkSession") -> "Executors":
+        """The executors that a session has now."""
+        context = getattr(session, "_jsc", None)
+        if context is None:  # Spark Connect does not say
+            return cls("", int(session.conf.get("spark.sql.shuffle.partitions") or 8))
+        addresses = str(context.sc().getExecutorMemoryStatus().keySet().mkString(" ")).split()
+        return cls(" ".join(sorted(addresses)), int(context.sc().defaultParallelism()))
+
+
 class Places:
-    """Numbers of partitions for one session. All of its runners have the same ones, as long as its executors stay.
+    """Numbers of partitions for one cluster. All of its runners have the same ones, as long as its executors stay.
 
     With others they are spread anew, and shards are loaded anew: those of an executor that was lost would pile up on
     another one.
@@ -28,19 +48,35 @@ class Places:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._settled: str | None = None
-        self._newest, self._since = "", 0.0
+        self._settled: Executors | None = None
+        self._newest, self._since = Executors("", 0), 0.0
+        self._cached: set[tuple[int, int]] = set()
+
+    def cores(self, session: "SparkSession") -> int:
+        """Tasks that run at once on the executors that places are spread over."""
+        return self._executors(Executors.of(session)).cores
 
     def partitions(self, session: "SparkSession", count: int) -> tuple[range, "DataFrame"]:
-        """(`count` numbers, a cached frame of one partition for each)."""
-        digest = hashlib.sha256(self._executors(_executors(session)).encode()).digest()
+        """(at most `count` numbers, one per core; a cached frame of one partition for each)."""
+        executors = self._executors(Executors.of(session))
+        digest = hashlib.sha256(f"{executors.addresses} {executors.cores}".encode()).digest()
         start = int.from_bytes(digest[:6], "little")  # another set has other numbers, and so another frame
-        frame = session.range(start, start + count, 1, count)
+        count = min(count, executors.cores)
+        frame = _frame(session, start, count)
         if not frame.storageLevel.useMemory:
             frame.persist()
+        for former_start, former_count in self._former(start, count):
+            _frame(session, former_start, former_count).unpersist()
         return range(start, start + count), frame
 
-    def _executors(self, current: str) -> str:
+    def _former(self, start: int, count: int) -> set[tuple[int, int]]:
+        """What was cached for other executors; `count` numbers from `start` are cached now."""
+        with self._lock:
+            former = {cached for cached in self._cached if cached[0] != start}
+            self._cached = self._cached - former | {(start, count)}
+        return former
+
+    def _executors(self, current: Executors) -> Executors:
         """The executors that places are spread over, of which `current` may differ."""
         now = monotonic()
         with self._lock:
@@ -52,18 +88,14 @@ class Places:
 
 
 def places_of(session: "SparkSession") -> Places:
-    """The places of a session."""
+    """The places of a session's cluster: all sessions of a Spark context share executors and what they cache."""
     with _places_lock:
-        return _places.setdefault(session, Places())
+        return _places.setdefault(getattr(session, "_sc", session), Places())
 
 
-def _executors(session: "SparkSession") -> str:
-    """Addresses of the executors; empty where Spark Connect hides them."""
-    context = getattr(session, "_jsc", None)
-    if context is None:
-        return ""
-    return " ".join(sorted(str(context.sc().getExecutorMemoryStatus().keySet().mkString(" ")).split()))
+def _frame(session: "SparkSession", start: int, count: int) -> "DataFrame":
+    return session.range(start, start + count, 1, count)
 
 
 _places_lock = threading.Lock()
-_places: "WeakKeyDictionary[SparkSession, Places]" = WeakKeyDictionary()
+_places: "WeakKeyDictionary[object, Places]" = WeakKeyDictionary()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icepuffin.ops.spark.places import places_of
+from icepuffin.ops.spark.places import Executors, places_of
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
@@ -80,10 +80,9 @@ class SparkRunner:
 
     @property
     def parallelism(self) -> int:
-        context = getattr(self._session, "_jsc", None)
-        if context is None:  # Spark Connect does not say
-            return int(self._session.conf.get("spark.sql.shuffle.partitions") or 8)
-        return int(context.sc().defaultParallelism())
+        """Cores of the executors; of a runner in place, of those that its places are spread over."""
+        session = self._session
+        return places_of(session).cores(session) if self.keeps_places else Executors.of(session).cores
 
     def in_place(self) -> "SparkRunner":
         """The same runner, whose tasks run where those of the same number ran before, in jobs of as many tasks.
@@ -138,7 +137,7 @@ class SparkRunner:
 
     def _placed_frame(self, function: bytes, tasks: Mapping[int, T], count: int) -> "DataFrame":
         """Results by number, of a partition per place, which is cached: one stage. Tasks are spread over places."""
-        places, frame = places_of(self._session).partitions(self._session, min(count, self.parallelism))
+        places, frame = places_of(self._session).partitions(self._session, count)
         by_place: dict[int, list[tuple[int, T]]] = {}
         for number, task in tasks.items():
             by_place.setdefault(places[number % len(places)], []).append((number, task))
