@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import FreshnessLag, index_lag
+from icepuffin.ops.index.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, SnapshotId
@@ -53,16 +53,6 @@ def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefin
     newest = newest_data_snapshots(table, ref, min(spec.settings.max_freshness_lag + 1, _MAX_SNAPSHOTS))
     empty = _without_rows(instance, spec.index_key(index.name), [str(item.snapshot_id) for item in newest])
     return index_lag(table, index, ref, empty=empty) if empty else lag
-
-
-def missing_ref(spec: TableSpec, table: Table) -> str:
-    """What is wrong where the ref that indexes follow does not exist, in words; empty where it does, or where the table
-    has no snapshot yet.
-    """
-    ref = spec.first_ref
-    if ref == "main" or ref in table.metadata.refs or not table.metadata.snapshots:
-        return ""
-    return f"the table has no branch or tag '{ref}', the first of watched_refs: no snapshot is indexed until it has"
 
 
 def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[SnapshotId]:
@@ -115,7 +105,7 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     )
     def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        if missing := missing_ref(spec, table):
+        if missing := missing_ref(table, spec.first_ref):
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": missing})
         lag = current_lag(context.instance, spec, definition, table)
         late = is_late(spec, lag)

@@ -4,6 +4,7 @@ index is behind, its recall, bytes and seconds, and what the shard cache of a pr
 They are read from the table's metadata: no file of the index is opened.
 """
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions,
 from icepuffin.ops.catalog.measurements import Measurement
 from icepuffin.ops.catalog.metadata_memo import statistics_by_id
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import index_lag
+from icepuffin.ops.index.freshness import index_lag, missing_ref
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
@@ -25,8 +26,8 @@ _TO_ESCAPE = re.compile(r'[\\"\n]')
 ABOUT = {
     "icepuffin_table_up": "1 where the catalog gave the table, 0 where it did not.",
     "icepuffin_index_versions": "Versions of the index in the table's metadata.",
-    "icepuffin_index_versions_behind": "Data snapshots newer than the newest one that has a version.",
-    "icepuffin_index_seconds_behind": "Age of the oldest data snapshot that still lacks a version; 0: none does.",
+    "icepuffin_index_versions_behind": "Data snapshots newer than the newest with a version; +Inf: no ref to follow.",
+    "icepuffin_index_seconds_behind": "Age of the oldest snapshot without a version; 0: none is, +Inf: no ref.",
     "icepuffin_index_recall": "recall@10 of the version at the index tag, measured before it was published.",
     "icepuffin_index_bytes": "Bytes of the version at the index tag: its own file, and the packs that it names.",
     "icepuffin_index_run_seconds": "Seconds that the run took which made the version at the index tag.",
@@ -55,7 +56,7 @@ def exposition(samples: Iterable[MetricSample]) -> str:
     for metric, group in by_metric.items():
         kind = "counter" if metric.endswith("_total") else "gauge"
         lines += [f"# HELP {metric} {ABOUT[metric]}", f"# TYPE {metric} {kind}"]
-        lines += [f"{metric}{_labels(sample.labels)} {sample.value:.12g}" for sample in group]
+        lines += [f"{metric}{_labels(sample.labels)} {_number(sample.value)}" for sample in group]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -70,9 +71,11 @@ def index_samples(
     """
     labels = {**labels, "index": index.name}
     lag = index_lag(table, index, ref, now=time.time() if now is None else now)
+    # where nothing is indexed for lack of the ref, an alert on either has to fire
+    behind = (math.inf, math.inf) if missing_ref(table, ref) else (lag.snapshots, lag.minutes * 60)
     yield MetricSample("icepuffin_index_versions", labels, len(index_versions(table, index.name)))
-    yield MetricSample("icepuffin_index_versions_behind", labels, lag.snapshots)
-    yield MetricSample("icepuffin_index_seconds_behind", labels, lag.minutes * 60)
+    yield MetricSample("icepuffin_index_versions_behind", labels, behind[0])
+    yield MetricSample("icepuffin_index_seconds_behind", labels, behind[1])
     version = tagged_version(table, index.name)
     if version is None:
         return
@@ -96,6 +99,10 @@ def cache_samples() -> Iterator[MetricSample]:
 
 def _file_bytes(table: Table, version: DerivedVersion) -> int:
     return statistics_by_id(table.metadata)[version.index_snapshot_id].file_size_in_bytes
+
+
+def _number(value: float) -> str:
+    return "+Inf" if value == math.inf else f"{value:.12g}"
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -97,18 +97,14 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     )
     reload_table(table)
     current = find_definition(table, definition.name)
-    if current is None or current.method != definition.method:
-        definition.require_meaning()
+    if current is None:
+        resolved = new_definition(table, definition)
+    else:
+        if current.method != definition.method:
+            definition.require_meaning()
+        resolved = _with_field_ids(table, definition)
     folder = require_bindable(table)
     own_tag_target(table, definition.tag)
-    field_id = resolve_field(definition, table.schema(), table_name(table))
-    resolved = replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
-    pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
-    if current is None and (pair := next(filter(None, pairs), None)):
-        raise DefinitionError(
-            f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
-            "differs in more than '.' and '_'"
-        )
     if current is not None and (other := _other_graphs(current, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
@@ -121,6 +117,26 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
                 transaction.remove_properties(*dropped)
             transaction.set_properties(resolved.to_properties() | places)
     return resolved
+
+
+def new_definition(table: Table, definition: IndexDefinition) -> IndexDefinition:
+    """The definition as an index gets it that the table does not have: with the field ids of the table's columns.
+
+    Raises DefinitionError where `create_index` refuses the definition. Nothing is written.
+    """
+    definition.require_meaning()
+    pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
+    if pair := next(filter(None, pairs), None):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
+            "differs in more than '.' and '_'"
+        )
+    return _with_field_ids(table, definition)
+
+
+def _with_field_ids(table: Table, definition: IndexDefinition) -> IndexDefinition:
+    field_id = resolve_field(definition, table.schema(), table_name(table))
+    return replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
 
 
 def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:

@@ -47,6 +47,15 @@ def index_lag(
     return FreshnessLag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
 
 
+def missing_ref(table: Table, ref: str) -> str:
+    """What is wrong where the ref that indexes follow does not exist, in words; empty where it does, or where the table
+    has no snapshot yet.
+    """
+    if ref == "main" or ref in table.metadata.refs or not table.metadata.snapshots:
+        return ""
+    return f"the table has no branch or tag '{ref}', the first of watched_refs: no snapshot is indexed until it has"
+
+
 def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:
     """A test of a snapshot's metadata for nothing to index: no rows, or without the column of the index."""
     now = table.schema().fields

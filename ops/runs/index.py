@@ -7,7 +7,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, rows_in_files, table_name
-from icepuffin.ops.index.ddl import create_index, find_definition
+from icepuffin.ops.index.ddl import create_index, find_definition, new_definition
 from icepuffin.ops.index.definition import COLUMN_LISTS, DefinitionError, IndexDefinition
 from icepuffin.ops.index.definition_columns import resolve_columns
 from icepuffin.ops.index.estimate import estimate
@@ -85,9 +85,9 @@ def estimate_refresh(
     """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session.
 
     So equality deletes that came since the last version are resolved in this process, which reads the keys of all rows
-    that they may be about.
+    that they may be about. Raises DefinitionError where `refresh_index` would not define the index.
     """
-    definition = _as_defined(table, definition) or definition
+    definition = _as_defined(table, definition) or new_definition(table, definition)
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(rows_in_files(table, snapshot_id)))
 

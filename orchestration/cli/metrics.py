@@ -101,6 +101,7 @@ def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]
 
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
     from icepuffin.ops.errors import IcepuffinError
+    from icepuffin.ops.index.freshness import missing_ref
     from icepuffin.ops.metrics import MetricSample, index_samples
     from icepuffin.orchestration.discovery import indexes_of, table_spec
 
@@ -113,6 +114,8 @@ def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: b
         yield MetricSample("icepuffin_table_up", labels, 0)
         return
     yield MetricSample("icepuffin_table_up", labels, 1)
+    if spec.indexes and (missing := missing_ref(table, spec.first_ref)):
+        click.echo(f"warning: {settings.name}: {missing}", err=True)
     for index in spec.indexes:
         yield from index_samples(table, index, spec.first_ref, labels)
 

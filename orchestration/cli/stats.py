@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from icepuffin.ops.model import SnapshotId
-from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table, report_document
+from icepuffin.orchestration.cli.output import (
+    plural,
+    print_json,
+    print_lines,
+    print_table,
+    print_warnings,
+    report_document,
+)
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
@@ -29,7 +36,8 @@ class IndexState:
     """Ids of the data snapshots that have a version, oldest version first"""
     covers_snapshot: bool
     """Whether the snapshot that was named has a version"""
-    lag: "FreshnessLag"
+    lag: "FreshnessLag | None"
+    """Distance from the ref that indexes follow; None where the table has no such ref"""
     live_recall: "ReportedRecall | None"
     """Recall of the live queries of the newest version; None where none was reported"""
     live_recall_why: str
@@ -50,6 +58,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
       icepuffin stats demo.packages --json
     """
     from icepuffin.ops.catalog.snapshots import snapshot_rows
+    from icepuffin.ops.index.freshness import missing_ref
     from icepuffin.ops.theta import read_ndv
 
     snapshot_id = context.snapshot_id(snapshot)
@@ -71,16 +80,19 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     _show_statistics(context.console, context.name, statistics)
     for index in indexes:
         _show_index(context.console, index)
+    if any(index.lag is None for index in indexes):
+        print_warnings(context.console, [missing_ref(context.table, context.spec.first_ref)])
 
 
 def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
     from icepuffin.ops.catalog.bound_versions import index_versions
-    from icepuffin.ops.index.freshness import index_lag
+    from icepuffin.ops.index.freshness import index_lag, missing_ref
 
+    ref = context.spec.first_ref
     states = []
     for definition in context.indexes:
         snapshots = tuple(version.base_snapshot_id for version in index_versions(context.table, definition.name))
-        lag = index_lag(context.table, definition, context.spec.first_ref)
+        lag = None if missing_ref(context.table, ref) else index_lag(context.table, definition, ref)
         live_recall = _live_recall(context, definition.name)
         states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, *live_recall))
     return states
@@ -120,7 +132,7 @@ def _index_document(index: IndexState) -> dict[str, object]:
         "versions": len(index.version_snapshots),
         "snapshots": [str(snapshot_id) for snapshot_id in index.version_snapshots],
         "covers_snapshot": index.covers_snapshot,
-        "lag": dataclasses.asdict(index.lag),
+        "lag": dataclasses.asdict(index.lag) if index.lag else None,
         "live_recall": report_document(index.live_recall) if index.live_recall else None,
         "live_recall_why": index.live_recall_why,
     }
@@ -154,7 +166,7 @@ def _show_index(console: "Console", index: IndexState) -> None:
         print_lines(console, f"  recall of live queries, newest version: {interval}; {queries}, by {readers}")
 
 
-def _behind(lag: "FreshnessLag") -> str:
-    if not lag.snapshots:
+def _behind(lag: "FreshnessLag | None") -> str:
+    if lag is None or not lag.snapshots:
         return ""
     return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago"

@@ -11,7 +11,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata, missing_ref
+from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
 from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_metadata
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
@@ -26,6 +26,7 @@ from icepuffin.ops.catalog.snapshots import (
     derived_ids,
     resolve_snapshot,
 )
+from icepuffin.ops.index.freshness import missing_ref
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
@@ -204,7 +205,7 @@ def freshness_events(
     A run that is late or fails reports no lag. The sensor reports it: when an index becomes late, is later than before,
     or has caught up. `reported`: the states that were reported last.
     """
-    if missing := missing_ref(spec, table):
+    if missing := missing_ref(table, spec.first_ref):
         new = [index.name for index in spec.indexes if reported.get(index.name) != missing]
         evaluations = [freshness_evaluation(spec, name, passed=False, metadata={"why": missing}) for name in new]
         return evaluations, {index.name: missing for index in spec.indexes}

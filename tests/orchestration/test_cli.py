@@ -230,6 +230,28 @@ def test_metrics_say_how_an_index_is_doing(run: Run, tmp_path: Path) -> None:
     assert behind in run("metrics", *folder)
 
 
+def test_no_index_passes_for_fresh_where_the_ref_that_it_follows_does_not_exist(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.write_settings(watched_refs=("prod", "main"))
+    folder = ("--dir", str(tmp_path))
+    main(["metrics", *folder])
+    printed = capsys.readouterr()
+    labels = 'catalog="demo",table="demo.packages",index="embedding"'
+    for unit in ("versions", "seconds"):
+        assert f"icepuffin_index_{unit}_behind{{{labels}}} +Inf\n" in printed.out
+    missing = "the table has no branch or tag 'prod', the first of watched_refs"
+    assert f"warning: demo.packages: {missing}" in printed.err
+    assert f"warning: {missing}" in run("stats", "demo.packages", *folder)
+    assert json.loads(run("stats", "demo.packages", "--json", *folder))["indexes"]["embedding"]["lag"] is None
+    lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
+    main(["metrics", *folder])
+    printed = capsys.readouterr()
+    assert f"icepuffin_index_versions_behind{{{labels}}} 1\n" in printed.out
+    assert "warning" not in printed.err + run("stats", "demo.packages", *folder)
+
+
 def test_metrics_of_a_pattern_are_of_each_table_once_and_of_the_indexes_that_it_has_columns_for(
     run: Run, tmp_path: Path
 ) -> None:
@@ -536,6 +558,14 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     assert report["estimate"]["inserted"] == report["inserted"] == 30
     assert run("plan", "demo.packages").count("nothing to do: ") == 2
     assert json.loads(run("plan", "demo.packages", "--json"))["indexes"]["embedding"]["action"] == "reused"
+
+
+def test_a_plan_meets_the_errors_of_an_index_that_the_table_does_not_have_yet(refused: Run, tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    with lake.table.update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("embedding")  # the snapshot still has it, and the table no more
+    for command in ("plan", "refresh"):
+        assert "no column 'embedding'" in refused(command, "demo.packages", "--dir", str(tmp_path))
 
 
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:
