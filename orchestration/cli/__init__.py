@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -87,6 +88,8 @@ def main(arguments: list[str] | None = None) -> Any:
     if arguments is None:  # a process of its own: looking for garbage among modules takes a third of a short command
         gc.set_threshold(100_000, 50, 100)
         atexit.register(gc.freeze)  # so that nothing is looked through once more at the end
+        if isinstance(sys.stdout, io.TextIOWrapper):  # values may have letters that the terminal's encoding lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
         group.main(args=[word for word in words if word != "--debug"], prog_name="icepuffin", standalone_mode=False)

@@ -1,6 +1,7 @@
 """What `icepuffin index show` draws on a terminal: the shards of a version, its coverage, recall over cost, routing."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from icepuffin.ops.model import MIB
@@ -16,19 +17,39 @@ if TYPE_CHECKING:
     from icepuffin.ops.search.overview import Overview
 
 _BAR_CELLS = 30
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The letters that bars are made of."""
+
+    eighths: str
+    """A cell of a bar by its eighths, from an empty one to a whole one"""
+    rest: str
+    """A cell of tombstones, or of rows that are not covered"""
+
+    @classmethod
+    def of(cls, console: "Console") -> "Marks":
+        """Blocks, or letters of ASCII where the terminal's encoding has no blocks."""
+        return cls("    #####", "-") if console.options.ascii_only else cls(" ▏▎▍▌▋▊▉█", "░")
+
+    def bar(self, share: float) -> str:
+        """A bar, to an eighth of a cell. `share` is 0 to 1."""
+        eighths = round(max(0.0, min(1.0, share)) * _BAR_CELLS * 8)
+        return self.eighths[8] * (eighths // 8) + self.eighths[eighths % 8].strip()
 
 
 def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float] | None) -> None:
     """Draw shards, coverage, and the curve of recall over cost; with the times that were measured here, if any."""
+    marks = Marks.of(console)
     for part in (
-        _shards(overview),
+        _shards(overview, marks),
         _storage(overview),
         _included(overview),
-        _coverage(overview),
-        _curve(overview.curve, milliseconds),
-        _curve(overview.wide_curve, None),
-        _routing(overview),
+        _coverage(overview, marks),
+        _curve(overview.curve, milliseconds, marks),
+        _curve(overview.wide_curve, None, marks),
+        _routing(overview, marks),
     ):
         if part is not None:
             console.print(part)
@@ -48,30 +69,26 @@ def points_table(points: "Sequence[MeasuredPoint]", k: int) -> "Table":
     return table
 
 
-def bar(share: float, width: int = _BAR_CELLS) -> str:
-    """A bar of block characters, to an eighth of a cell. `share` is 0 to 1."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def _shards(overview: "Overview") -> "Table | Text":
+def _shards(overview: "Overview", marks: Marks) -> "Table | Text":
     if overview.without_graphs:
         from rich.text import Text
 
         return Text(f"version of snapshot {overview.base_snapshot_id}: {overview.without_graphs}")
     outdated = "; * before it lost rows" if any(shard.changed for shard in overview.shards) else ""
-    table = new_table(f"shards of the version of snapshot {overview.base_snapshot_id}; ░ tombstones{outdated}")
+    table = new_table(
+        f"shards of the version of snapshot {overview.base_snapshot_id}; {marks.rest} tombstones{outdated}"
+    )
     for name in ("shard", "nodes", "live", "tombstones", "recall@10", "KiB", ""):
         table.add_column(name, justify="right" if name else "left")
     largest = max((shard.nodes for shard in overview.shards), default=1) or 1
     for shard in overview.shards:
         tombstone_ratio = shard.tombstones / shard.nodes if shard.nodes else 0.0
         later = "" if shard.routed else "  later rows, always probed"
-        tombstones = "░" * round(_BAR_CELLS * shard.tombstones / largest)
+        tombstones = marks.rest * round(_BAR_CELLS * shard.tombstones / largest)
         recall = f"{shard.recall:.4f}" + "*" * bool(shard.changed)
         table.add_row(
             str(shard.shard), f"{shard.nodes:,}", f"{shard.live:,}", f"{tombstone_ratio:.1%}", recall,
-            f"{shard.bytes / 1024:,.0f}", bar(shard.live / largest) + tombstones + later,
+            f"{shard.bytes / 1024:,.0f}", marks.bar(shard.live / largest) + tombstones + later,
         )  # fmt: skip
     return table
 
@@ -101,19 +118,19 @@ def _included(overview: "Overview") -> "Text | None":
     return Text(f"stores {', '.join(columns)}: rows of answers have these without a read of data files")
 
 
-def _coverage(overview: "Overview") -> "Text":
+def _coverage(overview: "Overview", marks: Marks) -> "Text":
     from rich.text import Text
 
     head = overview.head_snapshot_id
     behind = "" if overview.base_snapshot_id == head else f"; the head is snapshot {head}"
-    filled = bar(overview.coverage)
+    filled = marks.bar(overview.coverage)
     return Text(
-        f"covers {overview.coverage:6.1%} {filled}{'░' * (_BAR_CELLS - len(filled))} "
+        f"covers {overview.coverage:6.1%} {filled}{marks.rest * (_BAR_CELLS - len(filled))} "
         f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included{behind}\n"
     )
 
 
-def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None) -> "Table | None":
+def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None, marks: Marks) -> "Table | None":
     if not points:
         return None
     recall = f"recall@{points[0].k}"
@@ -127,18 +144,18 @@ def _curve(points: "Sequence[Width]", milliseconds: Sequence[float] | None) -> "
         share = (point.recall - floor) / (1 - floor) if floor < 1 else 1.0
         table.add_row(
             str(point.search_list), str(point.oversample), f"{point.distances:,.0f}", *time, f"{point.recall:.4f}",
-            bar(share),
+            marks.bar(share),
         )  # fmt: skip
     table.caption = f"bars from {floor:.2f} to 1"
     return table
 
 
-def _routing(overview: "Overview") -> "Table | None":
+def _routing(overview: "Overview", marks: Marks) -> "Table | None":
     if not overview.routing:
         return None
     table = new_table("share of the nearest rows in the shards that are probed")
     for name in ("farther by", "shards per query", "share", ""):
         table.add_column(name, justify="right" if name else "left")
     for point in overview.routing:
-        table.add_row(f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", bar(point.recall))
+        table.add_row(f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", marks.bar(point.recall))
     return table

@@ -19,6 +19,7 @@ from threading import Event
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType
@@ -31,7 +32,7 @@ from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.cli.metrics import server
-from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
+from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
 
 Run = Callable[..., str]
 
@@ -814,6 +815,24 @@ def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], la
     arguments = [*command, "demo.packages", "--dir", str(lake.directory)]
     _, imported, errors = in_a_process(arguments, HEAVY)
     assert imported == "[]", errors
+
+
+def test_a_terminal_without_unicode_gets_bars_of_ascii_and_values_with_escapes(lake: Lake, tmp_path: Path) -> None:
+    other = make_lake(tmp_path, snapshots=0)
+    names = pa.array(["Zürich"])
+    other.table.append(make_rows(0, 1).set_column(1, "name", names))
+    shown, answer = (
+        subprocess.run(
+            [sys.executable, "-c", "from icepuffin.orchestration.cli import main; main()", *command],
+            env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, encoding="ascii", check=True,
+        ).stdout
+        for command in (
+            ("index", "show", "demo.packages", "--dir", str(lake.directory)),
+            ("search", "demo.packages", "--like-id", "0", "--exact", "--dir", str(tmp_path)),
+        )
+    )  # fmt: skip
+    assert re.search(r"covers +[\d.]+% #+-* ", shown)
+    assert "Z\\xfcrich" in answer
 
 
 def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake) -> None:
