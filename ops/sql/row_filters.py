@@ -1,6 +1,8 @@
 """WHERE clauses as Iceberg row filters."""
 
-from collections.abc import Callable
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, cast
 
@@ -22,7 +24,12 @@ from pyiceberg.expressions import (
     NotNull,
     Or,
     StartsWith,
+    UnboundPredicate,
 )
+from pyiceberg.expressions.literals import StringLiteral
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
+from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, ListType, TimeType, UUIDType
 from sqlglot import exp
 
 from icepuffin.ops.search.list_predicate import ArrayContains
@@ -48,6 +55,68 @@ def to_filter(node: Node, values: Values) -> BooleanExpression:
     if type(node) in _RULES:
         return _RULES[type(node)](node, values)
     raise NotIndexableError(f"the condition {shown(node)} is no Iceberg filter: compare one column with constants")
+
+
+def require_written_as_texts(where: BooleanExpression, schema: Schema) -> None:
+    """Raises NotIndexableError for a uuid or a time of day that is written in another way than the column's texts.
+
+    Spark compares these columns as texts, which a filter does not: it takes `'08:30'` for 08:30:00.
+    """
+    visit(where, _WrittenTexts(schema))
+
+
+class _WrittenTexts(BooleanExpressionVisitor[None]):
+    """See `require_written_as_texts`."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._types = {field.name: field.field_type for field in schema.fields}
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> None:
+        name = str(getattr(predicate.term, "name", ""))
+        kind = self._types.get(name)
+        if isinstance(kind, ListType):
+            kind = kind.element_type
+        for literal in _literals_of(predicate):
+            written = _as_text(literal.value, kind)
+            if literal.value != written:
+                raise NotIndexableError(
+                    f"{name} is {kind}, a text in SQL, which {literal.value!r} is never equal to: write {written!r}"
+                )
+
+    def visit_bound_predicate(self, predicate: Any) -> None:
+        """SQL has none."""
+
+    def visit_true(self) -> None:
+        """Nothing is compared."""
+
+    def visit_false(self) -> None:
+        """Nothing is compared."""
+
+    def visit_not(self, child_result: None) -> None:
+        """The part was visited."""
+
+    def visit_and(self, left_result: None, right_result: None) -> None:
+        """Both parts were visited."""
+
+    def visit_or(self, left_result: None, right_result: None) -> None:
+        """Both parts were visited."""
+
+
+def _literals_of(predicate: Any) -> Iterable[StringLiteral]:
+    own = [getattr(predicate, name, None) for name in ("literal", "value")]
+    return [one for one in (*own, *getattr(predicate, "literals", ())) if isinstance(one, StringLiteral)]
+
+
+def _as_text(value: str, kind: IcebergType | None) -> str:
+    """The text as a column of the type has it in SQL; the same where it is of another type, or no value of this one."""
+    try:
+        if isinstance(kind, UUIDType):
+            return str(uuid.UUID(value))
+        if isinstance(kind, TimeType):
+            return dt.time.fromisoformat(value).isoformat()
+    except ValueError:  # the search refuses it
+        return value
+    return value
 
 
 def _comparison(node: Node, values: Values) -> BooleanExpression:

@@ -36,6 +36,7 @@ from icepuffin.ops.sql.index_statements import Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star
 from icepuffin.ops.sql.recent_values import RecentValues
+from icepuffin.ops.sql.row_filters import require_written_as_texts
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -430,6 +431,8 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
     for item in statement.pushed:
         condition(item, columns)
+    if statement.where is not None:
+        require_written_as_texts(statement.where, schema)
     for step in (first, *statement.steps[1:]):
         columns = step.check(columns)
     return first

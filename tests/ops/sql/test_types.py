@@ -57,6 +57,22 @@ def test_a_condition_on_a_column_of_each_type(
     assert answer == [n for n in range(COUNT) if n % 7 != 6 and expected(n)]
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"code = '{str(code(10)).upper()}'",
+        f"code IN ('{code(5)}', '{{{code(3)}}}')",
+        "hour > '03:30'",
+        "hour = '03:30:00.0'",
+    ],
+)
+def test_a_text_that_no_uuid_and_no_time_of_day_is_written_as_is_refused(session: SqlSession, where: str) -> None:
+    """A filter would take it for the value, and the rows of a subquery, which have texts, would not."""
+    with pytest.raises(SqlError, match=r"a text in SQL, which .* is never equal to: write '"):
+        ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
+    assert session.sql(f"EXPLAIN SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 9", {"q": queries(1)[0]})
+
+
 def test_null_is_not_nan(session: SqlSession) -> None:
     for where, answer in (("isnan(score)", []), ("NOT isnan(score)", list(range(COUNT)))):
         assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == answer
