@@ -3,10 +3,11 @@
 A search returns few rows of many files; neighbours share row groups, and so do the searches of one user.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,10 @@ class RowReader:
         self._included = included
         self._is_local = live.location.startswith("file:")
         self._lock = ProcessLock()
-        self._files: OrderedDict[_FileKey, tuple[DataFile, ProcessLock]] = OrderedDict()
+        self._files: OrderedDict[tuple[int, _FileKey], tuple[DataFile, ProcessLock]] = OrderedDict()
+        """Open files, by process too: a fork has neither the connections nor the threads of its parent"""
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+        """Threads that read side by side, by process"""
         self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
         self._cached = 0
         self._schemas: dict[tuple[int, ...], pa.Schema] = {}
@@ -128,26 +132,30 @@ class RowReader:
             return [self.take(file, field_ids, positions, meter) for file, positions, field_ids in requests]
         meters = [Meter() for _ in requests]
         reads = [
-            self._pool.submit(self.take, file, field_ids, positions, own)
+            self._pool().submit(self.take, file, field_ids, positions, own)
             for (file, positions, field_ids), own in zip(requests, meters, strict=True)
         ]
         tables = [read.result() for read in reads]
         meter.bytes += sum(own.bytes for own in meters)
         return tables
 
-    @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
+        own = os.getpid()
+        with self._lock:
+            if own not in self._pools:
+                self._pools[own] = ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
+            return self._pools[own]
 
     def _open(self, key: _FileKey) -> tuple[DataFile, ProcessLock]:
+        own = os.getpid(), key
         with self._lock:
-            if key in self._files:
-                self._files.move_to_end(key)
-                return self._files[key]
+            if own in self._files:
+                self._files.move_to_end(own)
+                return self._files[own]
         file = self._live.files[key[0]]
         opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), ProcessLock()
         with self._lock:
-            self._files[key] = opened
+            self._files[own] = opened
             while len(self._files) > _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
         return opened

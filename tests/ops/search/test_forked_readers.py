@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import shards
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
-from icepuffin.ops.search import IndexReader, open_index
-from tests.conftest import STORAGE, make_rows, queries
+from icepuffin.ops.search import IndexReader, open_exact, open_index
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
 ATTRIBUTES = replace(DEFINITION, filters=("section", "id"), include=("name",), cells="sq8", shards=1)
@@ -19,9 +22,9 @@ ATTRIBUTES = replace(DEFINITION, filters=("section", "id"), include=("name",), c
 
 def searches_in_a_fork(reader: IndexReader, lock: ProcessLock, **options: Any) -> int | None:
     """The exit code of a child that searches and was forked while another thread held the lock; None: it hangs."""
-    arguments = {"columns": ["name"], **options}
+    arguments = {"k": 3, "columns": ["name"], **options}
     with lock:
-        child = get_context("fork").Process(target=reader.search, args=(queries(2), 3), kwargs=arguments)
+        child = get_context("fork").Process(target=reader.search, args=(queries(2),), kwargs=arguments)
         child.start()
         child.join(30)
         hangs = child.is_alive()
@@ -55,3 +58,18 @@ def test_a_process_that_is_forked_while_a_thread_has_a_lock_can_search(
     lock_of, options = LOCKS[name]
     reader = open_index(table.refresh(), ATTRIBUTES, storage=STORAGE)
     assert searches_in_a_fork(reader, lock_of(reader), **options) == 0
+
+
+def test_a_process_that_is_forked_reads_files_of_an_object_store_that_its_parent_has_open(
+    tmp_path: Path, s3: StorageConfig
+) -> None:
+    """With connections and threads of its own: it has none of its parent's."""
+    location = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://lake/forked"}
+    catalog = open_catalog("forked", {"type": "sql", **location, **s3.properties})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"write.parquet.row-group-limit": "20"})
+    for first in range(0, 160, 40):
+        table.append(make_rows(first, first + 40))
+    reader = open_exact(table, "embedding", "l2", storage=s3)
+    reader.search(queries(4), 1, columns=["name"])
+    assert searches_in_a_fork(reader, ProcessLock(), k=160) == 0
