@@ -86,6 +86,8 @@ def prepare_queries(
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
         raise QueryError(f"the queries cannot be run: {error}") from error
+    if isinstance(queries, np.ndarray) and type(queries) is not np.ndarray and np.ma.is_masked(queries):
+        raise QueryError("queries are a masked array, some of whose numbers are masked: give a number for each")
     if array.dtype.kind == "b" and metric is Metric.HAMMING:
         array = array.astype(np.uint8)
     if array.dtype.kind not in "fiu":

@@ -57,6 +57,7 @@ BAD_QUERIES = [
     ([["a"] * 16], "are text, not numbers"),
     ([[1.0] * 16, [1.0] * 15], "vectors of one length"),
     (np.zeros((1, 2, 16)), "shape"),
+    (np.ma.masked_array(np.ones(16), mask=[True] + [False] * 15), "some of whose numbers are masked"),
     ([], "dimensions"),
     (None, "are Python objects, not numbers"),
     (pa.array([[1.0] * 16, None]), "row 1 has no vector"),
