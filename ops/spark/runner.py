@@ -13,6 +13,7 @@ from icepuffin.ops.spark.places import Executors, places_of
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
+from icepuffin.ops.tasks.shared_parts import pickle_without, shared_parts
 from icepuffin.ops.threads import thread_count
 
 if TYPE_CHECKING:
@@ -154,13 +155,15 @@ class SparkRunner:
         """Results by number, of one partition per task.
 
         Few bytes of tasks go with the function, to every partition of a range of numbers: one stage, and no shuffle.
+        So do large parts that several tasks have, whatever their size: each executor gets them once.
         """
         carried = pickle.dumps({place: [item] for place, item in enumerate(tasks.items())})  # shared parts once
         if len(carried) <= CARRIED_BYTES:
             rows = self._session.range(0, len(tasks), 1, len(tasks))
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
-        spread = spread_by(self._session.createDataFrame(_calls(tasks)), "number", len(tasks))
-        return spread.mapInArrow(partial(run_packed, function), RESULT_SCHEMA)
+        parts = shared_parts(list(tasks.values()))
+        spread = spread_by(self._session.createDataFrame(_calls(tasks, parts)), "number", len(tasks))
+        return spread.mapInArrow(partial(run_packed, function, pickle.dumps(parts)), RESULT_SCHEMA)
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:
@@ -178,12 +181,12 @@ class SparkRunner:
                 context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
-def _calls(tasks: Mapping[int, T]) -> pa.Table:
-    """Rows (number int, task binary), in batches of few bytes."""
+def _calls(tasks: Mapping[int, T], parts: Sequence[object]) -> pa.Table:
+    """Rows (number int, task binary without the shared parts), in batches of few bytes."""
     batches: list[list[tuple[int, bytes]]] = []
     room = 0
     for number, task in tasks.items():
-        pickled = pickle.dumps(task)
+        pickled = pickle_without(task, parts)
         if len(pickled) > room:
             batches.append([])
             room = _BATCH_BYTES

@@ -9,6 +9,7 @@ import pyarrow as pa
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import ObjectMissingError, StorageError
+from icepuffin.ops.tasks.shared_parts import unpickle_with
 from icepuffin.puffin.errors import PuffinError
 
 RESULT_SCHEMA = "number int, result binary"
@@ -32,16 +33,16 @@ class TaskFailure:
         )
 
 
-def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def run_packed(function: bytes, shared: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Body of `mapInArrow`: rows (number int, task binary) -> rows (number int, result binary).
 
     `function` goes by its module and name: the executors import the project themselves. It may be a `partial`, with
-    what is the same for all tasks.
+    what is the same for all tasks. `shared` are the parts without which tasks are pickled.
     """
-    call = pickle.loads(function)  # noqa: S301  made by our own driver, in this very job
+    call, parts = pickle.loads(function), pickle.loads(shared)  # noqa: S301  made by our own driver, in this very job
     for batch in batches:
         for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
-            yield _result(number, _attempt(call, pickle.loads(task)))  # noqa: S301
+            yield _result(number, _attempt(call, unpickle_with(task, parts)))
 
 
 def run_carried(function: bytes, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

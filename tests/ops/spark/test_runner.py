@@ -9,18 +9,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from icepuffin.ann_kernels.errors import NonFiniteVectorError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.spark import runner as spark_runner
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.vector_column import VectorColumnError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _JOBS = count()
 DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -182,6 +185,34 @@ def test_large_tasks_reach_spark_in_batches_of_few_bytes(
     for size, batches in ((1, 5), (2 * len(pickle.dumps(tasks[0])), 3)):
         monkeypatch.setattr(spark_runner, "_BATCH_BYTES", size)
         assert stages(spark, tasks, SparkRunner(session))[0] == batches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A row of a matrix that all tasks have."""
+
+    number: int
+    matrix: npt.NDArray[np.float32]
+
+
+def total(task: Row) -> float:
+    return float(task.matrix[task.number].sum())
+
+
+@pytest.mark.jvm
+def test_an_array_of_all_tasks_reaches_spark_once(session: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each task, a codebook of many partitions would be gigabytes, and a task more than Spark sends."""
+    matrix = np.arange(2**20, dtype=np.float32).reshape(8, -1)
+    tasks, sent = [Row(number, matrix) for number in range(8)], []
+
+    def spread(frame: "DataFrame", column: str, parts: int) -> "DataFrame":
+        sent.append(frame.toArrow().nbytes)
+        return spread_by(frame, column, parts)
+
+    monkeypatch.setattr(spark_runner, "spread_by", spread)
+    assert SparkRunner(session).run(total, tasks, label="totals") == matrix.sum(axis=1).tolist()
+    assert len(sent) == 1
+    assert sent[0] < matrix.nbytes / 100
 
 
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
