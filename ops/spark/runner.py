@@ -31,6 +31,7 @@ is a Spark task"""
 _ATTEMPTS = 4
 """Jobs for a task whose store does not answer: as many as Spark makes for a task whose worker is lost"""
 _DESCRIPTION = "spark.job.description"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class SparkRunner:
@@ -76,8 +77,16 @@ class SparkRunner:
         """Whether a job's tasks run where those of the same number ran before"""
 
     @cached_property
-    def _session(self) -> "SparkSession":
+    def _opened(self) -> "SparkSession":
         return self._open() if callable(self._open) else self._open
+
+    @property
+    def _session(self) -> "SparkSession":
+        """The session. Raises RunnerError where it was stopped: PySpark fails on attributes of None then."""
+        context = getattr(self._opened, "_sc", None)
+        if context is not None and context._jsc is None:  # noqa: SLF001
+            raise RunnerError("the Spark session was stopped: make a SparkRunner of a live one, and open readers by it")
+        return self._opened
 
     @property
     def parallelism(self) -> int:
@@ -147,7 +156,7 @@ class SparkRunner:
             return frame.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
         if len(carried) > BROADCAST_BYTES:
             return self._frame(function, tasks)
-        everywhere = self._session.createDataFrame(pa.table({"tasks": pa.array([carried], pa.binary())}))
+        everywhere = self._sent(pa.table({"tasks": pa.array([carried], pa.binary())}))
         rows = frame.crossJoin(everywhere.hint("broadcast"))
         return rows.mapInArrow(partial(run_broadcast, function), RESULT_SCHEMA)
 
@@ -162,8 +171,18 @@ class SparkRunner:
             rows = self._session.range(0, len(tasks), 1, len(tasks))
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
         parts = shared_parts(list(tasks.values()))
-        spread = spread_by(self._session.createDataFrame(_calls(tasks, parts)), "number", len(tasks))
+        spread = spread_by(self._sent(_calls(tasks, parts)), "number", len(tasks))
         return spread.mapInArrow(partial(run_packed, function, pickle.dumps(parts)), RESULT_SCHEMA)
+
+    def _sent(self, rows: pa.Table) -> "DataFrame":
+        """The rows as a frame. PySpark cannot make one in a classic session whose batches may have any number of rows:
+        another session of the same context makes it.
+        """
+        session = self._session
+        if hasattr(session, "_jsc") and int(session.conf.get(_BATCH_ROWS) or 0) < 1:
+            session = session.newSession()
+            session.conf.set(_BATCH_ROWS, 10_000)
+        return session.createDataFrame(rows)
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:

@@ -215,6 +215,49 @@ def test_an_array_of_all_tasks_reaches_spark_once(session: "SparkSession", monke
     assert sent[0] < matrix.nbytes / 100
 
 
+@pytest.mark.jvm
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("rows", [0, -1])
+def test_tasks_of_many_bytes_reach_sessions_whose_batches_have_no_limit(
+    spark: "SparkSession", rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
+    session = spark.newSession()
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows)
+    runner = SparkRunner(session, keep_places=in_place).in_place()
+    assert runner.run(square, [Number(value) for value in (5, 1, 4)], label="squares") == [25, 1, 16]
+
+
+STOPPED = """
+from pyspark.sql import SparkSession
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.tasks.runner import RunnerError
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+runner = SparkRunner(session)
+placed = runner.in_place()
+session.stop()
+for use in (
+    lambda: runner.run(len, ["a"], label="lengths"),
+    lambda: placed.run(len, ["a"], label="lengths"),
+    lambda: runner.parallelism,
+    runner.in_place,
+):
+    try:
+        use()
+    except RunnerError as error:
+        print(error)
+"""
+
+
+@pytest.mark.jvm
+def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == 4 * [
+        "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
+    ]
+
+
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
     assert runner.run(square, [], label="nothing") == []
 
