@@ -7,19 +7,19 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from icepuffin.ops.storage import s3
-from tests.faults.stages import make_stage
-from tests.faults.test_stores import FULL, assert_failures_survived
+from tests.faults.test_stores import FULL, assert_failures_survived, make_bucket_stage, scenarios_on_servers
 from tests.services.forwarding import Answer, Request, forward, serving
-from tests.services.s3proxy import BUCKET, s3proxy
+from tests.services.s3proxy import s3proxy
 
 FAULTS = ("lost request", "lost answer", "late answer", "stale answer")
 STRIDE = 1 if FULL else 400
@@ -57,8 +57,9 @@ class Line:
         return None if fault == "lost answer" else answer
 
     @contextmanager
-    def failing(self, number: int, fault: str) -> Iterator[None]:
-        self.requests, self.fail_at, self.fault = 0, number, fault
+    def failing(self, faults: Mapping[int, str], number: int) -> Iterator[None]:
+        """The request of that number goes wrong as `faults` states, while the block lasts."""
+        self.requests, self.fail_at, self.fault = 0, number, faults[number]
         yield
         self.fail_at = 0
 
@@ -71,16 +72,14 @@ def test_each_request_to_an_object_store_may_go_wrong(
         line = Line(direct.properties["s3.endpoint"])
         with serving(line.answer) as uri:
             storage = replace(direct, properties={**direct.properties, "s3.endpoint": uri})
-            folder = tmp_path / "data" / BUCKET / "table"
-            stage = make_stage(folder, "deletes and an append", bucket=f"s3://{BUCKET}/table", storage=storage)
-            line.requests = 0
-            outcome = stage.work()
-            assert line.requests > 100
-            numbers = range(1 + secrets.randbelow(min(STRIDE, line.requests)), line.requests + 1, STRIDE)
-            faults = itertools.islice(itertools.cycle(FAULTS), secrets.randbelow(len(FAULTS)), None)
-            chosen = dict(zip(numbers, faults, strict=False))
-            tried = assert_failures_survived(
-                stage, lambda number: line.failing(number, chosen[number]), numbers, outcome
-            )
-            assert tried == len(chosen) > 0
-    survived.update(f"S3 request: {fault}" for fault in chosen.values())
+            for scenario in scenarios_on_servers():
+                stage = make_bucket_stage(tmp_path, scenario, storage)
+                line.requests = 0
+                outcome = stage.work()
+                assert line.requests > 50
+                numbers = range(1 + secrets.randbelow(min(STRIDE, line.requests)), line.requests + 1, STRIDE)
+                faults = itertools.islice(itertools.cycle(FAULTS), secrets.randbelow(len(FAULTS)), None)
+                chosen = dict(zip(numbers, faults, strict=False))
+                tried = assert_failures_survived(stage, partial(line.failing, chosen), numbers, outcome)
+                assert tried == len(chosen) > 0
+                survived.update(f"S3 request: {fault}" for fault in chosen.values())
