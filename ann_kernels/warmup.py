@@ -3,7 +3,7 @@
 import numpy as np
 
 from icepuffin.ann_kernels import product_quantization, rotated_quantization, theta, vamana
-from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.arrays import F32, read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.dead_rows import DeadRows
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
-from icepuffin.ann_kernels.graph import PackedAdjacency, PackedGraph
+from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
@@ -29,42 +29,56 @@ _ROWS = 4_104
 """Rows enough that a build carves leaves, and a searcher codes them"""
 
 
-def warm() -> None:
-    """Use each kernel once, on arrays of the types that the product uses."""
-    rng = np.random.default_rng(0)
-    even = rng.standard_normal((_ROWS, 8)).astype(np.float32)
-    spread = (even * 10.0 ** rng.uniform(-6, 6, (len(even), 1))).astype(np.float32)  # codes cannot hold these
-    params = VamanaParams(max_degree=8, search_list=16)
-    for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
+_PARAMS = VamanaParams(max_degree=8, search_list=16)
+
+
+def warm_graphs() -> None:
+    """Builds, inserts, searches by one-byte codes and by whole vectors, and exact comparison."""
+    even = _vectors(8)
+    spread = (even * 10.0 ** np.random.default_rng(1).uniform(-6, 6, (len(even), 1))).astype(np.float32)
+    for vectors, metric in (
+        (even, Metric.L2),
+        (spread, Metric.L2),
+        (spread, Metric.INNER_PRODUCT),
+    ):  # no codes of spread
         ready = prepare(vectors, metric)
-        graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
+        graph = vamana.insert(vamana.build(ready[:-8], metric, _PARAMS), ready, metric, _PARAMS)
         searcher = Searcher(graph, ready, metric)
         ids, distances, _ = searcher.search(ready[:2], 3, search_list=16)
         searcher.compare(ready[:2], 3)
         merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
-        exact_top_k(ready[:QUERIES_AT_ONCE], ready, 3, metric)
-    doubles = even.astype(np.float64)  # of a column of doubles, which scans compare as they are
+    few = even[:64]  # a searcher codes no graph as small as this
+    _search(Searcher(vamana.build(few, Metric.INNER_PRODUCT, _PARAMS), few, Metric.INNER_PRODUCT), few)
+
+
+def warm_codes() -> None:
+    """Searches by the other codes, and over packed lists."""
+    even = _vectors(8)
+    for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
+        long = _vectors(dims)[:FEWEST_CODED]
+        _search(Searcher(_ring(len(long)), long, Metric.L2), long)
+    wide = _vectors(96)[:100]
+    _search(Searcher(_packed_ring(len(wide)), wide, Metric.L2, coded_from=1, compact=True), wide)
+    graph = _ring(len(even))
+    codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
+    pq_codes = product_quantization.encode_pq(even, codebook)
+    _search(Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)), even)
+    for bits in ROTATED_BITS.values():
+        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
+        rotated_quantization.decode(rotated.take(np.arange(2)))
+        _search(Searcher(graph, None, Metric.L2, rotated=rotated), even)
+
+
+def warm_rows() -> None:
+    """Scans of vectors, hashes, sets of rows, sketches."""
+    even = _vectors(8)
     for metric in (Metric.L2, Metric.INNER_PRODUCT):
+        exact_top_k(even[:QUERIES_AT_ONCE], even, 3, metric)
+        doubles = even.astype(np.float64)  # of a column of doubles, which scans compare as they are
         for count in (2, QUERIES_AT_ONCE):
             exact_top_k(doubles[:count], doubles, 3, metric)
     prepare(even, Metric.COSINE)
     lengths(even)
-    few = even[:64]  # a searcher codes no graph as small as this
-    Searcher(vamana.build(few, Metric.INNER_PRODUCT, params), few, Metric.INNER_PRODUCT).search(
-        few[:2], 3, search_list=16
-    )
-    for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
-        long = even[:FEWEST_CODED] @ rng.standard_normal((even.shape[1], dims)).astype(np.float32)
-        Searcher(vamana.build(long, Metric.L2, params), long, Metric.L2).search(long[:2], 3, search_list=16)
-    packed, wide = _packed_chain(100), even[:100] @ rng.standard_normal((even.shape[1], 96)).astype(np.float32)
-    Searcher(packed, wide, Metric.L2, coded_from=1, compact=True).search(wide[:2], 3, search_list=16)
-    codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
-    pq_codes = product_quantization.encode_pq(even, codebook)
-    Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)
-    for bits in ROTATED_BITS.values():
-        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
-        rotated_quantization.decode(rotated.take(np.arange(2)))
-        Searcher(graph, None, Metric.L2, rotated=rotated).search(even[:2], 3, search_list=16)
     if (bounds := CodedBounds.of(even)) is not None:
         bounds.least_distances(even[0].astype(np.float64))
     reorder(even, locality_order(even))
@@ -89,8 +103,26 @@ def warm() -> None:
     theta.warm()
 
 
-def _packed_chain(count: int) -> PackedGraph:
-    """A graph in which each of some nodes, fewer than 128, has the next one as its neighbour."""
+PARTS = (warm_graphs, warm_codes, warm_rows)
+"""They have few kernels in common, so that processes may compile them side by side"""
+
+
+def _vectors(dims: int) -> F32:
+    return np.random.default_rng(0).standard_normal((_ROWS, dims)).astype(np.float32)
+
+
+def _search(searcher: Searcher, queries: F32) -> None:
+    searcher.search(queries[:2], 3, search_list=16)
+
+
+def _ring(count: int) -> Graph:
+    """A graph in which the neighbours of each node are the next ones."""
+    following = np.add.outer(np.arange(count), np.arange(1, 1 + _PARAMS.max_degree)) % count
+    return Graph(following.astype(np.int32), np.full(count, _PARAMS.max_degree, np.int32), 0)
+
+
+def _packed_ring(count: int) -> PackedGraph:
+    """A graph of fewer than 128 nodes in which the neighbour of each is the next one."""
     following = (np.arange(count) + 1) % count
     lists = np.stack([np.ones(count, np.uint8), following.astype(np.uint8)], axis=1).reshape(-1)
     return PackedGraph(PackedAdjacency(lists, np.arange(0, 2 * count + 1, 2, dtype=np.uint32), 1), 0)

@@ -176,7 +176,7 @@ classes() {
     python -m tests.services.class_archive >"$venv/spark-classes.log" 2>&1 || { cat "$venv/spark-classes.log" >&2; return 1; }
 }
 
-# Compiling takes one core, and so does checking types.
+# Each of them keeps one core busy for a while.
 check() {
     kernels &
     compiling=$!
