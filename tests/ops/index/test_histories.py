@@ -76,4 +76,4 @@ def test_random_histories_give_no_wrong_answer(
         assert COUNTS["drop, gc"]
         assert COUNTS["sweep"]
         assert COUNTS["tags aged"]
-        assert COUNTS["beside a refresh: append_and_index"]
+        assert any(COUNTS[f"beside a refresh: {act}"] for act in ("index_the_head", "append_and_index"))
