@@ -44,6 +44,10 @@ _MIN_TASK_QUERIES = 64
 """Queries per task, at least; with fewer, loading a shard outweighs its search"""
 _JOB_BYTES = 64 << 20
 """Bytes of queries of a job, at most: Spark refuses a task of more than `spark.rpc.message.maxSize`, 128 MiB"""
+_RESULT_BYTES = 256 << 20
+"""Bytes of results of a job, at most: Spark ends a job with more than `spark.driver.maxResultSize`, 1 GiB"""
+_CANDIDATE_BYTES = 48
+"""Bytes of a candidate in a task's result, at most"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +139,14 @@ class DistributedVersion:
         Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
         Raises IndexUnavailableError where a task cannot read a shard any more.
         """
-        answer = self._merged(queries, SearchRequest(k, parameters, matches))
+        request = SearchRequest(k, parameters, matches)
+        width = k if self.exact else k * parameters.oversample
+        parts = _parts(queries, width * len(self._shares))
+        answer = _stacked_answers([self._merged(queries[rows], request) for rows in parts])
         best = answer.candidates
         if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
-            ranked = [self._ranked(_of_queries(best, rows), queries[rows]) for rows in _parts(queries)]
+            parts = _parts(queries, best.files.shape[1])
+            ranked = [self._ranked(_of_queries(best, rows), queries[rows]) for rows in parts]
             return replace(answer, candidates=_stacked(ranked), unranked=best, approximate=False)
         return answer
 
@@ -168,20 +176,19 @@ class DistributedVersion:
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
         request = SearchRequest(k, None, matches, strict=False)
-        by_part = [self._run(self._runner, queries[rows], shares, request, blocks=1)[0] for rows in _parts(queries)]
-        for result in by_part[0]:  # each part reads the same rows
+        nearest: list[Candidates] = []
+        for rows in _parts(queries, k * len(shares)):
+            results = self._run(self._runner, queries[rows], shares, request, blocks=1)[0]
+            nearest.append(merge_sorted([result.scanned for result in results], k))
+        for result in results:  # each part reads the same rows
             skipped.add(result.skipped.count, result.skipped.first)
-        scanned = [_stacked([result.scanned for result in results]) for results in zip(*by_part, strict=True)]
-        return merge_sorted(scanned, k), sum(result.rows for result in by_part[0])
+        return _stacked(nearest), sum(result.rows for result in results)
 
     def _find(self, queries: F64, request: SearchRequest) -> list[ShareResult]:
-        """One result per share of the shards, of all queries. Where there are many queries, tasks divide them, too."""
+        """One result per share of the shards. Where there are many queries, tasks divide them, too."""
         tasks_per_share = -(-self._placed.parallelism // len(self._shares))
-        by_block: list[list[ShareResult]] = []
-        for rows in _parts(queries):
-            part = queries[rows]
-            blocks = max(1, min(tasks_per_share, len(part) // _MIN_TASK_QUERIES))
-            by_block += self._run(self._placed, part, self._shares, request, blocks=blocks)
+        blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
+        by_block = self._run(self._placed, queries, self._shares, request, blocks=blocks)
         if len(by_block) == 1:
             return by_block[0]
         return [_joined(results) for results in zip(*by_block, strict=True)]
@@ -218,9 +225,10 @@ class DistributedVersion:
         return Candidates(candidates.files, candidates.positions, distances_of).ordered(candidates.files.shape[1])
 
 
-def _parts(queries: F64) -> list[slice]:
-    """The queries in parts of about equal size, one per job."""
-    count = max(1, -(-queries.nbytes // _JOB_BYTES))
+def _parts(queries: F64, candidates: int) -> list[slice]:
+    """The queries in parts of about equal size, one per job, whose tasks return so many candidates per query."""
+    results = len(queries) * candidates * _CANDIDATE_BYTES
+    count = max(1, -(-queries.nbytes // _JOB_BYTES), -(-results // _RESULT_BYTES))
     size = max(1, -(-len(queries) // count))
     return [slice(start, start + size) for start in range(0, max(1, len(queries)), size)]
 
@@ -247,16 +255,20 @@ def _joined(results: Sequence[ShareResult]) -> ShareResult:
     scanned = _stacked([result.scanned for result in results])
     rows = sum(result.rows for result in results)
     answers = [result.indexed for result in results if result.indexed is not None]
-    if not answers:
-        return replace(results[0], scanned=scanned, rows=rows)
-    indexed = replace(
+    indexed = _stacked_answers(answers) if answers else None
+    return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
+
+
+def _stacked_answers(answers: Sequence[IndexAnswer]) -> IndexAnswer:
+    """The answers for one block of queries after those for another."""
+    return replace(
         answers[0],
         candidates=_stacked([answer.candidates for answer in answers]),
+        strategy=strategy_of(answers),
         approximate=any(answer.approximate for answer in answers),
         rounded_directions=any(answer.rounded_directions for answer in answers),
         work=work_by_shard([shard for answer in answers for shard in answer.work]),
     )
-    return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
 
 
 def _of_queries(candidates: Candidates, rows: slice) -> Candidates:

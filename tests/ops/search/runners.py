@@ -38,3 +38,18 @@ class LabelRecorder(SeveralAtOnce):
         self.jobs.append(label)
         self.tasks += tasks
         return super().run(function, tasks, label=label, progress=progress)
+
+
+class ResultRecorder(SeveralAtOnce):
+    """Records the bytes of the results of each job, as Spark sends them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: list[int] = []
+
+    def run(
+        self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
+    ) -> list[R]:
+        results = super().run(function, tasks, label=label, progress=progress)
+        self.bytes.append(sum(len(pickle.dumps(result)) for result in results))
+        return results

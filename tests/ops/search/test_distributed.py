@@ -42,7 +42,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
+from tests.ops.search.runners import LabelRecorder, ResultRecorder, SeveralAtOnce
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 ROUNDED = replace(DEFINITION, vectors="f16")
@@ -105,6 +105,30 @@ def test_many_queries_are_searched_by_several_jobs(
     jobs = {label: runner.jobs.count(label) for label in runner.jobs}
     lean = {"rank candidates": 3} if definition is LEAN else {}
     assert jobs == {"search shards": 6, **lean}, "shards, then files"
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN, ROUNDED])
+def test_results_of_a_job_are_bounded(
+    table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark ends a job with more, and the driver has them all in memory."""
+    index_head(table, definition)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    here = open_index(table, definition, storage=STORAGE)
+    runner = ResultRecorder()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    limit = 200_000
+    monkeypatch.setattr(distributed_search, "_RESULT_BYTES", limit)
+    monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
+    runner.bytes.clear()
+    expected, result = (reader.search(queries(200), 50, rerank=True) for reader in (here, there))
+    assert result.rows.equals(expected.rows)
+    assert result.profile.strategy == expected.profile.strategy
+    assert result.profile.tail_rows == expected.profile.tail_rows == 100
+    assert sum(runner.bytes) > 2 * limit
+    assert max(runner.bytes) < limit + 20_000, "the profile of each task comes to it"
 
 
 @pytest.mark.parametrize("definition", [LEAN, ROUNDED])
