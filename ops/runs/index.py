@@ -18,6 +18,9 @@ from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.runner import StageProgress
 
+_OF_DISTANCES = ("metric", "element_type", "method")
+"""Parameters that decide by what readers of the index compare vectors, and which versions answer them"""
+
 
 def refresh_index(
     table: Table,
@@ -121,7 +124,8 @@ def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
     """The definition with the table's field ids of its columns; None where the table does not have the index.
 
-    Columns of its lists that the table's definition does not name are found by their names. Raises DefinitionError.
+    Columns of its lists that the table's definition does not name are found by their names. Raises DefinitionError
+    where the index is on another column, or has other distances: readers go by the table's definition.
     """
     in_table = find_definition(table, definition.name)
     if in_table is None:
@@ -132,6 +136,12 @@ def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | 
             f"{table_name(table)}: index {definition.name!r} is on column {in_table.column}, and is to be on "
             f"{definition.column}: drop the index, and the next run makes it on that column, or take another name"
         )
+    for parameter in _OF_DISTANCES:
+        if (before := getattr(in_table, parameter)) != (after := getattr(definition, parameter)):
+            raise DefinitionError(
+                f"{table_name(table)}: index {definition.name!r} has {parameter} {before}, and is to have {after}: "
+                "drop the index, and the next run makes it so, or take another name"
+            )
     present = frozenset(by_name.values())
     resolved: dict[str, Any] = {"field_id": in_table.field_id}
     for names_of, ids_of in COLUMN_LISTS.items():

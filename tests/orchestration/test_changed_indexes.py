@@ -91,6 +91,29 @@ def test_an_index_of_the_settings_that_is_to_be_on_another_column_is_refused(
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
 
 
+@pytest.mark.parametrize(
+    ("parameter", "before", "after"), [("metric", "cosine", "l2"), ("method", "diskann", "centroid")]
+)
+def test_other_distances_of_an_index_are_refused_until_it_is_dropped(
+    lake: Lake, instance: dg.DagsterInstance, parameter: str, before: str, after: str
+) -> None:
+    """Readers by name would go on by the old ones, and find no newer version."""
+    assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
+    lake.append()
+    shared, column, _ = lake.settings(retries=2).partition('column = "embedding"\n')
+    lake.settings_file.write_text(f'{shared}{column}{parameter} = "{after}"\n', encoding="utf-8")
+    result = execute(lake, instance, build(load(lake.settings_file)), "refresh")
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    message = f"index 'embedding' has {parameter} {before}, and is to have {after}: drop the index"
+    assert message in str(failed.step_failure_data.error)
+    assert not [event for event in result.all_events if event.is_step_up_for_retry]
+    drop_index(lake.table, "embedding")
+    assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
+    reader = icepuffin.open_index(lake.table.refresh(), "embedding")
+    assert str(getattr(reader.definition, parameter)) == after
+    assert reader.search(np.ones(DIMS, np.float32), 3).coverage == "exact-version"
+
+
 def test_an_index_of_the_settings_follows_its_column_to_another_name(lake: Lake, instance: dg.DagsterInstance) -> None:
     assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
     with lake.table.refresh().update_schema() as update:
