@@ -27,20 +27,15 @@ from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 
 _ROWS = 4_104
 """Rows enough that a build carves leaves, and a searcher codes them"""
-
-
 _PARAMS = VamanaParams(max_degree=8, search_list=16)
 
 
 def warm_graphs() -> None:
     """Builds, inserts, searches by one-byte codes and by whole vectors, and exact comparison."""
     even = _vectors(8)
-    spread = (even * 10.0 ** np.random.default_rng(1).uniform(-6, 6, (len(even), 1))).astype(np.float32)
-    for vectors, metric in (
-        (even, Metric.L2),
-        (spread, Metric.L2),
-        (spread, Metric.INNER_PRODUCT),
-    ):  # no codes of spread
+    scales = 10.0 ** np.random.default_rng(1).uniform(-6, 6, (len(even), 1))
+    spread = (even * scales).astype(np.float32)  # codes cannot hold these
+    for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
         ready = prepare(vectors, metric)
         graph = vamana.insert(vamana.build(ready[:-8], metric, _PARAMS), ready, metric, _PARAMS)
         searcher = Searcher(graph, ready, metric)
