@@ -1,7 +1,6 @@
 """Calls to GCS and ADLS that fail, each once: `make stores`. One retry makes all of it good."""
 
 import os
-import secrets
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import pytest
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.storage.buckets import BucketStorage
 from tests.faults.stages import Stage, make_stage
-from tests.faults.test_stores import assert_failures_survived, failing_call, undisturbed_run
+from tests.faults.test_stores import assert_failures_survived, drawn_numbers, failing_call, undisturbed_run
 from tests.interop.buckets import STORES, bucket_server
 
 pytestmark = pytest.mark.services
@@ -55,7 +54,7 @@ def test_each_call_to_a_bucket_may_fail(store: str, tmp_path: Path, survived: Co
         stage = BucketStage(made.folder, bucket, server.storage)
         stage.pristine.update(stage.objects())
         outcome, calls = undisturbed_run(stage, BucketStorage)
-        numbers = range(1 + secrets.randbelow(STRIDE), calls + 1, STRIDE)
+        numbers = drawn_numbers(calls, STRIDE)
         survived[f"{store} call failed"] += assert_failures_survived(
             stage, partial(failing_call, BucketStorage), numbers, outcome
         )

@@ -2,10 +2,9 @@
 
 import contextlib
 import itertools
-import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -23,8 +22,8 @@ from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from tests.conftest import queries
 from tests.faults.stages import DEFINITION, Stage, make_stage, read
-from tests.faults.test_stores import FULL, FailingStore, failing_call
-from tests.services.s3proxy import BUCKET, s3proxy
+from tests.faults.test_stores import FULL, drawn_numbers, failing_call, make_bucket_stage, with_calls
+from tests.services.s3proxy import s3proxy
 
 STRIDE = 1 if FULL else 7
 """Calls per fault. The first is drawn anew in each run"""
@@ -40,19 +39,7 @@ def stage_on(store: str, folder: Path, scenario: str) -> Iterator[tuple[Stage, t
         yield make_stage(folder / "table", scenario), LocalStorage
         return
     with s3proxy(folder) as storage:
-        below = folder / "data" / BUCKET / "table"
-        yield make_stage(below, scenario, bucket=f"s3://{BUCKET}/table", storage=storage), S3Storage
-
-
-def numbers_of(calls: int) -> range:
-    return range(1 + secrets.randbelow(min(STRIDE, calls)), calls + 1, STRIDE)
-
-
-def calls_of(kind: type[Any], act: Callable[[], object]) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        store = FailingStore(patch, 0, kind)
-        act()
-    return store.calls
+        yield make_bucket_stage(folder, scenario, storage), S3Storage
 
 
 def opened(stage: Stage) -> IndexReader:
@@ -83,9 +70,9 @@ def test_each_call_of_a_search_may_fail(
         use_settings(next(caches))
         undisturbed = answers(opened(stage))
         use_settings(next(caches))
-        calls = calls_of(kind, lambda: answers(opened(stage)))
+        _, calls = with_calls(kind, lambda: answers(opened(stage)))
         assert calls > 5
-        for number in numbers_of(calls):
+        for number in drawn_numbers(calls, STRIDE):
             use_settings(next(caches))
             reader = None
             with failing_call(kind, number), contextlib.suppress(*_FAILURES):
@@ -119,11 +106,11 @@ def test_each_call_of_a_garbage_collection_may_fail(store: str, tmp_path: Path, 
         def sweep() -> int:
             return len(collect_garbage(stage.load(), storage=stage.storage, grace=timedelta(0)).deleted)
 
-        calls = calls_of(kind, sweep)
+        _, calls = with_calls(kind, sweep)
         swept = stage.files()
         assert calls > 3
         assert len(stage.files("pristine")) - len(swept) > 5
-        for number in numbers_of(calls):
+        for number in drawn_numbers(calls, STRIDE):
             stage.restore()
             with failing_call(kind, number), contextlib.suppress(*_FAILURES):
                 sweep()

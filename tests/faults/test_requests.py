@@ -17,7 +17,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from icepuffin.ops.storage import s3
-from tests.faults.test_stores import FULL, assert_failures_survived, make_bucket_stage, scenarios_on_servers
+from tests.faults.test_stores import (
+    FULL,
+    assert_failures_survived,
+    drawn_numbers,
+    make_bucket_stage,
+    scenarios_on_servers,
+)
 from tests.services.forwarding import Answer, Request, forward, serving
 from tests.services.s3proxy import s3proxy
 
@@ -77,7 +83,7 @@ def test_each_request_to_an_object_store_may_go_wrong(
                 line.requests = 0
                 outcome = stage.work()
                 assert line.requests > 50
-                numbers = range(1 + secrets.randbelow(min(STRIDE, line.requests)), line.requests + 1, STRIDE)
+                numbers = drawn_numbers(line.requests, STRIDE)
                 faults = itertools.islice(itertools.cycle(FAULTS), secrets.randbelow(len(FAULTS)), None)
                 chosen = dict(zip(numbers, faults, strict=False))
                 tried = assert_failures_survived(stage, partial(line.failing, chosen), numbers, outcome)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pytest
 
@@ -24,7 +24,8 @@ FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 STRIDE = 1 if FULL else 11
 """Calls per fault: that every call fails once would take a minute"""
 S3_STRIDE = 1 if FULL else 62
-"""Calls to an S3 server per fault. The first is drawn anew in each run"""
+"""Calls to an S3 server per fault"""
+T = TypeVar("T")
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
 _S3_CALLS = (*_CALLS, "deletion_errors", "read_range", "concat", "now_ms")
 
@@ -77,11 +78,21 @@ class FailingStore:
 
 def undisturbed_run(stage: Stage, kind: type[Any]) -> tuple[Outcome, int]:
     """(what a run publishes that nothing happens to, the number of its calls to stores of the kind)."""
+    outcome, calls = with_calls(kind, stage.work)
+    assert calls > 20
+    return outcome, calls
+
+
+def with_calls(kind: type[Any], act: Callable[[], T]) -> tuple[T, int]:
+    """(what the act returns, the number of its calls to stores of the kind)."""
     with pytest.MonkeyPatch.context() as patch:
         store = FailingStore(patch, 0, kind)
-        outcome = stage.work()
-    assert store.calls > 20
-    return outcome, store.calls
+        return act(), store.calls
+
+
+def drawn_numbers(count: int, stride: int) -> range:
+    """Numbers of 1 to `count`, so far apart. The first is drawn anew in each run."""
+    return range(1 + secrets.randbelow(min(stride, count)), count + 1, stride)
 
 
 @contextmanager
@@ -136,9 +147,8 @@ def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter
         for scenario in scenarios_on_servers():
             stage = make_bucket_stage(tmp_path, scenario, storage)
             outcome, calls = undisturbed_run(stage, S3Storage)
-            numbers = range(1 + secrets.randbelow(min(S3_STRIDE, calls)), calls + 1, S3_STRIDE)
             survived["S3 call failed"] += assert_failures_survived(
-                stage, partial(failing_call, S3Storage), numbers, outcome
+                stage, partial(failing_call, S3Storage), drawn_numbers(calls, S3_STRIDE), outcome
             )
 
 

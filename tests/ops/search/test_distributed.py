@@ -38,7 +38,7 @@ from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.distributed_search import balanced
 from icepuffin.ops.search.version_search import IndexAnswer, strategy_of
 from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -54,6 +54,16 @@ def both(table: Table, definition: IndexDefinition = DEFINITION, **options: Any)
     runner = SeveralAtOnce()
     there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0, **options)
     return here, there
+
+
+def with_a_tail(table: Table, definition: IndexDefinition, runner: TaskRunner) -> tuple[IndexReader, IndexReader]:
+    """(in this process, by tasks of the runner): readers of a version, and of 100 rows that were appended since."""
+    index_head(table, definition)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    here = open_index(table, definition, storage=STORAGE)
+    return here, open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +98,8 @@ def test_many_queries_are_searched_by_several_jobs(
     table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark refuses a task with all of them. The answer is the same, as are the counts of rows."""
-    index_head(table, definition)
-    table.refresh()
-    table.append(make_rows(600, 700))
-    table.refresh()
-    here = open_index(table, definition, storage=STORAGE)
     runner = LabelRecorder()
-    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    here, there = with_a_tail(table, definition, runner)
     vectors = queries(200)
     monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
     monkeypatch.setattr(distributed_search, "_JOB_BYTES", vectors.astype(np.float64).nbytes // 3 + 1)
@@ -112,13 +117,8 @@ def test_results_of_a_job_are_bounded(
     table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark ends a job with more, and the driver has them all in memory."""
-    index_head(table, definition)
-    table.refresh()
-    table.append(make_rows(600, 700))
-    table.refresh()
-    here = open_index(table, definition, storage=STORAGE)
     runner = ResultRecorder()
-    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    here, there = with_a_tail(table, definition, runner)
     limit = 200_000
     monkeypatch.setattr(distributed_search, "_RESULT_BYTES", limit)
     monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
