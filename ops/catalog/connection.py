@@ -1,6 +1,7 @@
 """Opening catalogs with time limits on all calls, and with errors that show no secrets."""
 
 import re
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -39,8 +40,8 @@ class CatalogUnavailableError(IcepuffinError):
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """PyIceberg's catalog, with time limits on connecting and on each answer.
 
-    SQLite is set to WAL and to wait for other writers instead of failing after 5 s. Raises CatalogUnavailableError;
-    the message names the catalog and not its properties, which may hold secrets.
+    SQLite is set to WAL, unless it may only be read, and to wait for other writers instead of failing after 5 s.
+    Raises CatalogUnavailableError; the message names the catalog and not its properties, which may hold secrets.
     """
     try:
         catalog = _load(name, properties)
@@ -261,7 +262,11 @@ def _let_sqlite_wait(engine: Any) -> None:
     def _set_pragmas(connection: Any, _: Any) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise  # a database that may only be read keeps its mode; nobody waits for its writers here
         cursor.close()
 
     engine.dispose()  # connections made before the listener do not have the pragmas

@@ -4,16 +4,18 @@ import base64
 import gc
 import re
 import socket
+import sqlite3
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import NoRegionError
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.catalog import connection, time_limits
@@ -139,6 +141,19 @@ def test_an_sqlite_catalog_that_nobody_uses_closes_its_connections(tmp_path: Pat
     del catalog
     gc.collect()
     assert pool.checkedin() == 0
+
+
+def test_an_sqlite_database_that_may_only_be_read_is_read_and_keeps_its_mode(tmp_path: Path) -> None:
+    path, warehouse = tmp_path / "catalog.db", f"file://{tmp_path}/w"
+    of_pyiceberg: Any = load_catalog("lake", type="sql", uri=f"sqlite:///{path}", warehouse=warehouse)
+    of_pyiceberg.create_namespace("db")
+    of_pyiceberg.create_table("db.t", make_rows(0, 1).schema).append(make_rows(0, 3))
+    of_pyiceberg.close()
+    catalog: Any = open_catalog("lake", {"type": "sql", "uri": f"sqlite:///file:{path}?mode=ro&uri=true"})
+    assert catalog.load_table("db.t").scan().to_arrow().num_rows == 3
+    catalog.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 @pytest.mark.parametrize("kind", ["sql", pytest.param("rest", marks=pytest.mark.services)])
