@@ -119,7 +119,8 @@ def _parameters(statement: CreateIndex) -> dict[str, Any]:
         raise SqlError(f"WITH (method = ...): the method stands behind USING, which is {statement.method} here")
     unknown = [key for key in statement.options if key not in INDEX_PARAMETERS and key not in COLUMN_LISTS]
     if unknown:
-        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join((*INDEX_PARAMETERS, *COLUMN_LISTS))}")
+        takes = [key for key in (*INDEX_PARAMETERS, *COLUMN_LISTS, "build") if key != "method"]
+        raise SqlError(f"WITH ({unknown[0]} = ...): WITH takes {', '.join(takes)}")
     items = statement.options.items()
     return {key: value if key in COLUMN_LISTS else INDEX_PARAMETERS[key].parse(value) for key, value in items}
 

@@ -69,7 +69,8 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
             whole=3,
         )
     else:
-        print_lines(context.console, f"{context.name} has no such snapshot")
+        written = context.table.metadata.snapshots
+        print_lines(context.console, f"{context.name} has no {'such snapshot' if written else 'snapshot yet'}")
 
 
 def _document(entry: "SnapshotEntry") -> dict[str, object]:

@@ -18,6 +18,7 @@ from pyiceberg.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    IcebergType,
     IntegerType,
     LongType,
     NestedField,
@@ -227,7 +228,9 @@ class UpsertedTable:
         kind = self.rng.choice(["add", "rename", "widen", "drop"])
         self.added += 1
         if kind == "add" and len(fields) < 8:
-            update.addColumn(f"c{self.added}", primitive(self.rng.choice(_ADDED))).commit()
+            name, added = f"c{self.added}", self.rng.choice(_ADDED)
+            default = self._default(added) if table.metadata.format_version > 2 else ()
+            update.addColumn(name, primitive(added), *default).commit()
         elif kind == "rename" and free:
             update.renameColumn(self.rng.choice(free), f"r{self.added}").commit()
         elif kind == "widen" and narrow:
@@ -236,6 +239,14 @@ class UpsertedTable:
         elif kind == "drop" and len(free) > 1:
             update.deleteColumn(self.rng.choice(free)).commit()
         self.log.append(f"schema: {kind}")
+
+    def _default(self, added: str) -> tuple[Any, ...]:
+        """For half of the columns, the value that rows of older files have: format version 3 brought it."""
+        value = self.rng.choice(_VALUES[type(IcebergType.model_validate(added))])
+        if value is None or self.rng.random() < 0.5:
+            return ()
+        self.log.append(f"default {value!r}")
+        return (self.spark._jvm.org.apache.iceberg.expressions.Expressions.lit(value),)
 
     def change_partitions(self) -> None:
         names = [one.name for one in self.table.spec().fields]

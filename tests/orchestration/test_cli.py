@@ -182,6 +182,10 @@ def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lak
     assert f" {data[-1].snapshot_id} " in run("snapshots", "demo.packages", "--limit", "1")
 
 
+def test_a_table_that_was_never_written_has_no_snapshot_yet(run: Run, pages: Lake) -> None:
+    assert "demo.pages has no snapshot yet" in run("snapshots", "demo.pages")
+
+
 def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--operation", "delete")
     assert "has no such snapshot" in run("snapshots", "demo.packages", "--since", "2199-01-01")
