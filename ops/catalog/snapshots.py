@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEYS, BlobKind
@@ -231,10 +232,13 @@ def is_head_of_main(name: SnapshotName) -> bool:
 
 
 def schema_at(table: Table, name: SnapshotName = None, resolved: DataSnapshot | None = None) -> Schema:
-    """The schema in which a snapshot is read: its own; at the head of main the table's current one, since a change of
-    the schema makes no snapshot. `resolved`: what `name` stands for, if that is known. Raises UnknownSnapshotError.
+    """The schema in which a snapshot is read: its own; at the head of a branch, as of main, the table's current one,
+    since a change of the schema makes no snapshot. So Iceberg's Java has it (`SnapshotUtil.schemaFor`); PyIceberg
+    reads other branches by their snapshots' schemas. `resolved`: what `name` stands for, if that is known. Raises
+    UnknownSnapshotError.
     """
-    if is_head_of_main(name):
+    ref = table.metadata.refs.get(name) if isinstance(name, str) else None
+    if is_head_of_main(name) or (ref is not None and ref.snapshot_ref_type is SnapshotRefType.BRANCH):
         return table.schema()
     return table.schemas()[(resolved or resolve_snapshot(table, name)).schema_id]
 

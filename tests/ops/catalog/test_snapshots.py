@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, ancestor_ids, head_of, ref_snapshot_id
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, ancestor_ids, head_of, ref_snapshot_id, schema_at
 from icepuffin.ops.model import SnapshotId
 from tests.conftest import make_rows
 
@@ -25,6 +25,23 @@ def test_a_ref_names_its_snapshot_and_main_none_before_the_first(table_factory: 
     assert head_of(table, "other") is None
     with pytest.raises(UnknownSnapshotError, match="has no ref 'other'; its branches and tags are kept, main"):
         ref_snapshot_id(table, "other")
+
+
+def test_a_branch_is_read_by_the_columns_of_the_table_and_a_tag_by_those_of_its_snapshot(
+    table_factory: TableFactory,
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 3))
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    table.manage_snapshots().create_tag(head, "kept").create_branch(head, "side").commit()
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+    names = {name: schema_at(table.refresh(), name).column_names for name in ("main", "side", "kept", head, str(head))}
+    assert "title" in names["main"]
+    assert names["side"] == names["main"]
+    assert "title" not in names["kept"]
+    assert names["kept"] == names[head] == names[str(head)]
 
 
 def test_ancestors_are_those_of_the_line_of_a_snapshot(table_factory: TableFactory) -> None:
