@@ -52,3 +52,4 @@ def follow(table: UpsertedTable, version: str, budget: Budget, number: int) -> N
         history = "\n".join(table.log)
         raise BrokenPromiseError(f"trial {number}, after\n{history}\n{type(error).__name__}: {error}") from error
     budget.notes["histories"] += 1
+    budget.notes["columns with a default"] += sum(line.startswith("default") for line in table.log)

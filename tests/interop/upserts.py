@@ -225,7 +225,7 @@ class UpsertedTable:
         self.java.refresh()
         update = self.java.updateSchema()
         primitive = self.spark._jvm.org.apache.iceberg.types.Types.fromPrimitiveString
-        kind = self.rng.choice(["add", "rename", "widen", "drop"])
+        kind = self.rng.choice(["add", "add", "rename", "widen", "drop"])
         self.added += 1
         if kind == "add" and len(fields) < 8:
             name, added = f"c{self.added}", self.rng.choice(_ADDED)
@@ -243,7 +243,7 @@ class UpsertedTable:
     def _default(self, added: str) -> tuple[Any, ...]:
         """For half of the columns, the value that rows of older files have: format version 3 brought it."""
         value = self.rng.choice(_VALUES[type(IcebergType.model_validate(added))])
-        if value is None or self.rng.random() < 0.5:
+        if value is None or self.rng.random() < 0.3:
             return ()
         self.log.append(f"default {value!r}")
         return (self.spark._jvm.org.apache.iceberg.expressions.Expressions.lit(value),)
