@@ -81,7 +81,8 @@ def materialize_theta_sketches(
 
     sketched = sketch_snapshot(plan, store, storage, runner, progress, budget_bytes=budget_bytes)
     reached(RunStep.SKETCHED)
-    new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
+    rows = plan.live.record_count  # deleted rows included: which these are may not have been read
+    new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
     written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
     reached(RunStep.STATISTICS_REGISTERED)

@@ -45,6 +45,8 @@ class NewSketch:
     field_id: int
     sketch: ThetaSketch
     build_id: str
+    most: int
+    """Rows of the data files that it counts: there are no more distinct values"""
 
 
 def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]:
@@ -58,9 +60,13 @@ def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
     return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
 
 
-def ndv_of(sketch: ThetaSketch) -> int:
-    """The `ndv` property of a sketch: the estimate, cut to a whole number as Java's `(long)` does."""
-    return int(estimate(sketch.theta, len(sketch.hashes)))
+def ndv_of(sketch: ThetaSketch, most: int) -> int:
+    """The `ndv` property of a sketch: the estimate, cut to a whole number as Java's `(long)` does, and at most `most`.
+
+    Of a column of unique values every second estimate is over the number of rows, and planners take it as it is.
+    """
+    count = len(sketch.hashes)  # each is of another value
+    return max(count, min(most, int(estimate(sketch.theta, count))))
 
 
 def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mapping[int, str]) -> dict[int, ThetaSketch]:
@@ -135,7 +141,7 @@ def statistics_file(
             sequence_number=snapshot.sequence_number or 0,
             data=theta_blob.encode(new.sketch),
             codec="zstd",
-            properties={"ndv": str(ndv_of(new.sketch)), PROPERTY: new.build_id},
+            properties={"ndv": str(ndv_of(new.sketch, new.most)), PROPERTY: new.build_id},
         )
         listed.append(_list_entry(blob))
     for old in carried:

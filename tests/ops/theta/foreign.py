@@ -5,6 +5,7 @@ was deleted or appended since, the union is stamped with the new snapshot's id a
 """
 
 import io
+import sys
 import uuid
 from collections.abc import Collection, Mapping
 
@@ -49,7 +50,7 @@ def stamp(
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
         about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
-        ndv = {} if field_id in without_ndv else {"ndv": str(ndv_of(counted))}
+        ndv = {} if field_id in without_ndv else {"ndv": str(ndv_of(counted, sys.maxsize))}
         properties = {**ndv, **more.get(field_id, {})}
         stored = {} if field_id in listed_ndv else properties
         writer.add_blob(

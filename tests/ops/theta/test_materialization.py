@@ -9,6 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
+from icepuffin.ann_kernels.theta_estimates import estimate
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
@@ -140,6 +141,15 @@ def test_deleted_rows_do_not_count_and_only_their_file_is_read_again(table: Tabl
     assert (report.files_sketched, report.files_reused) == (1, 1)
     assert report.ndv == exact(table, snapshot, CREATED)
     assert report.ndv["id"] == 500
+
+
+def test_there_are_no_more_distinct_values_than_rows(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 6_000)
+    report = materialize(table, snapshot, runner)
+    ids = blobs_of(table, snapshot)[1]
+    assert estimate(ids.theta, len(ids.hashes)) > 6_000, "planners take the estimate as it is"
+    assert report.ndv["id"] == 6_000
+    assert read_ndv(table, snapshot).entries["id"].ndv == 6_000
 
 
 def test_compacted_files_are_counted_anew_and_the_union_stays_exact(table: Table, runner: ThreadlessRunner) -> None:
