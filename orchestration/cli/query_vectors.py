@@ -23,6 +23,10 @@ class NoSuchRowError(IcepuffinError):
     """No row of the snapshot has the id that was given, or the row has no vector."""
 
 
+class SeveralRowsError(IcepuffinError):
+    """Several rows of the snapshot have the id that was given."""
+
+
 class NoSuchColumnError(IcepuffinError):
     """The snapshot has no column of that name, or no row can be looked up by it."""
 
@@ -39,7 +43,7 @@ def vector_of_row(
 ) -> "npt.NDArray[Any]":
     """Array [1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its column names.
 
-    Raises NoSuchColumnError, NoSuchRowError, UnknownSnapshotError.
+    Raises NoSuchColumnError, NoSuchRowError, SeveralRowsError, UnknownSnapshotError.
     """
     from pyiceberg.expressions import EqualTo
 
@@ -70,9 +74,14 @@ def vector_of_row(
             f"{name}, snapshot {live.snapshot_id}: no row has {id_column} = {row}; "
             "take an id of that snapshot, or name the column with --id-column"
         )
-    number, positions = min(matches.positions.items())
+    if matches.count > 1:
+        raise SeveralRowsError(
+            f"{name}, snapshot {live.snapshot_id}: {matches.count:,} rows have {id_column} = {row}; "
+            "name a column that tells rows apart with --id-column, or give a vector with --vector"
+        )
+    ((number, positions),) = matches.positions.items()
     file = live.files[number]
-    vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[:1]).column(0)
+    vector = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions).column(0)
     if vector.null_count:
         raise NoSuchRowError(f"{name}, snapshot {live.snapshot_id}: the row with {id_column} = {row} has no vector")
     return exact_vectors(vector, None, element_type)

@@ -72,7 +72,7 @@ class SearchArguments:
 @click.command("search")
 @table_command
 @index_name("The same as INDEX. [default: the table's only index]")
-@click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
+@click.option("--like-id", help="Search with the vector of the only row that has this id.")
 @click.option("--id-column", default="id", show_default=True, help="Column of --like-id.")
 @click.option("--vector", help="A JSON list of numbers.")
 @click.option(

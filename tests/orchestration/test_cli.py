@@ -613,6 +613,10 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         ),
         (("stats", "packages"), "name one as namespace.table"),
         (("search", "demo.packages", "--like-id", "-1"), "no row has id = -1"),
+        (
+            ("search", "demo.packages", "--like-id", "package 3", "--id-column", "name"),
+            "rows have name = package 3; name a column that tells rows apart with --id-column",
+        ),
         (("search", "demo.packages", "--like-id", "one"), "id = one cannot be looked up, id is long"),
         (("search", "demo.packages", "--like-id", "1", "--snapshot", "99"), "99"),
         (("search", "demo.packages"), "give one of --like-id, --vector and --query-file"),
