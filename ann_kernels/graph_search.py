@@ -9,39 +9,27 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
-from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, U64, Bool, Floats, read_only
-from icepuffin.ann_kernels.beam_search import VisitedTable, enter, new_beam_scratch, walk_on
-from icepuffin.ann_kernels.bitmap import Bitmap, has_row
+from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
+from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.block_search import Beam, Results, VisitedFields, search_block
 from icepuffin.ann_kernels.coded_comparison import CodedVectors, CodeErrors
-from icepuffin.ann_kernels.compilation import fast_kernel, kernel, strict_kernel
 from icepuffin.ann_kernels.distance import reported
-from icepuffin.ann_kernels.distance_computers import (
-    DistanceComputer,
-    DotQueries,
-    L2Queries,
-    PqQueries,
-    Queries,
-    distance,
-    query_computer,
-)
+from icepuffin.ann_kernels.distance_computers import DotQueries, L2Queries, PqQueries, Queries
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
-from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
+from icepuffin.ann_kernels.exact_distances import as_float64
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.graph import Graph, PackedGraph
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.neighbor_lists import NeighborLists, adjacency_of, most_neighbors
 from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.rotated_quantization import ERROR, RotatedCodes, interval
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
-from icepuffin.ann_kernels.simd.prefetching import prefetch_row
-from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
 from icepuffin.ann_kernels.top_k import ExactTopK, Neighbors, RowIds
 from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 
@@ -58,10 +46,6 @@ _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _QUERIES_PER_TASK = 64
-_DEVIATIONS = 6
-"""Standard deviations of coarse distances within which a node may be among the nearest: many, as they are taken of the
-nodes that are ranked first, whose errors are alike"""
-_L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 _ENTRY_POINTS = 128
 _NODES_PER_ENTRY_POINT = 64
 """Number of nodes per entry point below which the way from the medoid is short enough"""
@@ -85,86 +69,6 @@ class SearchStats:
     """Nodes whose neighbours were looked at, int64[Q]"""
     distances: I64
     """Distances computed in the walk, int64[Q]; those of nodes that signs rule out are not"""
-
-
-class _LiveGraph(NamedTuple):
-    """A graph and the nodes that a search may return."""
-
-    adjacency: NeighborLists
-    live: U64
-    """The words of their `Bitmap`, u64[ceil(N / 64)]"""
-
-
-class _EntryPoints(NamedTuple):
-    """The nodes from which a search of each query may begin."""
-
-    nodes: I32
-    """int32[e]: the medoid, then nodes spread over the graph, if it is large"""
-    queries: Queries
-    """The queries over the entry points alone, which lie together, so that comparing them is cheap"""
-
-
-class _Beam(NamedTuple):
-    """How wide a beam is."""
-
-    first: int
-    """Width at first"""
-    widest: int
-    meeting: int
-    """Number of live nodes for which it is widened, beyond half of its width at first"""
-
-
-class _Ranking(NamedTuple):
-    """Exact distances, by which the nearest nodes of a candidate list are ranked."""
-
-    vectors: F32
-    """f32[N, D]; empty where the beam's own distances are the best there are"""
-    queries: F64
-    """f64[Q, D]"""
-    metric: int
-    """Code of the `Metric`"""
-    ranked: int
-    """Live nodes to rank for each query, at least"""
-    unit: float
-    """Square of the unit of the beam's distances, where these are coarse and more nodes are ranked as needed; or 0"""
-
-
-class _Results(NamedTuple):
-    """What a search gives for each of Q queries."""
-
-    ids: I64
-    """int64[Q, k]; -1 where there are fewer"""
-    distances: F64
-    """f64[Q, k], reported; inf where there are fewer"""
-    work: I64
-    """Nodes expanded, distances computed, and live nodes that the beam met, int64[Q, 3]"""
-
-    @classmethod
-    def unfilled(cls, queries: int, k: int) -> "_Results":
-        shape = queries, k
-        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 3), np.int64))
-
-    @classmethod
-    def nothing(cls, queries: int, k: int) -> "_Results":
-        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
-        return cls(ids, distances, np.zeros((queries, 3), np.int64))
-
-    def part(self, rows: slice) -> "_ResultFields":
-        """The fields for some of the queries."""
-        return self.ids[rows], self.distances[rows], self.work[rows]
-
-    def replace(self, rows: npt.NDArray[np.intp], others: "_Results") -> None:
-        self.ids[rows], self.distances[rows] = others.ids, others.distances
-        self.work[rows, :2] += others.work[:, :2]
-        self.work[rows, 2] = others.work[:, 2]
-
-
-_RankingFields: TypeAlias = tuple[F32, F64, int, int, float]
-"""The fields of `_Ranking`"""
-_VisitedFields: TypeAlias = tuple[U8, U8]
-"""The fields of `VisitedTable`"""
-_ResultFields: TypeAlias = tuple[I64, F64, I64]
-"""The fields of `_Results`"""
 
 
 class Searcher:
@@ -251,7 +155,7 @@ class Searcher:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
-        self._visited: list[_VisitedFields] = []
+        self._visited: list[VisitedFields] = []
         """Marks that no thread uses: new ones per query would cost more than the query"""
         self._live = Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live)
         self._live_count = self._live.count()
@@ -344,9 +248,9 @@ class Searcher:
         compared |= meeting > 0 and self._compares_from(width)
         empty = last < 0 or compared
         if empty:
-            results = _Results.nothing(len(queries), k)
+            results = Results.nothing(len(queries), k)
         else:
-            results = self._walk(queries, k, _Beam(first, width, meeting), threads)
+            results = self._walk(queries, k, Beam(first, width, meeting), threads)
         short = self._short(results, last, meeting) if last >= 0 else np.empty(0, np.intp)
         while len(short) and width < self._count:
             # of a beam that met few, the share that it met tells how wide it had to be
@@ -354,7 +258,7 @@ class Searcher:
             if self._compares_from(factor * width):
                 break
             width = min(factor * width, self._count)
-            results.replace(short, self._walk(queries[short], k, _Beam(width, width, meeting), threads))
+            results.replace(short, self._walk(queries[short], k, Beam(width, width, meeting), threads))
             short = self._short(results, last, meeting)
         if len(short) and self._compares:
             compare = self.compare if self._vectors is not None else self._estimate_live
@@ -362,7 +266,7 @@ class Searcher:
             results.work[short, 1] += self._live_count
         return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
 
-    def _short(self, results: _Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
+    def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
         short = results.ids[:, last] < 0
         if meeting and self._compares:  # else nothing is left but to widen the beam, up to all nodes
@@ -435,11 +339,11 @@ class Searcher:
             nearest[row, : len(names)], distances[row, : len(names)] = names, own
         return nearest, distances
 
-    def _walk(self, queries: Floats, k: int, beam: "_Beam", threads: int) -> _Results:
+    def _walk(self, queries: Floats, k: int, beam: Beam, threads: int) -> Results:
         """The results of a beam, some queries in a thread at a time."""
         rotated = self._rotated
         ranked = max(k, min(beam.widest, ranked_exactly(k)))
-        results = _Results.unfilled(len(queries), k)
+        results = Results.unfilled(len(queries), k)
         graph = self._adjacency, self._live.words, self._entry_points
         widths = beam.first, beam.widest, beam.meeting
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
@@ -456,7 +360,7 @@ class Searcher:
             entry_queries = block._replace(**self._entry_data)
             ranking = (vectors, read_only(own), self._metric.code, ranked, unit)
             visited = self._take_visited()
-            _search_block(block, entry_queries, graph, widths, ranking, visited, part)
+            search_block(block, entry_queries, graph, widths, ranking, visited, part)
             self._visited.append(visited)
             if rotated and turned:  # by all bits, from the queries as they are
                 rotated.nearest(turned, part[0], results.ids[rows], results.distances[rows])
@@ -485,7 +389,7 @@ class Searcher:
             return {"codes": read_only(codes), "terms": read_only(self._rotated.terms[nodes])}
         return {"codes": read_only(self._pq[1][nodes])}
 
-    def _take_visited(self) -> _VisitedFields:
+    def _take_visited(self) -> VisitedFields:
         with suppress(IndexError):  # another thread may take the last ones first
             return self._visited.pop()
         return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
@@ -515,166 +419,3 @@ def _entry_points(graph: Graph | PackedGraph) -> I32:
     count = _ENTRY_POINTS if graph.count >= _ENTRY_POINTS * _NODES_PER_ENTRY_POINT else 0
     spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)
-
-
-@fast_kernel
-def _search_block(
-    queries: Queries,
-    entry_queries: Queries,
-    graph: tuple[tuple[Any, ...], U64, I32],
-    beam: tuple[int, int, int],
-    ranking: _RankingFields,
-    visited: _VisitedFields,
-    results: _ResultFields,
-) -> None:
-    """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
-
-    `graph` is (fields of the adjacency, words of the live nodes, entry points).
-    """
-    adjacency, live, nodes = graph
-    _search_rows(
-        queries,
-        _LiveGraph(adjacency_of(adjacency), live),
-        _EntryPoints(nodes, entry_queries),
-        _Beam(*beam),
-        _Ranking(*ranking),
-        VisitedTable(*visited),
-        _Results(*results),
-    )
-
-
-@fast_kernel
-def _search_rows(
-    queries: Queries,
-    graph: _LiveGraph,
-    entry_points: _EntryPoints,
-    beam: _Beam,
-    ranking: _Ranking,
-    visited: VisitedTable,
-    results: _Results,
-) -> None:
-    """Fill the results with the nearest live nodes of each query, in order.
-
-    The first live nodes of the candidate list are put in order by exact distance, where there are vectors; otherwise
-    distances are those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest:
-    in a cluster that is tighter than the codes tell apart, those are all of its nodes.
-    """
-    scratch = new_beam_scratch(beam.widest, visited, 0, most_neighbors(graph.adjacency))
-    candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
-    ids, distances, work = results.ids, results.distances, results.work
-    best = np.empty(max(ranking.ranked, beam.widest), np.int32)
-    best_distances = np.empty(best.size)
-    entries = nodes[:2].copy()
-    for row in range(ids.shape[0]):
-        if nodes.size > 1:
-            entries[1] = nodes[_nearest(query_computer(entry_points.queries, row), nodes.size)]
-        computer = query_computer(queries, row)
-        size = enter(computer, entries, scratch)
-        work[row, 0], work[row, 1] = 0, size + nodes.size - 1
-        width = beam.first
-        while True:
-            size, expanded, computed = walk_on(computer, graph.adjacency, scratch, size, width)
-            work[row, 0] += expanded
-            work[row, 1] += computed
-            counted = min(size, width - beam.first // 2)
-            work[row, 2] = _live_among(live, candidates[:counted])
-            if work[row, 2] >= beam.meeting or width >= beam.widest:
-                break
-            needed = beam.first // 2 + counted * beam.meeting // max(1, work[row, 2])  # were the share to stay
-            width = min(beam.widest, max(min(needed, 2 * width), width + width // 8 + 1))
-        last, count = _collect(live, candidates[:size], 0, ranking.ranked, False, np.float32(0), best, best_distances)
-        if ranking.vectors.size:
-            reach = _rank_exactly(ranking, row, best[:count], best_distances, 0, ids.shape[1])
-            if ranking.unit and count >= ids.shape[1]:
-                ranked = count
-                _, more = _collect(
-                    live, candidates[:size], last, best.size, True, reach, best[count:], best_distances[count:]
-                )
-                count += more
-                _rank_exactly(ranking, row, best[:count], best_distances, ranked, ids.shape[1])
-        for place in range(ids.shape[1]):
-            ids[row, place] = best[place] if place < count else -1
-            distances[row, place] = best_distances[place] if place < count else np.inf
-
-
-@fast_kernel
-def _collect(
-    live: U64, keys: I64, first: int, most: int, bounded: bool, reach: np.float32, ids: I32, distances: F64
-) -> tuple[int, int]:
-    """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach,
-    where that is `bounded`.
-
-    Returns the place of the key after the last one, and the number of nodes.
-    """
-    count, place = 0, first
-    while place < keys.size and count < min(most, ids.size):
-        if bounded and key_distance(keys[place]) > reach:
-            break
-        node = key_node(keys[place])
-        if has_row(live, node):
-            ids[count] = node
-            distances[count] = np.float64(key_distance(keys[place]))
-            count += 1
-        place += 1
-    return place, count
-
-
-@kernel
-def _live_among(live: U64, keys: I64) -> int:
-    """How many nodes of some keys are live."""
-    count = 0
-    for key in keys:
-        count += int(has_row(live, key_node(key)))
-    return count
-
-
-@fast_kernel
-def _nearest(computer: DistanceComputer, count: int) -> int:
-    """The nearest of the first `count` nodes; of equals the first."""
-    nearest, smallest = 0, np.float32(np.inf)
-    for node in range(count):
-        to_node = distance(computer, node)
-        if to_node < smallest:
-            nearest, smallest = node, to_node
-    return nearest
-
-
-@strict_kernel
-def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64, first: int, k: int) -> np.float32:
-    """Sort ids int32[n] by their exact distances from a query, and write these; ties by id. Those before `first` are
-    sorted already.
-
-    Returns the distance in the beam within which other nodes may be among the k nearest, by how far the beam's
-    distances of these nodes were from the exact ones.
-    """
-    for node in ids[first:]:
-        prefetch_row(ranking.vectors, node)
-    total, squares = 0.0, 0.0
-    for i in range(first, ids.size):
-        node = ids[i]
-        exact = exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric, False)
-        if ranking.unit:
-            gap = _squared(exact, ranking.metric) / ranking.unit - distances[i]
-            total += gap
-            squares += gap * gap
-        place = i
-        while place > 0 and (distances[place - 1] > exact or (distances[place - 1] == exact and ids[place - 1] > node)):
-            distances[place] = distances[place - 1]
-            ids[place] = ids[place - 1]
-            place -= 1
-        distances[place] = exact
-        ids[place] = node
-    ranked = ids.size - first
-    if not ranking.unit or ranked < k:
-        return np.float32(np.inf)
-    mean = total / ranked
-    deviation = np.sqrt(max(0.0, squares / ranked - mean * mean))
-    return np.float32(_squared(distances[k - 1], ranking.metric) / ranking.unit - mean + _DEVIATIONS * deviation)
-
-
-@fast_kernel
-def _squared(exact: float, metric: int) -> float:
-    """Squared L2 distance of a reported distance: no inner product."""
-    if metric == _L2:
-        return exact * exact
-    return 2 * exact if metric == _COSINE else exact
