@@ -272,12 +272,16 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
     return pa.Table.from_arrays([*leading, *columns.columns], schema=schema)
 
 
-def answer_names(names: Sequence[str]) -> list[str]:
-    """Names of table columns in an answer: `table_rank` where a column has a name of the answer's own."""
-    renamed = []
+def answer_names(names: Sequence[str], *, ignores_case: bool = False) -> list[str]:
+    """Names of table columns in an answer: `table_rank` where a column has a name of the answer's own.
+
+    `ignores_case`: whether `Rank` is such a name, too.
+    """
+    key = str.lower if ignores_case else str
+    others, renamed = frozenset(map(key, names)), []
     for name in names:
         unique = name
-        while unique in _ANSWER_NAMES or (unique != name and unique in names):
+        while key(unique) in _ANSWER_NAMES or (unique != name and key(unique) in others):
             unique = f"table_{unique}"
         renamed.append(unique)
     return renamed

@@ -36,6 +36,7 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.spark.types import spark_schema
 
+_OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048
 """Queries per block: they are shipped and searched together"""
 _SEARCHES_PER_CORE = 2
@@ -122,6 +123,7 @@ def knn_join(
     returned = field_ids(job.schema, columns, reader.table)
     names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
     schema = _schema(left.schema, on, names, prefix, job)
+    _require_distinct(left.columns, [prefix + name for name in names], ignores_case=_ignores_case(left))
     cores = SparkRunner(left.sparkSession).parallelism
     shares = _shares(job, reader.scanned, cores)
     join = Join(
@@ -189,13 +191,33 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
         raise QueryError(
             f"column {on!r} of the left side is {column_type.simpleString()}; cast it to array<float> or <double>"
         )
-    if own := [name for name in left.names if name in ("rank", "distance")]:
-        raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
-    fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
+    fields = [*left.fields, *map(StructField, _OWN_COLUMNS, (IntegerType(), DoubleType()))]
     if names:
         types = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
         fields += [StructField(prefix + name, types[name].dataType) for name in names]
-    all_names = [field.name for field in fields]
-    if twice := sorted({name for name in all_names if all_names.count(name) > 1}):
-        raise QueryError(f"both sides have a column {twice[0]!r}: give a prefix, or name other columns")
     return StructType(fields)
+
+
+def _ignores_case(frame: DataFrame) -> bool:
+    """Whether names that differ in case alone are the same name to a frame's session."""
+    return str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")).strip().lower() != "true"
+
+
+def _require_distinct(left: Sequence[str], attached: Sequence[str], *, ignores_case: bool) -> None:
+    """Raises QueryError where a column of the result could not be named, and `drop` would take two for one.
+
+    `left`, `attached`: names of the left side's columns, and of those of the matched rows, as the result has them.
+    """
+    key = str.lower if ignores_case else str
+    if twice := [name for place, name in enumerate(left) if name in left[:place]]:
+        raise QueryError(f"the left side has two columns {twice[0]!r}: rename one")
+    of_left = {key(name): name for name in left}
+    if own := [of_left[name] for name in _OWN_COLUMNS if name in of_left]:
+        raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
+    others = dict.fromkeys(_OWN_COLUMNS)
+    for name in attached:
+        if key(name) in of_left:
+            raise QueryError(f"both sides have a column {name!r}: give a prefix, or name other columns")
+        if key(name) in others:
+            raise QueryError(f"the result has two columns {name!r}: give a prefix, or name other columns")
+        others[key(name)] = None

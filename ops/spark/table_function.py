@@ -198,7 +198,7 @@ def plan(
         types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*columns))), prefer_timestamp_ntz=True)
         fields += [
             StructField(column_name, types[name].dataType)
-            for name, column_name in zip(columns, answer_names(columns), strict=True)
+            for name, column_name in zip(columns, answer_names(columns, ignores_case=True), strict=True)
         ]
     return CallPlan(
         schema=StructType(fields),

@@ -51,10 +51,14 @@ def emptied(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return full.refresh()
 
 
-def empty_table(folder: Path) -> Table:
+def empty_table(folder: Path, rows: pa.Table | None = None) -> Table:
+    """A table, empty but for `rows`."""
     catalog = open_catalog("j", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
     catalog.create_namespace("db")
-    return catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    new_table = catalog.create_table("db.t", ROWS if rows is None else rows.schema, properties={"format-version": "2"})
+    if rows is not None:
+        new_table.append(rows)
+    return new_table
 
 
 def make_table(folder: Path) -> Table:
@@ -306,6 +310,31 @@ def test_queries_of_integers_are_joined_as_the_same_numbers(
     assert found["id"].to_pylist() == reader.search(whole.astype(np.float32), 4).rows["id"].to_pylist()
 
 
+def test_names_that_differ_in_case_alone_are_refused_where_spark_ignores_case(
+    session: "SparkSession", tmp_path: Path
+) -> None:
+    """In a frame with both, `drop` drops both, `withColumn` replaces both, and none can be selected."""
+    rows = make_rows(0, 50)
+    ranked = empty_table(tmp_path, rows.append_column("Rank", rows["id"]).append_column("ID", rows["id"]))
+    reader = open_exact(ranked, "embedding", "l2", storage=STORAGE)
+    left = left_side(session, 3)
+    with pytest.raises(QueryError, match="both sides have a column 'id'"):
+        joined(left.withColumnRenamed("number", "Id"), reader, columns=["id"])
+    with pytest.raises(QueryError, match="left side has a column 'DISTANCE', as the result has one"):
+        joined(left.withColumnRenamed("number", "DISTANCE"), reader, columns=["id"])
+    with pytest.raises(QueryError, match="the result has two columns 'Rank'"):
+        joined(left, reader, columns=["Rank"])
+    with pytest.raises(QueryError, match="the result has two columns 'ID'"):
+        joined(left, reader, columns=["id", "ID"])
+    session.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        both = joined(left, reader, k=2, columns=["id", "ID", "Rank"]).rows.toArrow()
+    finally:
+        session.conf.unset("spark.sql.caseSensitive")
+    assert both["id"].to_pylist() == both["ID"].to_pylist() == both["Rank"].to_pylist()
+    assert set(both["rank"].to_pylist()) == {1, 2}
+
+
 def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -> None:
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
 
@@ -317,6 +346,8 @@ def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -
         joined(left.withColumnRenamed("number", "id"), reader)
     with pytest.raises(QueryError, match="left side has a column 'rank', as the result has one"):
         joined(left.withColumnRenamed("number", "rank"), reader, prefix="found_")
+    with pytest.raises(QueryError, match="left side has two columns 'number'"):
+        joined(left.select("number", "number", "query"), reader)
     with pytest.raises(QueryError, match="'number' of the left side is bigint"):
         knn_join(left, reader, on="number")
     with pytest.raises(QueryError, match="block_rows is 0"):

@@ -30,6 +30,26 @@ def table(table_factory: Callable[..., Table]) -> Table:
     return new_table.refresh()
 
 
+def test_a_column_with_a_name_of_the_answers_own_is_renamed_in_whatever_case(
+    session: "SparkSession", sql_catalog: Catalog
+) -> None:
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
+
+    rows = make_rows(0, 50)
+    rows = rows.append_column("Rank", rows["id"]).append_column("TABLE_RANK", rows["id"])
+    ranked = sql_catalog.create_table("db.ranked", rows.schema)
+    ranked.append(rows)
+    create_index(ranked, DEFINITION)
+    register_vector_search(session, sql_catalog)
+    arguments = f"'db.ranked', 'e', {literal(queries(1)[0].tolist())}, 3"
+    call = f"vector_search({arguments}, columns => array('id', 'Rank'))"
+    assert [row.rank for row in session.sql(f"SELECT rank FROM {call} ORDER BY rank").collect()] == [1, 2, 3]
+    found = session.sql(f"SELECT id, table_rank FROM {call}").toArrow()
+    assert found["id"].to_pylist() == found["table_rank"].to_pylist()
+    every = session.sql(f"SELECT * FROM vector_search({arguments})")
+    assert every.columns[-2:] == ["table_table_Rank", "TABLE_RANK"]
+
+
 def literal(vector: list[float]) -> str:
     return f"array({', '.join(f'{value!r}D' for value in vector)})"
 
