@@ -15,6 +15,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index, packs
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
@@ -106,6 +107,16 @@ def read(table: Table) -> tuple[list[int | None], list[int]]:
 
 def _is_ours(name: str) -> bool:
     return "_icepuffin" in name or Path(name).name.startswith(("ann-", ".ann-", "theta-", ".theta-", "icepuffin-snap-"))
+
+
+def assert_sound(stage: Stage) -> None:
+    """The version of the head has all rows, and finds them."""
+    table = stage.load()
+    head = table.metadata.current_snapshot_id
+    version = next(item for item in index_versions(table, "e") if item.base_snapshot_id == head)
+    integrity = check_integrity(table, version, stage.storage)
+    assert integrity.faults == ()
+    assert integrity.rows == len(read(table)[1])
 
 
 def assert_swept_and_nothing_else(stage: Stage) -> None:
