@@ -85,7 +85,8 @@ class SqlSession:
     threads may share them. `spark`, a session that knows the same tables, runs what no index answers, and its tasks
     search indexes of more than `in_process_mb`. `runner_for` gives the runner that builds an index version, by the
     number of the table's rows. Default: the tasks of `spark` from 200,000 rows on, this process under that. `progress`
-    is called while a version is built, as by `refresh`.
+    is called while a version is built, as by `refresh`. `spark_catalog`: Spark's name of the catalog that tables named
+    without one are in; a statement that Spark runs makes it the session's current one. Default: the current one.
 
     Raises
     ------
@@ -111,6 +112,7 @@ class SqlSession:
         threads: int | None = None,
         in_process_mb: int = IN_PROCESS_MB,
         progress: RefreshProgress | None = None,
+        spark_catalog: str | None = None,
     ) -> None:
         if not callable(open_table):
             raise TypeError("SqlSession takes a function that loads a table by its name; SqlSession.on takes a catalog")
@@ -120,6 +122,7 @@ class SqlSession:
         self._runner_for = runner_for or self._own_runner
         self._in_process_mb = in_process_mb
         self._progress = progress
+        self._spark_catalog = spark_catalog
         self._readers: RecentValues[IndexReader] = RecentValues(_READERS)
         self._columns: RecentValues[pa.Schema] = RecentValues(_READERS)
 
@@ -310,6 +313,8 @@ class SqlSession:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
         if statement.hints:
             raise SqlError(f"no index answers this statement: {statement.why}; {_hint_without_index(statement)}")
+        if self._spark_catalog is not None:
+            self._spark.catalog.setCurrentCatalog(self._spark_catalog)
         rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 

@@ -2,7 +2,7 @@
 
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -102,14 +102,25 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
             raise
         return table, storage_of(table)
 
+    spark_session = session.engine.session if spark else None
     return SqlSession(
         open_table,
-        spark=session.engine.session if spark else None,
+        spark=spark_session,
+        spark_catalog=_spark_catalog(spark_session, catalog, default),
         runner_for=session.engine.runner,
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
         progress=lambda name, stage, done, total: bars(f"index {name}: {stage}", done, total),
     )
+
+
+def _spark_catalog(spark: Any, requested: str | None, default: str) -> str | None:
+    """Spark's catalog of tables named without one: the same as here. None where none was requested, and Spark has no
+    catalog of that name: then it is Spark's own current one, which may be the same under another name.
+    """
+    if spark is None or requested is not None:
+        return requested
+    return default if spark.conf.get(f"spark.sql.catalog.{default}", None) is not None else None
 
 
 def _require_syntax(text: str, values: dict[str, object]) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.cli import main
-from tests.orchestration.lake import DIMS, make_lake
+from tests.interop.lakes import open_lake
+from tests.orchestration.lake import DIMS, make_lake, make_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,3 +104,31 @@ def test_an_index_of_more_rows_than_the_driver_takes_is_refreshed_on_spark(
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["action"] == "built"
     assert "shard" in " ".join(labels)
+
+
+@pytest.mark.jvm
+def test_spark_reads_the_tables_of_the_catalog_that_is_named(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two catalogs with a table of one name; searches by an index read the right one in any case."""
+    text = ""
+    for name, rows in (("one", 3), ("two", 5)):
+        with open_lake(name, f"sqlite:///{tmp_path}/{name}.db", tmp_path / name, spark=spark) as lake:
+            lake.catalog.create_namespace("both")
+            lake.catalog.create_table("both.t", make_rows(0, rows).schema).append(make_rows(0, rows))
+            text += f'[catalogs.{name}]\ntype = "sql"\nuri = "sqlite:///{tmp_path}/{name}.db"\n'
+            text += f'warehouse = "file://{tmp_path}/{name}/warehouse"\n'
+    (tmp_path / "icepuffin.toml").write_text(text, encoding="utf-8")
+
+    def count(*arguments: str) -> int:
+        main(["sql", "SELECT count(*) AS n FROM both.t", "--spark", *arguments, "--json", "--dir", str(tmp_path)])
+        return int(json.loads(capsys.readouterr().out)["rows"][0]["n"])
+
+    before = spark.catalog.currentCatalog()
+    try:
+        assert (count(), count("--catalog", "two"), count("--catalog", "one")) == (3, 5, 3)
+        with pytest.raises(SystemExit):
+            count("--catalog", "three")
+        assert "three" in capsys.readouterr().err
+    finally:
+        spark.catalog.setCurrentCatalog(before)
