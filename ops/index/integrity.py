@@ -265,11 +265,13 @@ def _self_search(
     progress: StageProgress | None,
 ) -> SelfSearchResult:
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
-    files = dict(covered.files)
-    tasks = []
-    for stored, entry, keys in zip(shards, expected.shards, drawn, strict=True):
-        vectors = vectors_of(keys, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
-        tasks.append(SelfSearchTask(stored, deletion_vector.encode(entry.tombstones), keys, vectors, storage))
+    files, ends = dict(covered.files), np.cumsum([len(keys) for keys in drawn])
+    every = np.concatenate([np.empty(0, np.int64), *drawn])  # at once: so a row group is read once, not for each shard
+    vectors = vectors_of(every, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
+    tasks = [
+        SelfSearchTask(stored, deletion_vector.encode(entry.tombstones), keys, vectors[end - len(keys) : end], storage)
+        for stored, entry, keys, end in zip(shards, expected.shards, drawn, ends, strict=True)
+    ]
     return search_shards(tasks, runner, None if progress is None else partial(progress, "search"))
 
 

@@ -1,12 +1,15 @@
 """Damage to the file of a version: a refresh that reads it starts from something whole; `verify` reads everything."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -23,6 +26,7 @@ from icepuffin.ops.index import (
     integrity,
     load_definition,
     materialize_index,
+    node_sample,
     packs,
     proof,
     version_reader,
@@ -30,11 +34,12 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.model import LiveFile
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.shard_reader import open_shard, vector_place
-from icepuffin.ops.storage import relative_to
+from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid, routing, shard_header
@@ -336,3 +341,20 @@ def test_a_version_whose_file_was_cut_or_overwritten_is_not_tagged_again(table: 
     path.write_bytes(data)
     assert index_head(table).action is not Action.RETAGGED
     assert faults(table) == ()
+
+
+def test_rows_of_all_shards_are_taken_from_a_data_file_at_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shard's rows by themselves are a read of the same row groups for every shard."""
+    version, reads_by_file = tagged_version(table, "e"), Counter[str]()
+    assert version is not None
+    take = node_sample.take_rows
+
+    def counted(storage: Storage, file: LiveFile, *rest: Any) -> pa.Table:
+        reads_by_file[file.path] += 1
+        return take(storage, file, *rest)
+
+    monkeypatch.setattr(node_sample, "take_rows", counted)
+    report = check_integrity(table, version, STORAGE)
+    assert (report.faults, report.shards) == ((), DEFINITION.shards)
+    assert set(reads_by_file.values()) == {1}
+    assert len(reads_by_file) == 2
