@@ -41,7 +41,7 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     -------
     ThetaStatistics
         `entries` has a ColumnNdv (ndv, fresh, why) per column, by the column's name in the snapshot (at the head of
-        `main`: its name now).
+        a branch, as of `main`: its name now).
 
     Raises
     ------

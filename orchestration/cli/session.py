@@ -67,11 +67,20 @@ class Session:
         return open_console()
 
     def catalog_name(self, catalog: str | None, table: str) -> str:
-        """`catalog` where it is named; else the table's catalog in the settings; else the first."""
+        """`catalog` where it is named; else the table's catalog in the settings; else the first.
+
+        Raises UsageError where the settings have the table in several catalogs.
+        """
         if catalog is not None:
             return catalog
-        of_table = self._entries(table)
-        return of_table[0].catalog if of_table else next(iter(self.settings.catalogs))
+        entries = self._entries(table)
+        of_table = [entry for entry in entries if entry.name == table] or entries
+        names = tuple(dict.fromkeys(entry.catalog for entry in of_table))
+        if len(names) > 1:
+            raise click.UsageError(
+                f"{self.settings_file} has {table} in several catalogs: name one with --catalog: {', '.join(names)}"
+            )
+        return names[0] if names else next(iter(self.settings.catalogs))
 
     def table_settings(self, catalog: str | None, table: str) -> "tuple[TableSettings, bool]":
         """(the settings of a table, whether they are those of a pattern); the defaults for a table that no entry of the

@@ -172,6 +172,28 @@ def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(
             assert (document["column"], document["results"][0]["id"]) == (column, 5)
 
 
+def test_a_table_that_the_settings_have_in_two_catalogs_is_of_the_one_that_is_named(
+    run: Run, lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first was taken, whichever that is: `gc` and `index drop` would work on another table than was meant."""
+    text = lake.settings_file.read_text(encoding="utf-8")
+    other = text[text.index("[catalogs.demo]") : text.index("[spark]")].replace("catalogs.demo", "catalogs.other")
+    entry = text[text.index("[tables.packages]") :].replace("tables.packages", "tables.others")
+    entry = entry.replace('"demo"', '"other"')
+    settings = tmp_path / "two.toml"
+    settings.write_text(f"{text}\n{other}{entry}", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["stats", "demo.packages", "--settings", str(settings)])
+    assert "two.toml has demo.packages in several catalogs: name one with --catalog: demo, other" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    main(["stats", "demo.packages", "--settings", str(settings), "--catalog", "demo", "--json"])
+    assert json.loads(capsys.readouterr().out)["catalog"] == "demo"
+    with pytest.raises(SystemExit):
+        main(["stats", "demo.packages", "--settings", str(settings), "--catalog", "other"])
+    assert "other: there is no table demo.packages" in capsys.readouterr().err
+
+
 def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
     """Brackets and colons are markup to the terminal's library; control characters are commands to the terminal."""
     texts = ["[/b] closes", "[red]", ":smile:", "a\x1b[31mb\nc"]
