@@ -21,9 +21,12 @@ def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> 
         return resolve_column(definition.column, schema, table, definition.element_type)
     field = next((field for field in schema.fields if field.field_id == field_id), None)
     if field is None:
+        namesake = next((field for field in schema.fields if field.name == definition.column), None)
+        other = f", and its {namesake.name!r} is another column, field {namesake.field_id}" if namesake else ""
         raise DefinitionError(
             f"{table}: column {definition.column!r} (field {field_id}) of index {definition.name} is not in this "
-            "snapshot's schema: it was dropped, or not there yet. Drop the index, or take another snapshot"
+            f"snapshot's schema: it was dropped, or not there yet{other}. Take another snapshot, or drop the index: "
+            f"icepuffin index drop {table} {definition.name}"
         )
     return _vector_field_id(field, table, definition.element_type)
 

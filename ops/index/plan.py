@@ -194,6 +194,13 @@ def _has_columns(version: OpenVersion, plan: VersionPlan) -> bool:
     return version.attributes.keys() >= set(plan.filter_ids) and version.included.keys() >= set(plan.include_ids)
 
 
+def _missing_columns(version: OpenVersion, plan: VersionPlan) -> str:
+    """A clause on the columns of the definition that a version lacks; empty where it lacks none."""
+    lacking = (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
+    names = (plan.column_schema.find_column_name(field_id) or str(field_id) for field_id in sorted(lacking))
+    return f", which lacks values of {', '.join(names)}" if lacking else ""
+
+
 def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
     """The plan to build from all live files, without a build id."""
     live = live_files(table, snapshot_id)
@@ -313,7 +320,8 @@ def _refresh_or_build(
     return replace(
         plan,
         action=Action.REFRESHED,
-        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}",
+        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}"
+        + _missing_columns(base, plan),
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
@@ -334,7 +342,7 @@ def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: 
         plan,
         action=Action.REFRESHED,
         reason=f"{len(changes.added):,} of {len(plan.live.files):,} files have other rows than in the version of "
-        f"snapshot {base.bound.base_snapshot_id}",
+        f"snapshot {base.bound.base_snapshot_id}{_missing_columns(base, plan)}",
         base=base,
         changes=changes,
     )

@@ -57,6 +57,8 @@ class SelfSearch:
     @property
     def summary(self) -> str:
         """The numbers in words, on one line."""
+        if not self.shards:
+            return "none: there was no shard to search"
         shards = f"{self.shards:,} shard" + "s" * (self.shards != 1)
         text = f"{self.returned:,} of {self.rows:,} rows came back by their own vectors, in {shards}"
         if not self.queries:

@@ -272,7 +272,7 @@ def _show(context: TableContext, description: IndexDescription) -> None:
     from icepuffin.orchestration.cli.index_view import draw, points_table
 
     console = context.console
-    print_fields(console, dataclasses.asdict(description.definition), width=_DEFINITION_WIDTH)
+    print_fields(console, _parameters(context, description.definition), width=_DEFINITION_WIDTH)
     print_table(
         console,
         ("base_snapshot_id", "index_snapshot_id", "tags"),
@@ -290,6 +290,21 @@ def _show(context: TableContext, description: IndexDescription) -> None:
             console.print(points_table(front(point for point in description.tuning.points if point.k == k), k))
     if description.warning:
         print_warnings(console, [description.warning])
+
+
+def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[str, object]:
+    """The parameters that have a value, lists as texts, and what the table calls the column now."""
+    fields = dataclasses.asdict(definition).items()
+    shown = {
+        key: ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        for key, value in fields
+        if value not in (None, ())
+    }
+    if definition.field_id is not None:
+        name = context.table.schema().find_column_name(definition.field_id)
+        if name != definition.column:
+            shown["column"] = f"{definition.column} (now {name})" if name else f"{definition.column} (dropped since)"
+    return shown
 
 
 def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVersion":

@@ -480,6 +480,25 @@ def test_a_refresh_without_vectors_reports_that(run: Run, lake: Lake) -> None:
     run("index", "drop", "demo.packages", "late", "--yes")
 
 
+def test_the_column_of_an_index_is_shown_with_the_name_that_it_has_now(run: Run, lake: Lake) -> None:
+    def shown() -> str:
+        return " ".join(run("index", "show", "demo.packages", "moved").split())
+
+    with lake.table.update_schema() as change:
+        change.add_column("first", ListType(0, FloatType(), element_required=False))
+    run("index", "create", "demo.packages", "--name", "moved", "--column", "first", "--filters", "id,name")
+    assert "column first field_id" in shown()
+    assert "filters id, name filter_ids" in shown()
+    assert "None" not in shown()
+    with lake.table.update_schema() as change:
+        change.rename_column("first", "second")
+    assert "column first (now second) field_id" in shown()
+    with lake.table.update_schema() as change:
+        change.delete_column("second")
+    assert "column first (dropped since) field_id" in shown()
+    run("index", "drop", "demo.packages", "moved", "--yes")
+
+
 def test_an_index_without_graphs_is_made_shown_searched_and_verified(run: Run, lake: Lake) -> None:
     run("index", "create", "demo.packages", "--name", "balls", "--column", "embedding", "--method", "centroid")
     try:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from pyiceberg.types import FloatType, ListType, StringType
 
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
@@ -318,7 +318,12 @@ def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -
         change.delete_column("vector")
         change.add_column("other", StringType())
     table.append(make_rows(950, 960).drop_columns(["embedding"]))
-    with pytest.raises(DefinitionError, match="was dropped"):
+    with pytest.raises(DefinitionError, match="was dropped, or not there yet"):
+        index_head(table, definition)
+    with table.update_schema() as change:
+        change.add_column("embedding", ListType(0, FloatType(), element_required=False))
+    table.append(make_rows(960, 970).append_column("other", pa.array([""] * 10)))
+    with pytest.raises(DefinitionError, match=r"its 'embedding' is another column, field \d+\. .*index drop \S+ e$"):
         index_head(table, definition)
 
 

@@ -41,3 +41,7 @@ def test_the_summary_is_one_line() -> None:
         "1,998 of 2,000 rows came back by their own vectors, in 2 shards; recall@10 there 0.9000 (0.802 to 0.952)"
     )
     assert report(shards=1, queries=0).summary == "100 of 100 rows came back by their own vectors, in 1 shard"
+
+
+def test_without_shards_the_summary_counts_nothing() -> None:
+    assert report(rows=0, returned=0, queries=0, shards=0).summary == "none: there was no shard to search"

@@ -330,6 +330,17 @@ def test_columns_of_the_settings_are_those_of_the_first_run(table: Table) -> Non
         ensure_defined(table, replace(SECTIONS, filters=("id", "color")))
 
 
+@pytest.mark.parametrize("method", ["diskann", "centroid"])
+def test_a_refresh_for_other_columns_says_which_ones_the_version_lacks(table: Table, method: str) -> None:
+    kept = replace(SECTIONS, method=method, shards=None, filters=("id",))
+    assert index_head(table, kept).action is Action.BUILT
+    other = replace(kept, filters=("id", "section"), include=("name",))
+    report = index_head(table, other)
+    assert report.action is Action.REFRESHED
+    assert report.reason.endswith(", which lacks values of name, section")
+    assert index_head(table, other).reason == "a version of this snapshot and definition exists"
+
+
 def test_files_whose_columns_have_other_names_by_now_are_read_anew(table_factory: Any, tmp_path: Path) -> None:
     """An imported file has no field ids: the table's name mapping says which of its columns is which."""
     table = table_factory()
