@@ -29,7 +29,7 @@ _VALUE_WIDTH = 80
 
 @click.command("sql")
 @click.argument("text", metavar="STATEMENT")
-@click.option("--catalog", help="Catalog of tables named without one. [default: the settings' first]")
+@click.option("--catalog", help="Catalog of tables named without one. [default: that of the table, else the first]")
 @click.option("--param", "parameters", multiple=True, metavar="NAME=JSON", help="A value for :NAME in the statement.")
 @click.option(
     "--spark",
@@ -79,7 +79,8 @@ def command(
 
 
 def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark: bool) -> "SqlSession":
-    """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of the first one.
+    """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of that which the
+    settings have it in, else of the first one.
 
     `bars` show what is built.
     """
@@ -89,13 +90,13 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
     from icepuffin.ops.sql.errors import NotIndexableError
 
     catalogs = session.settings.catalogs
-    default = catalog or next(iter(catalogs))
 
     def open_table(name: str) -> "tuple[Table, StorageConfig]":
         first, _, rest = name.partition(".")
         named = first in catalogs and "." in rest
         try:
-            table = session.catalogs.table(first if named else default, rest if named else name)
+            of_table = first if named else session.catalog_name(catalog, name)
+            table = session.catalogs.table(of_table, rest if named else name)
         except TableMissingError as error:
             if spark:  # Spark may have such a table
                 raise NotIndexableError(str(error)) from error
@@ -106,7 +107,7 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
     return SqlSession(
         open_table,
         spark=spark_session,
-        spark_catalog=_spark_catalog(spark_session, catalog, default),
+        spark_catalog=_spark_catalog(spark_session, catalog, session),
         runner_for=session.engine.runner,
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
@@ -114,12 +115,15 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
     )
 
 
-def _spark_catalog(spark: Any, requested: str | None, default: str) -> str | None:
-    """Spark's catalog of tables named without one: the same as here. None where none was requested, and Spark has no
-    catalog of that name: then it is Spark's own current one, which may be the same under another name.
+def _spark_catalog(spark: Any, requested: str | None, session: Session) -> str | None:
+    """Spark's catalog of tables named without one: the requested one, else that of all tables of the settings, else the
+    first. None where none was requested, and Spark has no catalog of that name: then it is Spark's own current one,
+    which may be the same under another name.
     """
     if spark is None or requested is not None:
         return requested
+    of_tables = {table.catalog for table in session.settings.tables.values()}
+    default = of_tables.pop() if len(of_tables) == 1 else next(iter(session.settings.catalogs))
     return default if spark.conf.get(f"spark.sql.catalog.{default}", None) is not None else None
 
 

@@ -33,6 +33,22 @@ def test_a_plan_is_shown_whole(directory: Path, capsys: pytest.CaptureFixture[st
     assert "the 3 nearest rows" in shown
 
 
+def test_a_table_is_of_the_catalog_that_the_settings_have_it_in(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of the first one, where a table of its name may be another, and where `search` does not look."""
+    text = (directory / "icepuffin.toml").read_text(encoding="utf-8")
+    first = text[text.index("[catalogs.demo]") : text.index("[spark]")].replace("catalogs.demo", "catalogs.first")
+    settings = tmp_path / "two.toml"
+    settings.write_text(text.replace("[catalogs.demo]", f"{first}[catalogs.demo]"), encoding="utf-8")
+    statement = f"SELECT id FROM demo.packages ORDER BY {NEAR} LIMIT 3"
+    main(["sql", statement, "--param", QUERY, "--settings", str(settings), "--json"])
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 3
+    with pytest.raises(SystemExit):
+        main(["sql", statement, "--param", QUERY, "--settings", str(settings), "--catalog", "first"])
+    assert "first: there is no table demo.packages" in capsys.readouterr().err
+
+
 def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = f"SELECT id, name AS id, id FROM demo.packages ORDER BY {NEAR} LIMIT 1"
     main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
