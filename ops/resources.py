@@ -23,6 +23,7 @@ from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.catalog.connection import (
     CatalogUnavailableError,
     failure,
+    names_that_have,
     open_catalog,
     require_database,
 )
@@ -82,6 +83,16 @@ def _is_match(name: str, pattern: str) -> bool:
     return not name.startswith(SCRATCH_TABLES) and fnmatchcase(name, pattern)
 
 
+def _remedy(catalog: Catalog, identifier: str) -> str:
+    """What to do about a table that a catalog has not."""
+    if names := names_that_have(catalog, identifier):
+        return (
+            f"its database has it for catalog {' and '.join(names)}: an SQL catalog keeps tables by its own name, so "
+            "name it as whoever made the table did"
+        )
+    return "check the name, or create the table and try again"
+
+
 class Catalogs:
     """The Iceberg catalogs of the settings, opened when first used."""
 
@@ -122,7 +133,7 @@ class Catalogs:
             return self.catalog(catalog).load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise TableMissingError(
-                f"{catalog}: there is no table {identifier}; check the name, or create the table and try again"
+                f"{catalog}: there is no table {identifier}; {_remedy(self.catalog(catalog), identifier)}"
             ) from error
         except IcepuffinError:
             raise

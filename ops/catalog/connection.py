@@ -72,6 +72,22 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     return catalog
 
 
+def names_that_have(catalog: Catalog, identifier: str) -> tuple[str, ...]:
+    """Names of catalogs by which the database of an SQL catalog has `namespace.table`; none for other catalogs."""
+    engine = getattr(catalog, "engine", None)
+    if engine is None:
+        return ()
+    from pyiceberg.catalog.sql import IcebergTables  # noqa: PLC0415  SQLAlchemy is an extra
+    from sqlalchemy import select  # noqa: PLC0415
+
+    namespace, _, table = identifier.rpartition(".")
+    same = select(IcebergTables.catalog_name).where(
+        IcebergTables.table_namespace == namespace, IcebergTables.table_name == table
+    )
+    with engine.connect() as connection:
+        return tuple(sorted(connection.scalars(same)))
+
+
 def require_database(name: str, properties: Mapping[str, str]) -> None:
     """Raises CatalogUnavailableError where a catalog is an SQLite file that is not there: to open it would create it.
 

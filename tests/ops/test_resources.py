@@ -59,6 +59,15 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         catalogs.table("demo", "packages")
 
 
+def test_a_table_that_an_sql_catalog_has_by_another_name_is_said_to_be_there(tmp_path: Path) -> None:
+    make_lake(tmp_path, snapshots=0)
+    catalogs = Catalogs({"lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}})
+    with pytest.raises(TableMissingError, match=r"lake: .* demo\.packages; its database has it for catalog demo: "):
+        catalogs.table("lake", "demo.packages")
+    with pytest.raises(TableMissingError, match=r"no table demo\.absent; check the name, or create"):
+        catalogs.table("lake", "demo.absent")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
