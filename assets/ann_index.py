@@ -67,14 +67,14 @@ _ESTIMATED = ("number", "how", "reason", "bytes_read", "bytes_written")
 
 
 def version_metadata(
-    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
+    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """The version in numbers, words and pictures, recall first."""
+    """The version in numbers, words and pictures, recall first. `ref`: branch or tag that the index follows."""
     report = _changed_first(report)
     numbers = report_metadata(report, _LABELS)
     if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
         numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
-    drawings = version_drawings(table, storage, definition, report)
+    drawings = version_drawings(table, storage, definition, report, ref)
     measured = {"recall": numbers["recall"]} if "recall" in numbers else {}
     return {
         **measured,
@@ -140,17 +140,19 @@ def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
 
 
 def version_drawings(
-    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
+    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
 ) -> dict[str, dg.MetadataValue[Any]]:
     """Shards, tombstones and recall by cost as a picture, small and large, and the change of recall since the last
     build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
+
+    ref: branch or tag that the index follows.
     """
     versions = index_versions(table, definition.name)
     version = next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
     drawings: dict[str, dg.MetadataValue[Any]] = {}
-    drawn = overview(table, definition, storage, version=version)
+    drawn = overview(table, definition, storage, version=version, ref=ref)
     if drawn is not None:
         if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
@@ -229,7 +231,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         )
         return dg.MaterializeResult(
             metadata={
-                **version_metadata(table, storage_of(table), current, report),
+                **version_metadata(table, storage_of(table), current, report, spec.first_ref),
                 **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },
             data_version=dg.DataVersion(report.build_id),

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import head_of, resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
@@ -69,7 +69,7 @@ class IncludedState:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One version of an index, beside the snapshot that a reader would get."""
+    """One version of an index, beside the head of the ref that the index follows."""
 
     table: str
     index: str
@@ -121,16 +121,23 @@ class Overview:
 
 
 def overview(
-    table: Table, definition: IndexDefinition, storage: StorageConfig, *, version: DerivedVersion | None = None
+    table: Table,
+    definition: IndexDefinition,
+    storage: StorageConfig,
+    *,
+    version: DerivedVersion | None = None,
+    ref: str = "main",
 ) -> Overview | None:
     """The version at the index tag, or the one given; None where there is none. Raises NotAnIndexError for a broken
     file.
+
+    ref: branch or tag that the index follows, with whose head the version is compared.
     """
     version = version or tagged_version(table, definition.name)
     if version is None:
         return None
     opened = with_origins(table, open_version(version, storage))
-    head = _head(table, opened)
+    head = _head(table, opened, ref)
     live = live_files(table, head)
     model = RecallModel.of(opened)
     routed = set(model.routed.shards.tolist())
@@ -168,9 +175,9 @@ def overview(
     )
 
 
-def _head(table: Table, opened: OpenVersion) -> SnapshotId:
-    """The head of main; the version's own snapshot where nobody has written to main yet, but to a branch."""
-    name = opened.bound.index_snapshot_id if table.metadata.current_snapshot_id is None else None
+def _head(table: Table, opened: OpenVersion, ref: str) -> SnapshotId:
+    """The head of a ref; the version's own snapshot where there is no such ref, or nobody has written to main yet."""
+    name = opened.bound.index_snapshot_id if head_of(table, ref) is None else ref
     return resolve_snapshot(table, name).snapshot_id
 
 

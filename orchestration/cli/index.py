@@ -230,7 +230,7 @@ def _describe(
     shown, warning, milliseconds = None, "", None
     tuning = find_record(table, definition.name)
     try:
-        shown = overview(table, definition, storage, version=version)
+        shown = overview(table, definition, storage, version=version, ref=context.spec.first_ref)
     except NotAnIndexError as error:
         warning = str(error)
     if shown is None and must_read:

@@ -66,6 +66,19 @@ def test_a_version_of_a_branch_is_shown_before_main_has_a_snapshot(table_factory
     assert (view.head_snapshot_id, view.rows, view.coverage) == (snapshot_id, 300, 1.0)
 
 
+def test_a_version_is_compared_with_the_branch_that_the_index_follows(table: Table) -> None:
+    """Rows that main alone has are no rows that it lacks."""
+    head = resolve_snapshot(table).snapshot_id
+    index_head(table)
+    table.refresh().manage_snapshots().create_branch(head, "audit").commit()
+    table.append(make_rows(1200, 1500))
+    for ref, rows, covered in (("audit", 1200, 1200), ("main", 1500, 1200)):
+        view = overview(table.refresh(), DEFINITION, STORAGE, ref=ref)
+        assert view is not None
+        assert (view.rows, view.rows_covered) == (rows, covered)
+    assert view.head_snapshot_id != head
+
+
 def test_rows_that_came_later_are_shown_as_such(table: Table) -> None:
     index_head(table)
     view = overview(table, DEFINITION, STORAGE)
