@@ -203,7 +203,7 @@ def freshness_events(
     """(evaluations of the freshness checks whose state has changed, the state of each check by index name).
 
     A run that is late or fails reports no lag. The sensor reports it: when an index becomes late, is later than before,
-    or has caught up. `reported`: the states that were reported last.
+    or has caught up: far enough, and then altogether. `reported`: the states that were reported last.
     """
     if missing := missing_ref(table, spec.first_ref):
         new = [index.name for index in spec.indexes if reported.get(index.name) != missing]
@@ -213,10 +213,21 @@ def freshness_events(
     for index in spec.indexes:
         lag = current_lag(instance, spec, index, table)
         late = is_late(spec, lag)
-        states[index.name] = f"late by {lag.snapshots}" if late else "fresh"
+        states[index.name] = _freshness_state(reported.get(index.name), lag.snapshots, late=late)
         if reported.get(index.name) != states[index.name]:
             events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=lag_metadata(lag)))
     return events, states
+
+
+def _freshness_state(reported: str | None, behind: int, *, late: bool) -> str:
+    """Once all was there, a few snapshots without a version are no news: their runs report to the check.
+
+    Dagster takes the report that was begun last for the newest. That of a run was begun when the run was requested, so
+    that a report of the sensor from meanwhile, which was not the last word, would stay.
+    """
+    if late:
+        return f"late by {behind}"
+    return "behind" if behind and reported != "fresh" else "fresh"
 
 
 def unknown_freshness_events(spec: TableSpec, since: float, why: str) -> list[dg.AssetCheckEvaluation]:

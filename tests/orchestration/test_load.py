@@ -31,6 +31,7 @@ from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.plan import TableFacts
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
+from tests.orchestration.lake import make_rows
 
 FULL = os.environ.get("ICEPUFFIN_FULL_LOAD") == "1"
 SNAPSHOTS = 10_000 if FULL else 100
@@ -322,6 +323,38 @@ def test_the_lag_goes_red_with_the_evaluation_that_sees_it_and_green_with_the_ve
     table = backlog.catalog.load_table("demo.t0")
     bindings.publish(table, binding(table))
     assert observed() == [(True, 0)]
+
+
+def test_an_index_that_was_late_is_reported_to_be_well_and_then_complete(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=3)
+    daemon = Daemon(instance, backlog.settings(max_freshness_lag=1))
+
+    def observed() -> list[tuple[bool, object]]:
+        daemon.checks.clear()
+        daemon.tick(WATCH)
+        return [(event.passed, event.metadata["lag (snapshots)"].value) for event in daemon.checks]
+
+    def append() -> None:
+        backlog.catalog.load_table("demo.t0").append(make_rows(0, 1))
+
+    def publish(number: int) -> None:
+        table = backlog.catalog.load_table("demo.t0")
+        tagged = table.metadata.refs.get("ann_e")
+        bindings.publish(table, binding(table, number, expected=tagged and tagged.snapshot_id))
+
+    assert observed() == [(False, 3)]
+    publish(0)
+    append()
+    assert observed() == [(True, 1)]
+    assert observed() == []
+    publish(1)
+    assert observed() == [(True, 0)]
+    append()
+    assert observed() == [], "its run will report"
+    publish(2)
+    assert observed() == []
 
 
 def test_an_evaluation_that_is_cut_off_is_repeated_by_the_next(tmp_path: Path, instance: dg.DagsterInstance) -> None:
