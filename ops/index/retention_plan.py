@@ -76,7 +76,8 @@ def plan_retention(
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
     tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
-    pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
+    # the version of main's head needs no tag of its own: the index tag is on it, or returns to it
+    pinned = _owners_snapshots(table, but="main") if retention.versions in _WITH_TAGGED else frozenset()
     expire: list[ExpiredVersion] = []
     pin: list[DerivedVersion] = []
     postponed = 0
@@ -155,10 +156,10 @@ def _place(version: DerivedVersion) -> tuple[int, int, int]:
     return version.base_sequence_number, version.sequence_number, version.timestamp_ms
 
 
-def _owners_snapshots(table: Table) -> frozenset[SnapshotId]:
-    """Data snapshots that refs of the table's owner point at."""
+def _owners_snapshots(table: Table, *, but: str = "") -> frozenset[SnapshotId]:
+    """Data snapshots that refs of the table's owner point at, `but` this one."""
     derived = derived_ids(table.metadata)
-    targets = (SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values())
+    targets = (SnapshotId(ref.snapshot_id) for name, ref in table.metadata.refs.items() if name != but)
     return frozenset(target for target in targets if target not in derived)
 
 

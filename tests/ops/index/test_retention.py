@@ -158,6 +158,13 @@ def test_the_version_of_the_head_is_not_pinned_as_the_index_tag_returns_to_it(ta
     assert len(planned(table, RetentionPolicy()).pin) == 1
 
 
+def test_the_version_of_a_tagged_head_is_pinned_where_the_index_tag_is_elsewhere(table: Table) -> None:
+    """As that of an index is which follows another branch."""
+    second = data_snapshots(table)[1].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(second).create_tag(second, "release").commit()
+    assert [item.base_snapshot_id for item in planned(table.refresh(), RetentionPolicy()).pin] == [second]
+
+
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
     versions_before = index_versions(table.refresh(), "e")
