@@ -6,6 +6,7 @@ all see the same snapshot.
 """
 
 import logging
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -175,7 +176,8 @@ def plan(
     if absent := [name for name in ("table", "index") if name not in arguments]:
         raise QueryError(f"vector_search: {absent[0]} is null")
     if other := [name for name in ("table", "index", "where") if not isinstance(arguments.get(name, ""), str)]:
-        raise QueryError(f"vector_search: {other[0]} is {arguments[other[0]]!r}, not a text")
+        shown = reprlib.repr(arguments[other[0]])
+        raise QueryError(f"vector_search: {other[0]} is {shown}, not a text; call it with (table, index, query, k)")
     identifier = tuple(arguments["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:
         identifier = identifier[1:]

@@ -98,6 +98,7 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
         ({"table": 5}, "vector_search: table is 5, not a text"),
         ({"table": "t"}, "'t' names no table; write namespace.table"),
         ({"where": 5}, "vector_search: where is 5, not a text"),
+        ({"index": [0.5] * 384}, "index is [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ...], not a text; call it with (table,"),
     ],
 )
 def test_faults_are_reported_when_a_call_is_planned(
