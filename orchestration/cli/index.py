@@ -158,7 +158,7 @@ def list_command(context: TableContext) -> None:
     if context.as_json:
         print_json(documents)
         return
-    rows = ([document[name] for name in _LISTED] for document in documents)
+    rows = (["-" if document[name] is None else document[name] for name in _LISTED] for document in documents)
     print_table(context.console, _LISTED, rows, title=f"indexes of {context.name}")
 
 

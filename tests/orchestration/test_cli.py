@@ -432,6 +432,8 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
         "embedding",
         "second",
     }
+    (line,) = [line for line in run("index", "list", "demo.packages").splitlines() if "second" in line]
+    assert line.split()[-2:] == ["0", "-"], "no version, of no snapshot"
     output = run("refresh", "demo.packages", "--index", "second")
     assert "    action  built: there is no version to start from\n" in output
     assert re.search(r"^   seconds  .*; [\d.]+ expected$", output, re.MULTILINE)
