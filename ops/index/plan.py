@@ -166,7 +166,7 @@ def plan_version(
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     if (
         existing
-        and _has_columns(existing, plan)
+        and not _missing_columns(existing, plan)
         and not files_mapped_since(table, existing, live, plan.schema, storage)
     ):
         return _reuse(plan, existing)
@@ -189,16 +189,16 @@ def plan_version(
     return replace(plan, build_id=_build_id(plan))
 
 
-def _has_columns(version: OpenVersion, plan: VersionPlan) -> bool:
-    """Whether a version has all kept and included columns of the definition."""
-    return version.attributes.keys() >= set(plan.filter_ids) and version.included.keys() >= set(plan.include_ids)
+def _missing_columns(version: OpenVersion, plan: VersionPlan) -> set[int]:
+    """Field ids of the kept and included columns of the definition that a version lacks."""
+    return (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
 
 
-def _missing_columns(version: OpenVersion, plan: VersionPlan) -> str:
-    """A clause on the columns of the definition that a version lacks; empty where it lacks none."""
-    lacking = (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
-    names = (plan.column_schema.find_column_name(field_id) or str(field_id) for field_id in sorted(lacking))
-    return f", which lacks values of {', '.join(names)}" if lacking else ""
+def _lacking(version: OpenVersion, plan: VersionPlan) -> str:
+    """A clause on the columns that a version lacks; empty where it lacks none."""
+    missing = sorted(_missing_columns(version, plan))
+    names = (plan.column_schema.find_column_name(field_id) or str(field_id) for field_id in missing)
+    return f", which lacks values of {', '.join(names)}" if missing else ""
 
 
 def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
@@ -321,7 +321,7 @@ def _refresh_or_build(
         plan,
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}"
-        + _missing_columns(base, plan),
+        + _lacking(base, plan),
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
@@ -342,7 +342,7 @@ def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: 
         plan,
         action=Action.REFRESHED,
         reason=f"{len(changes.added):,} of {len(plan.live.files):,} files have other rows than in the version of "
-        f"snapshot {base.bound.base_snapshot_id}{_missing_columns(base, plan)}",
+        f"snapshot {base.bound.base_snapshot_id}{_lacking(base, plan)}",
         base=base,
         changes=changes,
     )
