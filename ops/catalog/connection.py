@@ -1,7 +1,6 @@
 """Opening catalogs with time limits on all calls, and with errors that show no secrets."""
 
 import re
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -272,6 +271,8 @@ def _bounded_postgres(uri: str) -> str:
 
 
 def _let_sqlite_wait(engine: Any) -> None:
+    import sqlite3  # noqa: PLC0415  other catalogs do not need it
+
     from sqlalchemy import event  # noqa: PLC0415  only SQL catalogs have it
 
     @event.listens_for(engine, "connect")
