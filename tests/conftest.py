@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from icepuffin.ops.cache.settings import DIRECTORY
 from icepuffin.ops.cache.shards import use_settings
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
+from tests.draws import SEED
 from tests.services.class_archive import archive_options
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri
@@ -65,6 +67,13 @@ def files_are_left_to_the_system() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> str:
+    """Another one in each run. A test draws the same, whichever others run."""
+    sys.stderr.write(f"ICEPUFFIN_SEED={SEED}\n")
+    return f"{SEED} {request.node.name}"
 
 
 def make_rows(first: int, last: int, *, seed: int = 0, dims: int = DIMS) -> pa.Table:

@@ -1,10 +1,14 @@
-"""Every kernel once, on few rows: `python -m tests.ann_kernels.exercise` prints digests of what they gave.
+"""Every kernel once, on few rows: `python -m tests.ann_kernels.exercise [PART ...]` prints digests of what they gave.
 
 Distances of codes are integers, so their digests are the same on every CPU, under bounds checks and without the JIT.
 """
 
 import hashlib
 import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,72 +65,140 @@ def digest(*arrays: np.ndarray) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
-def main() -> dict[str, Any]:
-    """Digests of graphs and answers, and in which mode they were made."""
-    even, spread = clustered(ROWS, 9), widely_spread(ROWS, 9)
-    even[40:60] = even[40]
-    graph = built(even, Metric.L2)
-    coded = scalar_quantization.encode(even)
-    assert coded is not None
+@dataclass(frozen=True)
+class Rows:
+    """What the parts share: vectors, and a graph over them."""
+
+    even: np.ndarray
+    spread: np.ndarray
+    graph: Graph
+
+    @classmethod
+    def drawn(cls) -> "Rows":
+        even = clustered(ROWS, 9)
+        even[40:60] = even[40]
+        return cls(even, widely_spread(ROWS, 9), built(even, Metric.L2))
+
+
+Digests = dict[str, str]
+
+
+def by_codes(rows: Rows) -> Digests:
+    even = rows.even
     live = Bitmap.of(even[:, 0] > even[0, 0])
-    masked = Searcher(graph, even, Metric.L2, coded_from=1).masked(Bitmap.of_rows(live.places()[::2], ROWS))
-    searcher = Searcher(graph, even, Metric.L2, coded_from=1)
+    searcher = Searcher(rows.graph, even, Metric.L2, coded_from=1)
+    masked = searcher.masked(Bitmap.of_rows(live.places()[::2], ROWS))
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
-    out = {
-        "mode": {"vnni": HAS_VNNI, "avx2": HAS_AVX2, "jit": JIT},
-        "graph": digest(graph.neighbors, graph.degrees),
+    return {
         "found": digest(ids, stats.expanded, stats.distances),
         "masked": digest(masked.search(even[:5] + 0.1, 3, search_list=12)[0]),
         "compared": digest(*searcher.compare(even[:3] + 0.1, 3)),
-        "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
     }
-    over_lists = Searcher(packed(graph), even, Metric.L2, codes=coded)
-    out["found over lists"] = digest(over_lists.search(even[:5] + 0.1, 3, search_list=12)[0])
-    for metric in Metric:
-        ready = prepare(spread, metric)
-        assert isinstance(
-            vamana.build_space(ready, metric, 1), FloatSpace if metric is Metric.L2 else CodeSpace | FloatSpace
-        )
-        floats = Searcher(built(ready, metric), read_only(ready), metric)
-        merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+
+
+def over_lists(rows: Rows) -> Digests:
+    coded = scalar_quantization.encode(rows.even)
+    assert coded is not None
+    searcher = Searcher(packed(rows.graph), rows.even, Metric.L2, codes=coded)
+    return {
+        "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
+        "found over lists": digest(searcher.search(rows.even[:5] + 0.1, 3, search_list=12)[0]),
+    }
+
+
+def by_floats(metric: Metric, rows: Rows) -> Digests:
+    ready = prepare(rows.spread, metric)
+    space = vamana.build_space(ready, metric, 1)
+    assert isinstance(space, FloatSpace if metric is Metric.L2 else CodeSpace | FloatSpace)
+    searcher = Searcher(built(ready, metric), read_only(ready), metric)
+    merge_top_k([searcher.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+    return {}
+
+
+def by_four_bits(rows: Rows) -> Digests:
     long = clustered(ROWS, FEWEST_DIMS)
-    four_bit = four_bit_quantization.encode(long)
-    assert four_bit is not None
-    out["four bits"] = digest(*four_bit.space)
-    by_four_bits = Searcher(graph, long, Metric.L2, codes=four_bit)
-    out["found by four bits"] = digest(by_four_bits.search(long[:5] + 0.1, 3, search_list=12)[0])
-    signed = four_bit.with_signs()
+    codes = four_bit_quantization.encode(long)
+    assert codes is not None
+    searcher = Searcher(rows.graph, long, Metric.L2, codes=codes)
+    ids, _, _ = searcher.search(long[:5] + 0.1, 3, search_list=12)
+    return {"four bits": digest(*codes.space), "found by four bits": digest(ids)}
+
+
+def by_signs(rows: Rows) -> Digests:
+    long = clustered(ROWS, FEWEST_DIMS)
+    codes = four_bit_quantization.encode(long)
+    assert codes is not None
+    signed = codes.with_signs()
     assert signed.signs is not None
-    out["signs"] = digest(*signed.signs)
-    by_signs = Searcher(graph, long, Metric.L2, codes=signed)
-    out["found by signs"] = digest(by_signs.search(long[:5] + 0.1, 3, search_list=12)[0])
+    searcher = Searcher(rows.graph, long, Metric.L2, codes=signed)
+    ids, _, _ = searcher.search(long[:5] + 0.1, 3, search_list=12)
+    return {"signs": digest(*signed.signs), "found by signs": digest(ids)}
+
+
+def over_postings(rows: Rows) -> Digests:
+    even = rows.even
+    coded = scalar_quantization.encode(even)
     every = np.arange(ROWS, dtype=np.uint32)
     postings = Postings.of([(np.array([0, ROWS, ROWS + 3]), np.append(every, [7, 9, 70]).astype(np.uint32))], 4 * ROWS)
     own = common_rows(postings, np.array([0, 1, 0], np.int32), np.array([0, 2, 3]), np.resize(every, 4 * ROWS), ROWS)
+    out = {}
+    assert coded is not None
     for vectors in (CodedVectors(even, coded), even):
         nearest = nearest_of_own(vectors, Metric.L2, even[:2].astype(np.float64) + 0.1, (own.starts, own.nodes), 2)
         order = np.lexsort((nearest.nodes, nearest.queries))
         out[f"own of {type(vectors).__name__}"] = digest(nearest.nodes[order], nearest.distances[order])
+    return out
+
+
+def by_products(rows: Rows) -> Digests:
+    even = rows.even
+    codebook = product_quantization.train_pq(even, 3, seed=0, iterations=1)
+    searcher = Searcher(rows.graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook)))
+    searcher.search(even, 2, search_list=12)
+    return {}
+
+
+def by_rotated_bits(rows: Rows) -> Digests:
+    """Sums of floats: what is found is the same, and its distances nearly."""
+    even, out = rows.even, {}
+    for bits in (4, 5, 8):
+        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
+        searcher = Searcher(rows.graph, None, Metric.L2, rotated=rotated)
+        out[f"found by {bits} rotated bits"] = digest(searcher.search(even[:5] + 0.1, 3, search_list=12)[0])
+        assert np.abs(rotated_quantization.decode(rotated.take(np.arange(9))) - even[:9]).max() < 0.5
+    return out
+
+
+def without_graphs(rows: Rows) -> Digests:
+    even = rows.even
     bounds = CodedBounds.of(even)
     assert bounds is not None
     assert (bounds.least_distances(even[7].astype(np.float64)) <= np.linalg.norm(even - even[7], axis=1) + 1e-6).all()
-    codebook = product_quantization.train_pq(even, 3, seed=0, iterations=1)
-    Searcher(graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook))).search(
-        even, 2, search_list=12
-    )
-    for bits in (4, 5, 8):  # sums of floats: what is found is the same, and its distances nearly
-        rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
-        by_rotated = Searcher(graph, None, Metric.L2, rotated=rotated)
-        out[f"found by {bits} rotated bits"] = digest(by_rotated.search(even[:5] + 0.1, 3, search_list=12)[0])
-        assert np.abs(rotated_quantization.decode(rotated.take(np.arange(9))) - even[:9]).max() < 0.5
     kmeans.train(even, 4, seed=0, iterations=1)
     counts, sums = np.zeros(3, np.int64), np.zeros(3, np.uint64)
     add_rows(np.arange(ROWS, dtype=np.uint32) % 3, np.arange(ROWS), content_hash(even), counts, sums)
-    out["rows"] = digest(counts, sums)
     zeros, limits = np.zeros(ROWS, np.uint32), np.array([[3], [9]])
-    out["nodes"] = digest(add_live_nodes(zeros, np.arange(ROWS), even[:, 0] > 0, *limits, counts[:1], sums[:1]))
+    live = add_live_nodes(zeros, np.arange(ROWS), even[:, 0] > 0, *limits, counts[:1], sums[:1])
+    return {"rows": digest(counts, sums), "nodes": digest(live)}
+
+
+PARTS: dict[str, Callable[[Rows], Digests]] = {
+    part.__name__: part
+    for part in (
+        by_codes, over_lists, by_four_bits, by_signs, over_postings, by_products, by_rotated_bits, without_graphs,
+    )
+} | {f"by_floats_of_{metric.name}": partial(by_floats, metric) for metric in Metric}  # fmt: skip
+
+
+def main(parts: Sequence[str]) -> dict[str, Any]:
+    """Digests of graphs and answers, and in which mode they were made."""
+    rows = Rows.drawn()
+    out: dict[str, Any] = {"mode": {"vnni": HAS_VNNI, "avx2": HAS_AVX2, "jit": JIT}}
+    out["graph"] = digest(rows.graph.neighbors, rows.graph.degrees)
+    for part in parts:
+        out |= PARTS[part](rows)
     return out
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))  # noqa: T201
+    print(json.dumps(main(sys.argv[1:] or [*PARTS])))  # noqa: T201

@@ -20,7 +20,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.ops.index.snapshot_answers import COUNTS, MISSES
 from tests.ops.index.table_history import TableHistory
 
-DEFAULT_HISTORIES = 8
+DEFAULT_HISTORIES = 6
 HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
 _PER_SERVER = 3
 """Histories on SQLite per history on each of the servers"""

@@ -98,13 +98,13 @@ KINDS = {
 
 
 def random_table(
-    catalog: Catalog, name: str, column: str, transform: Transform[Any, Any] | None
+    catalog: Catalog, name: str, column: str, transform: Transform[Any, Any] | None, seed: str = ""
 ) -> tuple[Table, pa.Table]:
     """(a table, its live rows): two files with deletes, and more under a spec of later, with nulls as a partition.
 
     The two files lack some columns, which have the default of later in them, or null.
     """
-    rng = random.Random(name)
+    rng = random.Random(seed or name)
     rows = random_rows(rng, 0)
     late = rng.sample(list(TYPES), 4)
     early = rows.drop_columns(late)

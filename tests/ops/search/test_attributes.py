@@ -71,6 +71,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, list_entry_of, lists_of, values_of
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.draws import draws
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.partitioned import TYPES, build_version, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
@@ -99,14 +100,14 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
 
 @pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=lambda value: str(value or "plain"))
 def test_random_conditions_mean_what_they_mean_to_the_data_files(
-    catalog: Catalog, column: str, transform: Transform[Any, Any] | None
+    catalog: Catalog, column: str, transform: Transform[Any, Any] | None, seed: str
 ) -> None:
     """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes."""
     number = PARTITIONS.index((column, transform))
-    table, _ = random_table(catalog, f"db.t{number}", column, transform)
+    table, _ = random_table(catalog, f"db.t{number}", column, transform, seed)
     build_version(table, RANDOM)
-    drawn = Conditions(number)
-    for _ in range(40):
+    drawn = Conditions(seed)
+    for _ in draws(15):
         where, text, _ = drawn.draw()
         own, scanned, how = both_ways(table, RANDOM, where)
         assert own == scanned, text
@@ -114,13 +115,12 @@ def test_random_conditions_mean_what_they_mean_to_the_data_files(
 
 
 @pytest.mark.parametrize("kept", [("i64", "text"), ("f64", "price", "flag"), ("utc",)], ids=str)
-def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept: tuple[str, ...]) -> None:
-    name = f"db.{'_'.join(kept)}"
-    table, _ = random_table(catalog, name, "text", IdentityTransform())
+def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept: tuple[str, ...], seed: str) -> None:
+    table, _ = random_table(catalog, f"db.{'_'.join(kept)}", "text", IdentityTransform(), seed)
     definition = replace(RANDOM, filters=kept)
     build_version(table, definition)
-    drawn, ways = Conditions(len(kept)), set()
-    for _ in range(40):
+    drawn, ways = Conditions(seed), set()
+    for _ in draws(20):
         where, text, _ = drawn.draw()
         own, scanned, how = both_ways(table, definition, where)
         assert own == scanned, text
@@ -709,12 +709,12 @@ def drawn_condition(rng: random.Random, depth: int = 2) -> tuple[BooleanExpressi
 
 
 @pytest.mark.parametrize("kept", [tuple(ELEMENTS), ("texts", "flags"), ()], ids=len)
-def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept: tuple[str, ...]) -> None:
-    rng = random.Random(len(kept))
+def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept: tuple[str, ...], seed: str) -> None:
+    rng = random.Random(seed)
     table, rows = lists_table(catalog, f"db.lists{len(kept)}", rng)
     definition = replace(LISTS, filters=kept)
     build_version(table, definition)
-    for _ in range(60):
+    for _ in draws(20):
         where, truth = drawn_condition(rng)
         expected = [row["id"] for row in rows if truth(row)]
         own, scanned, how = both_ways(table, definition, where)

@@ -48,6 +48,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.index import IndexDefinition
+from tests.draws import draws
 from tests.ops.search.partitioned import append_rows, build_version
 from tests.ops.search.test_attributes import both_ways
 from tests.ops.search.test_random_conditions import Found
@@ -129,7 +130,7 @@ KEPT = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=
 class Draws:
     """Draws rows and conditions."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)
         self._count = 0
 
@@ -274,14 +275,13 @@ def edge_table(
 
 @pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=str)
 def test_conditions_on_edge_values_find_the_rows_that_python_finds(
-    catalog: Catalog, column: str, transform: Transform[Any, Any]
+    catalog: Catalog, column: str, transform: Transform[Any, Any], seed: str
 ) -> None:
-    seed = PARTITIONS.index((column, transform))
     drawn = Draws(seed)
-    table, rows = edge_table(catalog, f"db.edges{seed}", drawn, column, transform)
+    table, rows = edge_table(catalog, f"db.edges{PARTITIONS.index((column, transform))}", drawn, column, transform)
     build_version(table, KEPT)
     result = Found(table.refresh())
-    for _ in range(30):
+    for _ in draws(10):
         where, text, truth = drawn.condition()
         expected = [row["id"] for row in rows if truth(row)]
         for own in (where, text) if text else (where,):

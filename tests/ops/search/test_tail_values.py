@@ -22,6 +22,7 @@ from icepuffin.ops.search.tail_memory import TAIL_MEMORY
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
+from tests.draws import draws
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.partitioned import (
     TYPES,
@@ -76,20 +77,20 @@ def ids(reader: IndexReader, where: Any) -> tuple[list[int], str]:
     ids=str,
 )
 def test_random_conditions_match_the_rows_that_a_scan_finds(
-    catalog: Catalog, column: str, transform: Transform[Any, Any]
+    catalog: Catalog, column: str, transform: Transform[Any, Any], seed: str
 ) -> None:
     """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes in all files."""
-    table, _ = random_table(catalog, f"db.tail_{column}", column, transform)
+    table, _ = random_table(catalog, f"db.tail_{column}", column, transform, seed)
     build_version(table, RANDOM)
-    rng = random.Random(column)
+    rng = random.Random(seed)
     for first in (1_000, 2_000):
         append_rows(table.refresh(), random_rows(rng, first), column)
     live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
     append_position_deletes(table, {file.path: np.arange(0, file.record_count, 5) for file in live.files})
     reader, scanning = opened(table, RANDOM), opened(table, RANDOM, tail_bytes=0)
     assert len(reader.tail) >= 2
-    drawn, ways = Conditions(7), set()
-    for _ in range(60):
+    drawn, ways = Conditions(seed), set()
+    for _ in draws(25):
         where, text, _ = drawn.draw()
         use_settings(CacheSettings(disk_bytes=0))
         own, how = ids(reader, where)
