@@ -81,6 +81,8 @@ class UpsertedTable:
     def create(self, version: str) -> None:
         # Spark keeps deleted keys by their file's path, in the type that a column had then: widened ones match no more
         self.spark.conf.set("spark.sql.iceberg.executor-cache.delete-files.enabled", "false")
+        # Iceberg 1.11 reads no column of decimals that has a default into vectors: "Cannot cast default value to int"
+        self.spark.conf.set("spark.sql.iceberg.vectorization.enabled", "false")
         partitioned = self.rng.choice(["", "PARTITIONED BY (section)", "PARTITIONED BY (id, section)"])
         self.sql(
             "CREATE TABLE {t} (uid bigint, id int, name string, section string, embedding array<float>) USING iceberg "
