@@ -9,7 +9,6 @@ All tables have one location, and the shard cache lives on over all steps of all
 
 import logging
 import os
-import secrets
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.draws import SEED
 from tests.ops.index.snapshot_answers import COUNTS, MISSES
 from tests.ops.index.table_history import TableHistory
 
@@ -24,7 +24,6 @@ DEFAULT_HISTORIES = 6
 HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
 _PER_SERVER = 3
 """Histories on SQLite per history on each of the servers"""
-SEED = int(os.environ.get("ICEPUFFIN_SEED") or secrets.randbits(32))
 _log = logging.getLogger(__name__)
 
 

@@ -1,11 +1,10 @@
 """One law for every path that says exact or complete: the rows and distances that float64 gives.
 
-Tables are drawn at random, with a new seed per run, which is printed: ICEPUFFIN_EXACT_SEED=... draws the same again.
+Tables are drawn at random, with a new seed per run, which is printed: ICEPUFFIN_SEED=... draws the same again.
 ICEPUFFIN_EXACT_TABLES says how many.
 """
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -31,11 +30,11 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
+from tests.draws import SEED
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head
 
 TABLES = int(os.environ.get("ICEPUFFIN_EXACT_TABLES") or 9)
-SEED = int(os.environ.get("ICEPUFFIN_EXACT_SEED") or secrets.randbits(32))
 ALL = "id >= 0"
 SECTIONS = 3
 FUNCTIONS = {"l2": "l2_distance", "cosine": "cosine_distance", "ip": "inner_product"}
@@ -115,7 +114,7 @@ class Case:
 
     def __str__(self) -> str:
         kind = f"{self.kind.__name__}-{self.metric}-{self.element}-{self.dims}-{self.kept}"
-        return f"ICEPUFFIN_EXACT_SEED={SEED} table {self.seed}: {kind}"
+        return f"ICEPUFFIN_SEED={SEED} table {self.seed}: {kind}"
 
     @property
     def exact_in_float64(self) -> bool:

@@ -1,6 +1,6 @@
 """Random SQL beside Spark itself: the same answer, or SqlError; wherever a condition stands, and never another error.
 
-Each run draws with a new seed, which it prints: ICEPUFFIN_SQL_SEED=... draws the same again. ICEPUFFIN_SQL_TEXTS says
+Each run draws with a new seed, which it prints: ICEPUFFIN_SEED=... draws the same again. ICEPUFFIN_SQL_TEXTS says
 how many conditions and expressions are drawn.
 """
 
@@ -23,10 +23,10 @@ from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
+from tests.draws import SEED
 from tests.ops.sql.drawn import Drawn, rows_of
 from tests.services.jars import SPARK
 
-SEED = int(os.environ.get("ICEPUFFIN_SQL_SEED") or random.SystemRandom().randrange(2**32))
 TEXTS = int(os.environ.get("ICEPUFFIN_SQL_TEXTS") or 700)
 STATEMENTS = max(30, TEXTS // 15)
 BATCH = 60
@@ -43,10 +43,8 @@ pytestmark = [pytest.mark.jvm, pytest.mark.skipif(SPARK == "4.0", reason="statem
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> random.Random:
-    """A test draws the same, whichever others run."""
-    sys.stderr.write(f"ICEPUFFIN_SQL_SEED={SEED}\n")
-    return random.Random(f"{SEED} {request.node.name}")
+def rng(seed: str) -> random.Random:
+    return random.Random(seed)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +186,7 @@ def compared(
                 pairs.append((text, answers))
         beside.compare(pairs, drawn.parameters)
     sys.stderr.write(f"{drawn_texts} drawn, answered {counts}, wrong {len(beside.wrong)}\n")
-    assert not beside.wrong, f"ICEPUFFIN_SQL_SEED={SEED}\n" + "\n".join(beside.wrong)
+    assert not beside.wrong, f"ICEPUFFIN_SEED={SEED}\n" + "\n".join(beside.wrong)
     return {"drawn": drawn_texts, **counts}
 
 
@@ -217,7 +215,7 @@ def test_statements_give_the_rows_that_spark_gives(session: SqlSession, in_spark
         if problem := other_rows(rows, spark_rows):
             wrong.append(f"{text} {drawn.parameters or ''}\n    {problem}")
     sys.stderr.write(f"{STATEMENTS} statements, answered {count}, wrong {len(wrong)}\n")
-    assert not wrong, f"ICEPUFFIN_SQL_SEED={SEED}\n" + "\n".join(wrong)
+    assert not wrong, f"ICEPUFFIN_SEED={SEED}\n" + "\n".join(wrong)
     assert count > STATEMENTS / 3
 
 
