@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 from icepuffin.ann_kernels import compiled_code, warmup
 from icepuffin.puffin.varint import warm as warm_blobs
@@ -17,8 +18,9 @@ def main() -> None:
     begun = time.perf_counter()
     _silence()
     processes = min(len(_PARTS), len(os.sched_getaffinity(0)))
-    with multiprocessing.get_context("spawn").Pool(processes, _silence) as pool:
-        pool.map(_use, _PARTS, chunksize=1)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_silence) as pool:
+        list(pool.map(_use, _PARTS))
     for part in _PARTS:  # numba's list of a kernel's forms lacks one where two processes have written it at once
         part()
     print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
