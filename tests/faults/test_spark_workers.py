@@ -1,5 +1,8 @@
-"""kill -9 of a Spark Python worker at the steps that it comes to: Spark tries again, and no byte differs."""
+"""kill -9 of Spark's Python workers, in each job of a run: Spark tries again, and no byte differs."""
 
+import os
+import random
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.steps import RunStep
 from tests.faults.kills import die_at
-from tests.faults.stages import Outcome, Stage, assert_swept_and_nothing_else, read
+from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,23 +21,33 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jvm
 
 
+FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 KILLED_AT = (RunStep.TASK_WRITTEN, RunStep.TASK_RECORDED)
 
 
 class DoomedRunner(SparkRunner):
-    """A Spark runner of whose workers one dies at each of the steps, once."""
+    """A Spark runner that loses a worker at the start of each job, and one at each of the steps."""
 
     def __init__(self, session: "SparkSession", notes: Path) -> None:
         super().__init__(session)
-        self._kill_at = [f"{step}#1:{notes}/{step}" for step in KILLED_AT]
+        self._notes = notes
+        self.jobs = 0
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
-        armed = [(self._kill_at[at % len(self._kill_at)], function, task) for at, task in enumerate(tasks)]
+        at_start = self._notes / f"job {self.jobs}"
+        self.jobs += 1
+        steps = [f"{step}#1:{self._notes}/{step}" for step in KILLED_AT]
+        armed = [
+            (at_start if at == 0 else None, steps[at % len(steps)], function, task) for at, task in enumerate(tasks)
+        ]
         return super().run(run_armed, armed, label=label, progress=progress)
 
 
-def run_armed(call: tuple[str, Callable[[Any], Any], Any]) -> Any:
-    kill_at, function, task = call
+def run_armed(call: tuple[Path | None, str, Callable[[Any], Any], Any]) -> Any:
+    at_start, kill_at, function, task = call
+    if at_start is not None and not at_start.exists():
+        at_start.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     die_at(kill_at)
     return function(task)
 
@@ -45,12 +58,22 @@ def test_killed_workers_change_no_byte(
     spark: "SparkSession",
     tmp_path: Path,
     survived: Counter[str],
+    seed: str,
 ) -> None:
-    stage = stages["a first build"]
-    stage.restore()
-    before = read(stage.load())
-    assert stage.work(DoomedRunner(spark, tmp_path)) == undisturbed["a first build"]
-    assert {note.name for note in tmp_path.iterdir()} == {str(step) for step in KILLED_AT}, "somebody did not die"
-    assert read(stage.load()) == before
-    assert_swept_and_nothing_else(stage)
-    survived["Spark worker killed"] += len(KILLED_AT)
+    """In one kind of run, another each time, or in all of them."""
+    for scenario in SCENARIOS if FULL else random.Random(seed).sample([*SCENARIOS], 1):
+        stage = stages[scenario]
+        stage.restore()
+        before = read(stage.load())
+        notes = tmp_path / scenario
+        notes.mkdir()
+        runner = DoomedRunner(spark, notes)
+        assert stage.work(runner) == undisturbed[scenario], scenario
+        killed = {note.name for note in notes.iterdir()}
+        assert killed - {*KILLED_AT} == {f"job {number}" for number in range(runner.jobs)}, (
+            f"{scenario}: one did not die"
+        )
+        assert killed > {*KILLED_AT} or (killed and "first build" not in scenario), f"{scenario}: one did not die"
+        assert read(stage.load()) == before, scenario
+        assert_swept_and_nothing_else(stage)
+        survived["Spark worker killed"] += len(killed)
