@@ -31,7 +31,7 @@ from icepuffin.ann_kernels.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
-from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
@@ -71,13 +71,14 @@ class Rows:
 
     even: np.ndarray
     spread: np.ndarray
+    long: np.ndarray
     graph: Graph
 
     @classmethod
     def drawn(cls) -> "Rows":
         even = clustered(ROWS, 9)
         even[40:60] = even[40]
-        return cls(even, widely_spread(ROWS, 9), built(even, Metric.L2))
+        return cls(even, widely_spread(ROWS, 9), clustered(ROWS, FEWEST_DIMS), built(even, Metric.L2))
 
 
 Digests = dict[str, str]
@@ -116,23 +117,22 @@ def by_floats(metric: Metric, rows: Rows) -> Digests:
 
 
 def by_four_bits(rows: Rows) -> Digests:
-    long = clustered(ROWS, FEWEST_DIMS)
-    codes = four_bit_quantization.encode(long)
+    codes = four_bit_quantization.encode(rows.long)
     assert codes is not None
-    searcher = Searcher(rows.graph, long, Metric.L2, codes=codes)
-    ids, _, _ = searcher.search(long[:5] + 0.1, 3, search_list=12)
-    return {"four bits": digest(*codes.space), "found by four bits": digest(ids)}
+    return {"four bits": digest(*codes.space), "found by four bits": found_by(codes, rows)}
 
 
 def by_signs(rows: Rows) -> Digests:
-    long = clustered(ROWS, FEWEST_DIMS)
-    codes = four_bit_quantization.encode(long)
+    codes = four_bit_quantization.encode(rows.long)
     assert codes is not None
     signed = codes.with_signs()
     assert signed.signs is not None
-    searcher = Searcher(rows.graph, long, Metric.L2, codes=signed)
-    ids, _, _ = searcher.search(long[:5] + 0.1, 3, search_list=12)
-    return {"signs": digest(*signed.signs), "found by signs": digest(ids)}
+    return {"signs": digest(*signed.signs), "found by signs": found_by(signed, rows)}
+
+
+def found_by(codes: FourBitCodes, rows: Rows) -> str:
+    searcher = Searcher(rows.graph, rows.long, Metric.L2, codes=codes)
+    return digest(searcher.search(rows.long[:5] + 0.1, 3, search_list=12)[0])
 
 
 def over_postings(rows: Rows) -> Digests:

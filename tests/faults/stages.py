@@ -1,5 +1,6 @@
 """Tables at the moment before a materialisation, each in a folder that can be put back as it was."""
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from icepuffin.ops.theta import packs as sketch_packs
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 
+FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
+"""Whether each fault is tried each time that its step or call comes"""
 DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
 )

@@ -1,6 +1,5 @@
 """Calls to GCS and ADLS that fail, each once: `make stores`. One retry makes all of it good."""
 
-import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ import pytest
 
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.storage.buckets import BucketStorage
-from tests.faults.stages import Stage, make_stage
+from tests.faults.stages import FULL, Stage, make_stage
 from tests.faults.test_stores import assert_failures_survived, drawn_numbers, failing_call, undisturbed_run
 from tests.interop.buckets import STORES, bucket_server
 
 pytestmark = pytest.mark.services
-STRIDE = 1 if os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1" else 11
+STRIDE = 1 if FULL else 11
 """Calls per fault. The first is drawn anew in each run"""
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from icepuffin.ops import steps
 from icepuffin.ops.steps import RunStep
-from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
+from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
-FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 """Each time that each step is reached, in every scenario; else each step of each scenario once."""
 Kill = Callable[[Stage, str], int]
 

@@ -13,7 +13,7 @@ import pytest
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.steps import RunStep
 from tests.faults.kills import die_at
-from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
+from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jvm
 
 
-FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 KILLED_AT = (RunStep.TASK_WRITTEN, RunStep.TASK_RECORDED)
 
 

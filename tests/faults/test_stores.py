@@ -1,7 +1,6 @@
 """Stores that fail: each call once, writes that are cut off, a disk that is full. One retry makes all of it good."""
 
 import errno
-import os
 import resource
 import secrets
 from collections import Counter
@@ -18,6 +17,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from tests.faults.stages import (
+    FULL,
     SCENARIOS,
     Outcome,
     Stage,
@@ -28,7 +28,6 @@ from tests.faults.stages import (
 )
 from tests.services.s3proxy import BUCKET, s3proxy
 
-FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 STRIDE = 1 if FULL else 11
 """Calls per fault: that every call fails once would take a minute"""
 S3_STRIDE = 1 if FULL else 62
