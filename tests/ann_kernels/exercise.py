@@ -119,7 +119,7 @@ def by_floats(metric: Metric, rows: Rows) -> Digests:
 def by_four_bits(rows: Rows) -> Digests:
     codes = four_bit_quantization.encode(rows.long)
     assert codes is not None
-    return {"four bits": digest(*codes.space), "found by four bits": found_by(codes, rows)}
+    return {"four bits": digest(*codes.space), "found by four bits": nearest_by(codes, rows)}
 
 
 def by_signs(rows: Rows) -> Digests:
@@ -127,10 +127,10 @@ def by_signs(rows: Rows) -> Digests:
     assert codes is not None
     signed = codes.with_signs()
     assert signed.signs is not None
-    return {"signs": digest(*signed.signs), "found by signs": found_by(signed, rows)}
+    return {"signs": digest(*signed.signs), "found by signs": nearest_by(signed, rows)}
 
 
-def found_by(codes: FourBitCodes, rows: Rows) -> str:
+def nearest_by(codes: FourBitCodes, rows: Rows) -> str:
     searcher = Searcher(rows.graph, rows.long, Metric.L2, codes=codes)
     return digest(searcher.search(rows.long[:5] + 0.1, 3, search_list=12)[0])
 
