@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from numba import config, njit
 from numba.extending import overload
 
-from icepuffin.ann_kernels.compiled_code import install
+from icepuffin.ann_kernels.compiled_code import KernelCache, announce_compilations
 
-install()  # before the first kernel: all of the package import this module
+announce_compilations()  # all kernels of the package import this module
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 numba_jit: Any = njit
@@ -28,10 +28,16 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Fast-math flags: sums may be reordered and fused. Never nnan or ninf: user data is checked but not trusted"""
 
 
+def _compiled(function: FunctionT, **options: Any) -> FunctionT:
+    compiled: Any = numba_jit(nogil=True, **options)(function)
+    if JIT:
+        compiled._cache = KernelCache(function)  # noqa: SLF001  numba's cache=True sets one of its own
+    return compiled  # type: ignore[no-any-return]
+
+
 def kernel(function: FunctionT) -> FunctionT:
     """Compile a function. Its float arithmetic follows the caller's flags where numba inlines it."""
-    compiled: FunctionT = numba_jit(nogil=True, cache=True)(function)
-    return compiled
+    return _compiled(function)
 
 
 def fast_kernel(function: FunctionT) -> FunctionT:
@@ -39,26 +45,22 @@ def fast_kernel(function: FunctionT) -> FunctionT:
 
     Numba inlines before it generates code, so the flags of the outermost kernel count.
     """
-    compiled: FunctionT = numba_jit(nogil=True, cache=True, fastmath=FAST)(function)
-    return compiled
+    return _compiled(function, fastmath=FAST)
 
 
 def strict_kernel(function: FunctionT) -> FunctionT:
     """Compile a function whose float arithmetic happens in the order that is written, whoever calls it."""
-    compiled: FunctionT = numba_jit(nogil=True, cache=True, fastmath=False)(function)
-    return compiled
+    return _compiled(function, fastmath=False)
 
 
 def numpy_kernel(function: FunctionT) -> FunctionT:
     """Compile a function in which division by zero gives inf or NaN, as in NumPy: no check keeps loops from SIMD."""
-    compiled: FunctionT = numba_jit(nogil=True, cache=True, error_model="numpy")(function)
-    return compiled
+    return _compiled(function, error_model="numpy")
 
 
 def inline_kernel(function: FunctionT) -> FunctionT:
     """Compile a function as a part of each kernel that calls it, by that kernel's rules for floats."""
-    compiled: FunctionT = numba_jit(nogil=True, cache=True, inline="always")(function)
-    return compiled
+    return _compiled(function, inline="always")
 
 
 def compiled_form(function: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:

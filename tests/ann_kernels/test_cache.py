@@ -6,8 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from icepuffin.ann_kernels.compiled_code import sources_digest
+import pytest
+from numba import config
+
+from icepuffin.ann_kernels.compiled_code import KernelCache, sources_digest
 
 ROOT = Path(__file__).parents[2]
 USES_KERNELS = """
@@ -45,7 +49,7 @@ def test_processes_that_meet_an_empty_cache_at_once_fill_it_and_agree(tmp_path: 
 CALLS_ANOTHER_MODULE = """
 import sys
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
-sys.path.insert(0, ".")
+sys.path.insert(0, sys.argv[1])
 import numpy as np
 from icepuffin.ann_kernels import exact_distances
 from icepuffin.ann_kernels.metric import Metric
@@ -55,14 +59,19 @@ print(*exact_distances.pair_distances(np.ones((1, 4)), np.ones((1, 4)), first, f
 """
 
 
-def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path, *, archived: bool) -> None:
     """Numba checks a kernel's own file alone: after an upgrade in place the old code of other files went on."""
-    installed = tmp_path / "icepuffin" / "ann_kernels"
+    installed = tmp_path / "installed" / "icepuffin" / "ann_kernels"
     shutil.copytree(ROOT / "ann_kernels", installed, ignore=shutil.ignore_patterns("__pycache__"))
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    caches = {name: str(tmp_path / "cache") for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}  # of files, of archives
+    environment = os.environ | caches | {"PYTHONDONTWRITEBYTECODE": "1"}
 
     def answer() -> float:
-        command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(tmp_path)]
+        place = tmp_path / "installed"
+        if archived:  # as Spark ships a package to its executors
+            place = Path(shutil.make_archive(str(place), "zip", place))
+        command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(place)]
         return float(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout)
 
     assert answer() == -4
@@ -78,3 +87,27 @@ def test_what_is_compiled_lies_in_a_folder_of_these_sources(tmp_path: Path) -> N
     """Kernels whose types have moved to other modules cannot be loaded, not even to see that they are old."""
     started(tmp_path).communicate(timeout=300)
     assert {path.parent.name for path in tmp_path.rglob("*.nb[ic]")} == {sources_digest()}
+
+
+def doubled(values: Any) -> Any:
+    return 2 * values
+
+
+def test_forms_that_two_processes_write_at_once_are_not_exchanged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Numba numbers the files of a kernel's forms by a list that both have read, and loads a form by its file alone."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    first, second = (KernelCache(doubled)._cache_file for _ in range(2))
+    save_form = first._save_data
+
+    def save_after_the_other(name: str, form: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(second, "_load_index", dict)  # it has read the list before `first` wrote to it
+            second.save("form B", "code B")
+        save_form(name, form)
+
+    monkeypatch.setattr(first, "_save_data", save_after_the_other)
+    first.save("form A", "code A")
+    assert second.load("form B") == "code B"
+    assert second.load("form A") in ("code A", None)
