@@ -6,6 +6,7 @@ from typing import Any
 from sqlglot import exp
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.sql.computed_numbers import as_computed, is_computed
 from icepuffin.ops.sql.constants import node_of
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, check, shown
@@ -37,7 +38,8 @@ def require_source(column: Node, alias: str) -> None:
 
 def is_number_of_output(node: Node) -> bool:
     """Whether a key of ORDER BY is the number of an output."""
-    return isinstance(node, exp.Literal) and not node.is_string and bool(node.this.isdecimal())
+    is_number = isinstance(node, exp.Literal) and not node.is_string
+    return is_number and bool(node.this.isdecimal()) and not is_computed(node)
 
 
 def resolved(node: Node, query: Node) -> Node:
@@ -47,6 +49,7 @@ def resolved(node: Node, query: Node) -> Node:
     """
     if node.meta.get(RESOLVED):
         return node
+    node = node.unnest()
     if is_number_of_output(node):
         outputs = query.expressions
         if any(is_star(item) for item in outputs) or not 1 <= int(node.this) <= len(outputs):
@@ -54,14 +57,13 @@ def resolved(node: Node, query: Node) -> Node:
                 f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
             )
         return outputs[int(node.this) - 1].unalias()
-    minus = isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
-    if minus or isinstance(node, exp.Placeholder):
+    if isinstance(node, exp.Literal) and is_computed(node):
+        raise NotIndexableError(f"ORDER BY +{shown(node)}: give the number of a column without a sign")
+    if isinstance(node, exp.Placeholder) or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)):
         raise NotIndexableError(f"ORDER BY {shown(node)}: give the number of a column, or its name")
     if isinstance(node, exp.Column):
         return _output(node, query)
-    return node.copy().transform(
-        lambda part: _in_parentheses(_output(part, query)) if isinstance(part, exp.Column) else part
-    )
+    return node.copy().transform(lambda part: in_place(_output(part, query)) if isinstance(part, exp.Column) else part)
 
 
 def _output(column: Node, query: Node) -> Node:
@@ -73,8 +75,10 @@ def _output(column: Node, query: Node) -> Node:
     return named[0].unalias() if named else column
 
 
-def _in_parentheses(node: Node) -> Node:
-    return node.copy() if isinstance(node, exp.Column | exp.Literal | exp.Func) else exp.paren(node.copy())
+def in_place(node: Node) -> Node:
+    """A copy of the expression of an output, to stand where the output's name stood."""
+    is_simple = isinstance(node, exp.Column | exp.Literal | exp.Func)
+    return as_computed(node.copy() if is_simple else exp.paren(node.copy()))
 
 
 def names_beside_star(query: Node) -> frozenset[str]:

@@ -19,6 +19,7 @@ from icepuffin.ops.sql import (
     lists,  # noqa: F401  registers its rules
 )
 from icepuffin.ops.sql.casts import caster, constant
+from icepuffin.ops.sql.computed_numbers import is_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.logic import condition
 from icepuffin.ops.sql.typed_expressions import (
@@ -99,7 +100,7 @@ def _number(text: str) -> TypedExpression:
 
 @rule(exp.Neg)
 def _neg(node: Node, schema: pa.Schema) -> TypedExpression:
-    if isinstance(node.this, exp.Literal) and not node.this.is_string:
+    if isinstance(node.this, exp.Literal) and not node.this.is_string and not is_computed(node.this):
         return _number(f"-{node.this.this}")  # at once: -2^63 is a bigint, and 2^63 alone is not
     return _map(arithmetic.negative, typed(node.this, schema))
 

@@ -8,6 +8,7 @@ from icepuffin.ops.sql.clauses import (
     computed,
     count_of,
     function_name,
+    in_place,
     is_number_of_output,
     is_star,
     names_beside_star,
@@ -40,8 +41,7 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
             if names.count(part.name.lower()) > 1:
                 raise NotIndexableError(f"{shown(part)}: several columns of the subquery have that name")
             if part.name in expressions:
-                simple = isinstance(expressions[part.name], exp.Column | exp.Literal | exp.Func)
-                return expressions[part.name].copy() if simple else exp.paren(expressions[part.name].copy())
+                return in_place(expressions[part.name])
             if star:
                 return exp.column(part.name)
             raise NotIndexableError(f"{shown(part)} is no column of the subquery; it has {', '.join(expressions)}")

@@ -10,6 +10,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import SearchHints
 
@@ -17,7 +18,7 @@ _SPARK = Spark()
 
 
 class _Parser(SparkParser):
-    """Spark's parser with a sign plus, which casts a text to a number: sqlglot ignores it."""
+    """Spark's parser with a sign plus, which sqlglot ignores: it casts a text to a number, and types a number anew."""
 
     UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
         **SparkParser.UNARY_PARSERS,
@@ -27,7 +28,7 @@ class _Parser(SparkParser):
 
 def _plus(node: Any) -> Any:
     is_number = isinstance(node, exp.Literal) and not node.is_string
-    return node if is_number else exp.Anonymous(this="positive", expressions=[node])
+    return as_computed(node) if is_number else exp.Anonymous(this="positive", expressions=[node])
 
 
 _ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)

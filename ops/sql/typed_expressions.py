@@ -7,7 +7,7 @@ without a rule is refused (NotIndexableError): no part of a statement may be ign
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icepuffin.ops.sql.casts import caster, constant
+from icepuffin.ops.sql.computed_numbers import is_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.types import SqlType, is_text
 from icepuffin.ops.sql.values import Node
@@ -38,7 +39,7 @@ class TypedExpression:
     text: str | None = None
     """The text of a text constant, which a comparison may turn into a number or a time"""
     digits: SqlType | None = None
-    """Type of an integer constant beside decimals"""
+    """Type of an integer that is written, not computed, beside decimals"""
     exact: Decimal | None = None
     """The value of a decimal constant"""
 
@@ -76,6 +77,8 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
         if shown(node) in str(error) or not isinstance(node, exp.Binary | exp.Func):
             raise
         raise NotIndexableError(f"{shown(node)[:200]}: {error}") from error
+    if is_computed(node):
+        expression = replace(expression, digits=None)
     return _folded(expression, node) if expression.may_fail and not expression.columns else expression
 
 

@@ -228,7 +228,7 @@ class Drawn:
                     "n, id",
                     "n + 0 DESC, id DESC",
                     "x, far, id",
-                    "2, id",
+                    rng.choice(["2, id", "(2) DESC, id"]),
                     "k.i, id",
                 ]
             )
@@ -266,7 +266,7 @@ class Drawn:
         outputs = rng.choice(["id, s", f"id, {nearest} AS far", f"id, round({nearest}, 1) AS r", "id, -x AS n"])
         where = rng.choice([bound, f"{bound} AND ({self.condition(1)})", f"({self.condition(1)}) AND {bound}"])
         cut = rng.choice(["", f" LIMIT {rng.randrange(0, 9)}", f" LIMIT 5 OFFSET {rng.randrange(0, 9)}"])
-        order = rng.choice(["id", f"{nearest}, id DESC", f"{nearest} DESC, id", "1 DESC", self.order()])
+        order = rng.choice(["id", f"{nearest}, id DESC", f"{nearest} DESC, id", "1 DESC", "(1)", self.order()])
         return f"SELECT {outputs} FROM {{table}} WHERE {where} ORDER BY {order}{cut}"
 
     def _time(self, _: int) -> str:

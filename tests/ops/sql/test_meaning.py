@@ -211,6 +211,11 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
         ("m / 3", Decimal("-0.850000"), pa.decimal128(13, 6)),
         ("m / CAST(7 AS DECIMAL(9, 2))", Decimal("-0.364285714286"), pa.decimal128(21, 12)),
         ("m / (n + 4)", Decimal("-0.6375"), pa.decimal128(20, 13)),
+        ("m - 7", Decimal("-9.55"), pa.decimal128(10, 2)),
+        ("m - (-7)", Decimal("4.45"), pa.decimal128(10, 2)),
+        ("m - +7", Decimal("-9.55"), pa.decimal128(13, 2)),
+        ("m - - +7", Decimal("4.45"), pa.decimal128(13, 2)),
+        ("m + +2147483648", Decimal("2147483645.45"), pa.decimal128(23, 2)),
         ("CAST(1.5 AS DECIMAL(20, 10)) * CAST(2 AS DECIMAL(20, 10))", Decimal(3), pa.decimal128(38, 17)),
         ("CAST(1.5 AS DECIMAL(38, 10)) * CAST(2 AS DECIMAL(38, 10))", Decimal(3), pa.decimal128(38, 6)),
         ("CAST(1.5 AS DECIMAL(38, 2)) * CAST(2 AS DECIMAL(38, 2))", Decimal(3), pa.decimal128(38, 4)),
@@ -247,6 +252,16 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         f"SELECT {expression} AS e FROM (SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99) WHERE id = 0"
     ).rows
     assert (result["e"].to_pylist(), result["e"].type) == ([value], kind)
+
+
+@pytest.mark.parametrize("seven", ["7", "(7)", "- -7"])
+def test_a_column_of_a_subquery_has_the_digits_of_its_type(session: SqlSession, seven: str) -> None:
+    """Beside a decimal the number that it is has fewer where it is written."""
+    inner = f"SELECT id, m, {seven} AS seven, {NEAR} AS d FROM db.t"
+    for subquery in (f"({inner})", f"({inner} ORDER BY d LIMIT 99)"):
+        rows = session.sql(f"SELECT m - seven AS e, m - -seven AS f FROM {subquery} WHERE d < 9 AND id = 0").rows
+        assert rows.to_pylist() == [{"e": Decimal("-9.55"), "f": Decimal("4.45")}]
+        assert rows.schema.types == [pa.decimal128(13, 2)] * 2
 
 
 def test_a_name_that_several_columns_have_is_refused(session: SqlSession) -> None:
@@ -321,6 +336,8 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64(5, "ps")}),
         ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64("12026-01-01")}),
         ("SELECT id FROM db.t ORDER BY {near}, -1 LIMIT 2", {}),
+        ("SELECT id FROM db.t ORDER BY {near}, (-1) LIMIT 2", {}),
+        ("SELECT id FROM db.t ORDER BY {near}, +1 LIMIT 2", {}),
         ("SELECT id FROM db.t ORDER BY {near}, :p LIMIT 2", {"p": 1}),
         ("SELECT id FROM db.t WHERE (s = X'') IS TRUE ORDER BY {near} LIMIT 2", {}),
         ("SELECT n / 0 AS e FROM {found}", {}),
@@ -335,7 +352,7 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT m / (-3L) AS e FROM {found}", {}),
         ("SELECT -(3L) + m AS e FROM {found}", {}),
     ],
-    ids=range(66),
+    ids=range(68),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
@@ -355,6 +372,9 @@ def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, 
         ("SELECT near.* FROM {found} near WHERE near.id > 1 ORDER BY id", [2, 3]),
         ("SELECT near.*, n + 1 AS more FROM {found} AS near ORDER BY more, id DESC LIMIT 1", [3]),
         ("SELECT id FROM {found} ORDER BY b, id DESC", [2, 1, 3, 0]),
+        ("SELECT n, id FROM {found} ORDER BY (1)", [3, 0, 1, 2]),
+        ("SELECT n, id FROM db.t ORDER BY {near}, ((1)) DESC LIMIT 2", [2, 1]),
+        ("SELECT n, id FROM (SELECT *, {near} AS far FROM db.t) WHERE far < 9 ORDER BY (1) DESC", [2, 1, 0, 3]),
     ],
 )
 def test_order(session: SqlSession, text: str, wanted: list[int]) -> None:
