@@ -210,8 +210,8 @@ class Drawn:
         )
         where = f"WHERE {self.condition(1)} " if rng.random() < 0.5 else ""
         count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
-        if rng.random() < 0.2:
-            return self._all_within()
+        if rng.random() < 0.4:
+            return rng.choice([self._all_within, self._around_a_projection])()
         nearest = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
         if rng.random() < 0.2:
             products = nearest.replace(
@@ -268,6 +268,46 @@ class Drawn:
         cut = rng.choice(["", f" LIMIT {rng.randrange(0, 9)}", f" LIMIT 5 OFFSET {rng.randrange(0, 9)}"])
         order = rng.choice(["id", f"{nearest}, id DESC", f"{nearest} DESC, id", "1 DESC", "(1)", self.order()])
         return f"SELECT {outputs} FROM {{table}} WHERE {where} ORDER BY {order}{cut}"
+
+    def _around_a_projection(self) -> str:
+        """A query around one that only projects and filters, so that both are read as one."""
+        rng = self.rng
+        columns = ["i", "-j AS n", "x", "s", "i + 0.5 AS m", "p * 2 AS q", "length(s) AS l"]
+        constants = ["7", "(7)", "+7", "-7", "2147483648", "2.50", "-.5", "1e0", "'7'", "NULL", "true", "-j", "p"]
+        inner = ["p", *rng.sample(columns, 3), *(f"{rng.choice(constants)} AS {name}" for name in "ab")]
+        names = [item.rsplit(" ", 1)[-1] for item in inner]
+
+        def operand() -> str:
+            return rng.choice([*names, *"ppabab", "3", "0.25"])
+
+        def computed() -> str:
+            left, right = operand(), operand()
+            return rng.choice(
+                [
+                    *(f"{left} {sign} {right}" for sign in "+-*/"),
+                    *(f"-{left}", f"{left} + -({right})", f"coalesce({left}, {right})", f"round({left} / 3, 2)"),
+                    f"CASE WHEN {left} > {right} THEN {left} ELSE {right} END",
+                ]
+            )
+
+        def condition() -> str:
+            return rng.choice(
+                [
+                    f"{operand()} {rng.choice(SIGNS)} {operand()}",
+                    f"{operand()} IN ({operand()}, {operand()})",
+                    f"{operand()} BETWEEN {operand()} AND {operand()}",
+                    f"{rng.choice(names)} IS NOT NULL",
+                    f"{computed()} > {operand()}",
+                ]
+            )
+
+        where = f" WHERE {self.condition(0)}" if rng.random() < 0.3 else ""
+        subquery = f"(SELECT id, {', '.join(inner)}, {{distance}} AS far FROM {{table}}{where})"
+        outputs = ["id", *rng.sample(names, 2), *(f"{computed()} AS {name}" for name in "ef")]
+        rng.shuffle(outputs)
+        keys = [rng.choice(["far", "e", "e + 0", "f DESC", "1", "(2) DESC", "a", "b", computed()]) for _ in range(2)]
+        more = f" AND {condition()}" if rng.random() < 0.5 else ""
+        return f"SELECT {', '.join(outputs)} FROM {subquery} WHERE far < 99{more} ORDER BY {', '.join(keys)}, id"
 
     def _time(self, _: int) -> str:
         rng = self.rng

@@ -226,6 +226,9 @@ def other_rows(rows: pa.Table, in_spark: pa.Table) -> str | None:
     for number, name in enumerate(rows.column_names):
         if name == "v":
             continue
+        kinds = rows.schema.types[number], in_spark.schema.types[number]
+        if named(kinds[0]) != named(kinds[1]) and not all(map(pa.types.is_floating, kinds)):
+            return f"{name} is {kinds[0]}, in Spark {kinds[1]}"
         ours, spark = rows.column(number).to_pylist(), in_spark.column(number).to_pylist()
         if len(ours) != len(spark) or not all(
             same(*pair, loose=name == "far") for pair in zip(ours, spark, strict=True)
