@@ -6,6 +6,7 @@ and these hold secrets. The run process builds them again from the settings.
 
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -65,6 +66,18 @@ class TableMissingError(IcepuffinError):
 
 class NoSparkError(IcepuffinError):
     """Something was to run on Spark, and the settings have none, or it cannot be started here."""
+
+
+class NoJavaError(NoSparkError):
+    """This machine has no Java to start Spark with."""
+
+    retryable = False
+
+
+def _has_java() -> bool:
+    """Whether Spark's scripts find a Java, unless they set a JAVA_HOME of their own."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java" if home is None else f"{home}/bin/java") is not None
 
 
 def is_pattern(name: str) -> bool:
@@ -329,7 +342,7 @@ class Engine:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":
                 cause = self._without_secrets(error)
                 raise NoSparkError(f"Spark did not start, by [spark]: {cause}") from cause
-            raise NoSparkError(
+            raise (NoSparkError if _has_java() else NoJavaError)(
                 "Spark did not start: it needs Java 17 or 21 (set JAVA_HOME, or put java on the PATH); its own message "
                 'is above. [spark] master = "" works without Spark'
             ) from error

@@ -21,7 +21,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catal
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError, UnreadableTableError
+from icepuffin.ops.resources import Catalogs, Engine, NoJavaError, NoSparkError, TableMissingError, UnreadableTableError
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage.local import to_path
@@ -259,4 +259,5 @@ def test_a_machine_without_java_is_reported(tmp_path: Path) -> None:
     )
     bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=False)
-    assert "NoSparkError: Spark did not start: it needs Java 17 or 21" in done.stderr
+    assert "NoJavaError: Spark did not start: it needs Java 17 or 21" in done.stderr
+    assert not NoJavaError.retryable, "a run waits two minutes before it fails, otherwise"
