@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from numba import config, njit
 from numba.extending import overload
 
-from icepuffin.ann_kernels.compiled_code import KernelCache, announce_compilations
+from icepuffin.ann_kernels.compiled_code import announce_compilations, kernel_cache
 
 announce_compilations()  # all kernels of the package import this module
 
@@ -31,7 +31,7 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 def _compiled(function: FunctionT, **options: Any) -> FunctionT:
     compiled: Any = numba_jit(nogil=True, **options)(function)
     if JIT:
-        compiled._cache = KernelCache(function)  # noqa: SLF001  numba's cache=True sets one of its own
+        compiled._cache = kernel_cache(function)  # noqa: SLF001  numba's cache=True sets one of its own
     return compiled  # type: ignore[no-any-return]
 
 

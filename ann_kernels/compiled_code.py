@@ -1,33 +1,43 @@
 """Where numba keeps compiled kernels: in a folder for each state of this package's sources, a file for each form.
 
 Numba checks whether the file of a kernel has changed. It does not check other files, whose functions it may have
-compiled into the kernel, and it fails when it loads a kernel whose types have moved to another module.
+compiled into the kernel, and it fails when it loads a kernel whose types have moved to another module. Of two versions
+of numba, each starts a kernel's list of forms anew, so that they have folders of their own, too.
 
 Numba compiles a form of a kernel for each set of argument types, and numbers the files of a kernel's forms. Two
 processes that compile different forms at once both take the next number, and then the list of forms may name one
 form's file for the other. Numba does not check the types of what it loads, and runs it: a wrong answer, or a crash.
+
+Numba fails at each start where a file is cut off, as after a power failure, and it runs machine code that has changed.
+Each file ends with its digest here, and what does not match is compiled anew. A kernel also runs where what is compiled
+cannot be kept, as on a full disk.
 """
 
 import hashlib
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from numba.core import caching, event
+import llvmlite
+import numba
+from numba.core import caching, config, event
 
 _numba: Any = caching  # its cache has no types
 _log = logging.getLogger(__name__)
+_DIGEST_BYTES = 32
 
 
 @cache
 def sources_digest() -> str:
-    """A hash of the names and contents of all modules of the package."""
-    digest = hashlib.sha256()
+    """A hash of numba's version, and of the names and contents of all modules of the package."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}\n".encode())
     for name, content in _modules(resources.files(__package__)):
         digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
@@ -52,15 +62,25 @@ def _package_locator(locator: Any) -> Any:
     return PackageLocator
 
 
+def _filled_locator(locator: Any) -> Any:
+    """The same, also of a folder that is not writable and has compiled kernels, such as that of a read-only image."""
+
+    class FilledLocator(_package_locator(locator)):  # type: ignore[misc]
+        def ensure_cache_path(self) -> None:
+            if not any(Path(self.get_cache_path()).glob("*.nbi")):
+                super().ensure_cache_path()
+
+    return FilledLocator
+
+
 class _Kernel(_numba.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes: ClassVar[list[Any]] = [
-        _package_locator(locator)
-        for locator in (
-            _numba.UserProvidedCacheLocator,
-            _numba.InTreeCacheLocator,
-            _numba.UserWideCacheLocator,
-            _numba.ZipCacheLocator,  # of a package that Spark ships as an archive
-        )
+        _filled_locator(_numba.UserProvidedCacheLocator),
+        _package_locator(_numba.InTreeCacheLocator),
+        _package_locator(_numba.UserWideCacheLocator),
+        _filled_locator(_numba.InTreeCacheLocator),
+        _filled_locator(_numba.UserWideCacheLocator),
+        _package_locator(_numba.ZipCacheLocator),  # of a package that Spark ships as an archive
     ]
 
 
@@ -71,16 +91,72 @@ class _Forms(_numba.IndexDataCacheFile):  # type: ignore[misc]
         del number  # the next one by the list, which another process may take too
         return str(super()._data_name(uuid4().int))
 
+    @contextmanager
+    def _open_for_write(self, path: str) -> Iterator[BytesIO]:
+        with super()._open_for_write(path) as file:
+            content = BytesIO()
+            yield content
+            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
 
-class KernelCache(_numba.FunctionCache):  # type: ignore[misc]
-    """What numba compiles of one function of this package, on disk. Raises RuntimeError where no folder is writable."""
+    def _load_index(self) -> dict[Any, str]:
+        return super()._load_index() if _is_whole(Path(self._index_path)) else {}
 
+    def _load_data(self, name: str) -> Any:
+        path = Path(self._data_path(name))
+        if not _is_whole(path):
+            raise FileNotFoundError(path)  # numba then compiles the form anew, and overwrites the file
+        return super()._load_data(name)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of compiled code can be read and is as it was written; numba skips the digest at its end."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        _log.warning("a kernel is compiled anew: %s", error)
+        return False
+    if hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]:
+        return True
+    _log.warning("%s is damaged: its kernel is compiled anew", path)
+    return False
+
+
+class _KernelCache(_numba.FunctionCache):  # type: ignore[misc]
     _impl_class = _Kernel
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _Forms(self.cache_path, self._impl.filename_base, stamp)
+
+    def save_overload(self, form: Any, code: Any) -> None:
+        try:
+            super().save_overload(form, code)
+        except OSError as error:
+            _warn_of_compilations(f"{error.strerror}: {self.cache_path}")
+
+
+def kernel_cache(function: Any) -> Any:
+    """What numba compiles of one function, on disk; only in memory, with a warning, where there is no folder for it."""
+    try:
+        return _KernelCache(function)
+    except RuntimeError:
+        if getattr(config, "CACHE_LOCATOR_CLASSES", ""):
+            raise  # they name no class, or none that suits
+        _warn_of_compilations("neither the package's folder nor that of the user's caches is writable")
+        return _numba.NullCache()
+
+
+@cache
+def _warn_of_compilations(why: str) -> None:
+    """Once for each reason."""
+    _log.warning(
+        "compiled kernels are not kept, and each process compiles them anew, for up to two minutes: %s. Set "
+        "NUMBA_CACHE_DIR to a folder that is writable",
+        why,
+    )
 
 
 class _Compilations(event.Listener):

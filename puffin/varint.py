@@ -7,12 +7,12 @@ A signed sequence is zigzag-coded differences.
 import gc
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError
 from icepuffin.puffin.transient import transient
 
@@ -20,8 +20,6 @@ U8: TypeAlias = npt.NDArray[np.uint8]
 U64: TypeAlias = npt.NDArray[np.uint64]
 I32: TypeAlias = npt.NDArray[np.int32]
 I64: TypeAlias = npt.NDArray[np.int64]
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-numba_jit: Any = njit
 
 _MAX_VARINT32 = 5
 _MAX_VARINT64 = 10
@@ -34,12 +32,6 @@ Allocate: TypeAlias = Callable[[tuple[int, int]], I32]
 def new_lists(shape: tuple[int, int]) -> I32:
     """int32[shape] in memory, not filled."""
     return np.empty(shape, np.int32)
-
-
-def kernel(function: FunctionT) -> FunctionT:
-    """Compile a function without the GIL, and keep the code in numba's cache."""
-    compiled: FunctionT = numba_jit(nogil=True, cache=True)(function)
-    return compiled
 
 
 def encode_adjacency(neighbors: I32, degrees: I32) -> tuple[U8, U64]:

@@ -5,13 +5,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
+import numpy as np
 import pytest
 from numba import config
 
-from icepuffin.ann_kernels.compiled_code import KernelCache, sources_digest
+from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compiled_code import kernel_cache, sources_digest
+from icepuffin.puffin import varint
 
 ROOT = Path(__file__).parents[2]
 USES_KERNELS = """
@@ -25,9 +30,9 @@ print(json.dumps({"hits": hits, "labels": labels.tolist(), "squared": squared.to
 """
 
 
-def started(cache: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "error", "-c", USES_KERNELS]
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+def started(cache: Path, launcher: Sequence[str] = (), **variables: str) -> subprocess.Popen[str]:
+    command = [*launcher, sys.executable, "-W", "error", "-c", USES_KERNELS]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)} | variables
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -89,6 +94,12 @@ def test_what_is_compiled_lies_in_a_folder_of_these_sources(tmp_path: Path) -> N
     assert {path.parent.name for path in tmp_path.rglob("*.nb[ic]")} == {sources_digest()}
 
 
+def test_each_version_of_numba_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each starts the list of a kernel's forms anew: in one folder, two would compile at each start for ever."""
+    monkeypatch.setattr(numba, "__version__", "1.2.3")
+    assert sources_digest.__wrapped__() != sources_digest()
+
+
 def doubled(values: Any) -> Any:
     return 2 * values
 
@@ -98,7 +109,7 @@ def test_forms_that_two_processes_write_at_once_are_not_exchanged(
 ) -> None:
     """Numba numbers the files of a kernel's forms by a list that both have read, and loads a form by its file alone."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    first, second = (KernelCache(doubled)._cache_file for _ in range(2))
+    first, second = (kernel_cache(doubled)._cache_file for _ in range(2))
     save_form = first._save_data
 
     def save_after_the_other(name: str, form: str) -> None:
@@ -111,3 +122,94 @@ def test_forms_that_two_processes_write_at_once_are_not_exchanged(
     first.save("form A", "code A")
     assert second.load("form B") == "code B"
     assert second.load("form A") in ("code A", None)
+
+
+def test_kernels_that_read_blobs_have_files_of_their_own_too() -> None:
+    assert isinstance(varint._decode_lists._cache._cache_file, type(kernel_cache(doubled)._cache_file))
+
+
+def emptied(content: bytes) -> bytes:
+    return content[:0]
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def one_bit_off(content: bytes) -> bytes:
+    half = len(content) // 2
+    return content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", [emptied, cut, one_bit_off])
+def test_a_damaged_file_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    ending: str,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    """After a power failure numba failed at each start, and it ran machine code whatever its bytes were."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    values = np.arange(3)
+    kernel(doubled)(values)
+    (path,) = tmp_path.rglob(f"*.{ending}")
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    again = kernel(doubled)
+    assert again(values).tolist() == [0, 2, 4]
+    assert f"{path} is damaged" in caplog.text
+    caplog.clear()
+    third = kernel(doubled)
+    assert third(values).tolist() == [0, 2, 4]
+    assert sum(third.stats.cache_hits.values()) == 1
+    assert not caplog.text
+
+
+def test_a_kernel_runs_where_its_code_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a disk that has become full since the start."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    compiled = kernel(doubled)
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").touch()
+    assert compiled(np.arange(3)).tolist() == [0, 2, 4]
+    assert compiled(np.arange(3.0)).tolist() == [0, 2, 4]
+    assert caplog.text.count("compiled kernels are not kept") == 1
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_kernels_run_where_no_folder_is_writable(tmp_path: Path, *, archived: bool) -> None:
+    """As in a container without a home: the import failed, and in an archive each kernel at its first call."""
+    installed = tmp_path / "installed" / "icepuffin" / "ann_kernels"
+    shutil.copytree(ROOT / "ann_kernels", installed, ignore=shutil.ignore_patterns("__pycache__"))
+    place = tmp_path / "installed"
+    if archived:
+        place = Path(shutil.make_archive(str(place), "zip", place))
+    for folder in (installed, installed / "simd"):
+        (folder / "__pycache__").touch()  # no folder can be there
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"XDG_CACHE_HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(place)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert float(done.stdout or "nan") == -4, done.stderr
+    assert done.stderr.count("compiled kernels are not kept") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may write to any folder")
+def test_compiled_kernels_are_used_where_they_cannot_be_written(tmp_path: Path) -> None:
+    """As of an image, whose files are read-only."""
+    obedient = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+    cache = tmp_path / "cache"
+    started(cache).communicate(timeout=300)
+    folders = [cache, *(path for path in cache.rglob("*") if path.is_dir())]
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb[ic]")}
+    for folder in folders:
+        folder.chmod(0o555)
+    text, errors = started(cache, obedient, XDG_CACHE_HOME=os.devnull).communicate(timeout=300)
+    for folder in folders:
+        folder.chmod(0o755)
+    assert json.loads(text)["hits"] == 2, errors
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb[ic]")} == before
