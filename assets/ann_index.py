@@ -22,11 +22,11 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.model import Action, StorageConfig
@@ -147,7 +147,7 @@ def version_drawings(
 
     ref: branch or tag that the index follows.
     """
-    versions = index_versions(table, definition.name)
+    versions = versions_of(table, definition)
     version = next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}

@@ -11,11 +11,12 @@ from pyiceberg.table import Table
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag, missing_ref
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, SnapshotId
@@ -203,7 +204,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "rows compared": report.rows,
                 "self-search": report.self_search.summary if report.self_search else _why_not_searched(report),
                 "faults": "; ".join(listed(report.faults)) or "none",
-                **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
+                **recall_so_far(recall_history(versions_of(table, definition)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
             },
         )
@@ -228,7 +229,7 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
     )
     def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        in_order = sorted(index_versions(table, definition.name), key=lambda version: version.sequence_number)
+        in_order = sorted(versions_of(table, definition), key=lambda version: version.sequence_number)
         in_order = in_order[-_VERSIONS_DRAWN:]
         version = tagged_version(table, definition.name)  # after a rollback it may be older than all of these
         versions = {item.index_snapshot_id for item in (*in_order, *([version] if version else []))}

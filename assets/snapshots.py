@@ -10,9 +10,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.catalog.snapshots import base_snapshot_id, derived_ids, summary_of
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
@@ -57,8 +57,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     refs = _refs(table)
     statistics = statistics_by_id(table.metadata)
     indexed = {
-        index.name: {version.base_snapshot_id for version in index_versions(table, index.name)}
-        for index in spec.indexes
+        index.name: {version.base_snapshot_id for version in versions_of(table, index)} for index in spec.indexes
     }
     entries = []
     for snapshot in newest:

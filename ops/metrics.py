@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.catalog.measurements import Measurement
 from icepuffin.ops.catalog.metadata_memo import statistics_by_id
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import index_lag, missing_ref
+from icepuffin.ops.index.own_versions import versions_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
@@ -73,7 +74,7 @@ def index_samples(
     lag = index_lag(table, index, ref, now=time.time() if now is None else now)
     # where nothing is indexed for lack of the ref, an alert on either has to fire
     behind = (math.inf, math.inf) if missing_ref(table, ref) else (lag.snapshots, lag.minutes * 60)
-    yield MetricSample("icepuffin_index_versions", labels, len(index_versions(table, index.name)))
+    yield MetricSample("icepuffin_index_versions", labels, len(versions_of(table, index)))
     yield MetricSample("icepuffin_index_versions_behind", labels, behind[0])
     yield MetricSample("icepuffin_index_seconds_behind", labels, behind[1])
     version = tagged_version(table, index.name)

@@ -15,6 +15,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.blob_kind import (
+    DISTANCES_KEY,
     FIELDS_KEY,
     PACKS_KEYS,
     SIZES_KEY,
@@ -72,6 +73,8 @@ class DerivedVersion:
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
     sizes: str = ""
     """Text of its sizes; empty for file sketches, and where its summary has none, as that of an older release"""
+    distances: str = ""
+    """Column and distances; empty for file sketches, and where its summary has none, as that of an older release"""
     packs: tuple[BoundPack, ...] = ()
     """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
     fields: frozenset[int] | None = None
@@ -81,7 +84,9 @@ class DerivedVersion:
 
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
-    """All versions of an index in the table's metadata, oldest first, tagged or not."""
+    """All versions of the indexes that have had a name, oldest first, tagged or not. One that was dropped may have had
+    another column: `icepuffin.ops.index.own_versions` leaves its versions out.
+    """
     return versions(table, BlobKind.INDEX, name)
 
 
@@ -140,6 +145,7 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 tags=tuple(sorted(tags.get(SnapshotId(snapshot.snapshot_id), ()))),
                 measurement=properties.get(f"{kind}.took", ""),
                 sizes=properties.get(SIZES_KEY, ""),
+                distances=properties.get(DISTANCES_KEY, ""),
                 packs=tuple(map(pack, _holder_ids(properties))),
                 fields=_fields(properties),
                 file_size=file.file_size_in_bytes,

@@ -17,7 +17,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.catalog.blob_kind import FIELDS_KEY, LASTING_MS, SIZES_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.blob_kind import DISTANCES_KEY, FIELDS_KEY, LASTING_MS, SIZES_KEY, BlobKind, pack_tag
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, write_empty_manifest_list, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.model import SnapshotId
@@ -62,6 +62,8 @@ class Binding:
     """Text of the `Measurement` of the run, for the summary of the snapshot"""
     sizes: str = ""
     """Text of the version's sizes, for the summary; empty for file sketches"""
+    distances: str = ""
+    """Column and distances of the version, for the summary; empty for file sketches"""
     packs: tuple[SnapshotId, ...] = ()
     """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
     new_packs: tuple[NewPack, ...] = ()
@@ -84,6 +86,7 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
         **index_name,
         **measurement,
         **({SIZES_KEY: binding.sizes} if binding.sizes else {}),
+        **({DISTANCES_KEY: binding.distances} if binding.distances else {}),
         **({f"{binding.kind}.packs": ",".join(map(str, packs))} if packs else {}),
         **({} if binding.fields is None else {FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))}),
         **{

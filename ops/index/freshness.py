@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots, summary_of
 from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.own_versions import versions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def index_lag(
     """
     if ref != "main" and ref not in table.metadata.refs:
         return FreshnessLag(0, 0.0, 1.0, "none")
-    indexed = {version.base_snapshot_id for version in index_versions(table, index.name)} | set(empty)
+    indexed = {version.base_snapshot_id for version in versions_of(table, index)} | set(empty)
     lineage = data_snapshots(table, ref)
     without = _without_vectors(table, index)
     covered = [snapshot.snapshot_id in indexed or without(snapshot) for snapshot in lineage]

@@ -24,6 +24,7 @@ from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.included_columns import included_columns, kept_parts
 from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
+from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof import require_enclosed, require_rows
 from icepuffin.ops.index.rates import measurement_text
@@ -180,6 +181,7 @@ def publish(
         max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
         measurement=measurement,
         sizes=sizes,
+        distances=distances_text(plan.definition, plan.field_id),
         packs=tuple(pack.holder_id for pack in file.packs),
         new_packs=file.new_packs,
     )

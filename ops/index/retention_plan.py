@@ -74,6 +74,7 @@ def plan_retention(
     tag = version_tag(kind, name)
     own = own_tags(table, tag)
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
+    distances = next((version.distances for version in all_versions if tag in version.tags), "") if tag in own else ""
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
     tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
     # the version of main's head needs no tag of its own: the index tag is on it, or returns to it
@@ -81,7 +82,7 @@ def plan_retention(
     expire: list[ExpiredVersion] = []
     pin: list[DerivedVersion] = []
     postponed = 0
-    for version, reason in _reasons_to_expire(table, all_versions, newest, tagged, retention, now):
+    for version, reason in _reasons_to_expire(table, all_versions, newest, distances, tagged, retention, now):
         foreign = [ref for ref in version.tags if ref not in own]
         if reason and not foreign and version.index_snapshot_id not in parents:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
@@ -115,24 +116,30 @@ def _reasons_to_expire(
     table: Table,
     all_versions: Sequence[DerivedVersion],
     newest: SnapshotId | None,
+    distances: str,
     tagged: Collection[SnapshotId],
     retention: RetentionPolicy,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
-    """(version, reason to expire it, empty where it stays), newest data snapshots first."""
+    """(version, reason to expire it, empty where it stays), newest data snapshots first.
+
+    distances: those of the index's tagged version. An index that had the name before had others, and was dropped.
+    """
     snapshot_ids = snapshots_by_id(table.metadata)
     snapshots_before: set[SnapshotId] = set()
     counted = 1 if newest is not None else 0
     for version in sorted(all_versions, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
+        is_of_dropped = bool(distances) and version.distances not in (distances, "")
         repeated = base in snapshots_before
-        snapshots_before.add(base)
+        if not is_of_dropped:
+            snapshots_before.add(base)
         reason = ""
         if version.index_snapshot_id == newest:
             pass
         elif base not in snapshot_ids:
             reason = "its snapshot has expired"
-        elif retention.versions is RetentionScope.NONE:
+        elif retention.versions is RetentionScope.NONE or is_of_dropped:
             reason = "its index was dropped"
         elif repeated:
             reason = "a newer version of the same snapshot exists"

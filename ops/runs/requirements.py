@@ -9,13 +9,14 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import ListType
 
 from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, has_count, rows_in_files, snapshot_count
 from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, least_shards, sample_size
 from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
@@ -153,7 +154,7 @@ def _attribute_bytes(table: Table, definition: IndexDefinition) -> int:
 
 def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, rows: int, engine: Engine) -> _Work:
     """Where the summary lacks the numbers, shards count as full. The plan may be to rebuild the shards there are."""
-    versions = index_versions(table, definition.name)
+    versions = versions_of(table, definition)
     earlier = earlier_sizes(table, definition)
     vectors = _vector_bytes(table, definition, versions, snapshot, rows)
     has_totals = has_count(snapshot, "total-records") and (vectors or not rows)

@@ -8,11 +8,12 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
@@ -68,7 +69,8 @@ def run_on(
 def _create(table: Table, statement: CreateIndex, builder: Builder) -> Answer:
     name, refresh = statement.name, f"REFRESH INDEX {statement.name} ON {statement.table}"
     if statement.if_not_exists and _has(table, name):
-        unbuilt = "" if index_versions(table, name) else f", which has no version yet; {refresh} builds it"
+        is_built = bool(versions_of(table, load_definition(table, name)))
+        unbuilt = "" if is_built else f", which has no version yet; {refresh} builds it"
         return message_of(f"{statement.table} has an index {name} already{unbuilt}")
     definition = IndexDefinition(name=name, column=statement.column, method=statement.method, **_parameters(statement))
     created = create_index(table, definition)
@@ -104,7 +106,7 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     columns["vectors"] = pa.array(vectors, pa.string())
     for name in COLUMN_LISTS:
         columns[name] = [", ".join(getattr(definition, name)) for definition in definitions]
-    columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]
+    columns["versions"] = [len(versions_of(table, definition)) for definition in definitions]
     tagged = [tagged_version(table, definition.name) for definition in definitions]
     columns["snapshot_id"] = pa.array([version.base_snapshot_id if version else None for version in tagged], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"

@@ -16,7 +16,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
@@ -24,6 +23,7 @@ from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.index.definition_columns import resolve_column
+from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
@@ -460,7 +460,7 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
         return named, f"index {name}, by a hint"
     _require_one_element_type(fitting, "name one by a hint, SELECT /*+ INDEX(name) */")
     if fitting:
-        chosen = next((one for one in fitting if index_versions(table, one.name)), fitting[0])
+        chosen = next((one for one in fitting if versions_of(table, one)), fitting[0])
         return chosen, f"index {chosen.name}"
     others = (
         ", ".join(f"{definition.name} ({definition.column}, {definition.metric})" for definition in definitions)

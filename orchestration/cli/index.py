@@ -143,7 +143,8 @@ def list_command(context: TableContext) -> None:
     Example:
       icepuffin index list demo.packages
     """
-    from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+    from icepuffin.ops.catalog.bound_versions import tagged_version
+    from icepuffin.ops.index.own_versions import versions_of
 
     documents: list[dict[str, object]] = []
     for definition in context.indexes:
@@ -151,7 +152,7 @@ def list_command(context: TableContext) -> None:
         documents.append(
             {
                 **dataclasses.asdict(definition),
-                "versions": len(index_versions(context.table, definition.name)),
+                "versions": len(versions_of(context.table, definition)),
                 "snapshot_id": str(tagged.base_snapshot_id) if tagged else None,
             }
         )
@@ -219,14 +220,14 @@ def _describe(
     context: TableContext, name: str | None, snapshot: str | None, *, must_read: bool, measure: bool
 ) -> IndexDescription:
     """Raises ClickException where a version must be read and there is none that can be."""
-    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index import NotAnIndexError
+    from icepuffin.ops.index.own_versions import versions_of
     from icepuffin.ops.index.tuning_record import find_record
     from icepuffin.ops.search.overview import overview, time_widths
 
     table, storage = context.table, context.storage
     definition = context.index(name)
-    version = None if snapshot is None else _version_of(context, definition.name, snapshot)
+    version = None if snapshot is None else _version_of(context, definition, snapshot)
     shown, warning, milliseconds = None, "", None
     tuning = find_record(table, definition.name)
     try:
@@ -243,7 +244,7 @@ def _describe(
 
         reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, shown.curve)
-    return IndexDescription(definition, index_versions(table, definition.name), shown, warning, milliseconds, tuning)
+    return IndexDescription(definition, versions_of(table, definition), shown, warning, milliseconds, tuning)
 
 
 def _document(description: IndexDescription) -> dict[str, object]:
@@ -307,13 +308,13 @@ def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[st
     return shown
 
 
-def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVersion":
+def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from icepuffin.ops.catalog.bound_versions import index_versions
+    from icepuffin.ops.index.own_versions import versions_of
     from icepuffin.ops.search.target import is_own
 
-    snapshot_id = context.snapshot_id(snapshot)
-    own = [version for version in index_versions(context.table, index) if is_own(version, snapshot_id)]
+    index, snapshot_id = definition.name, context.snapshot_id(snapshot)
+    own = [version for version in versions_of(context.table, definition) if is_own(version, snapshot_id)]
     if not own:
         remedy = f"icepuffin refresh {context.name} --index {index} --snapshot {snapshot_id}"
         raise click.ClickException(
@@ -382,7 +383,7 @@ def export_command(context: TableContext, /, index: str | None, *, snapshot: str
     if snapshot is None:
         version = tagged_version(context.table, definition.name)
     else:
-        version = _version_of(context, definition.name, snapshot)
+        version = _version_of(context, definition, snapshot)
     if version is None:
         raise click.ClickException(
             f"{context.name} has no version of index {definition.name} yet; "

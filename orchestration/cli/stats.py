@@ -85,13 +85,13 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
 
 def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
-    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index.freshness import index_lag, missing_ref
+    from icepuffin.ops.index.own_versions import versions_of
 
     ref = context.spec.first_ref
     states = []
     for definition in context.indexes:
-        snapshots = tuple(version.base_snapshot_id for version in index_versions(context.table, definition.name))
+        snapshots = tuple(version.base_snapshot_id for version in versions_of(context.table, definition))
         lag = None if missing_ref(context.table, ref) else index_lag(context.table, definition, ref)
         live_recall = _live_recall(context, definition.name)
         states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag, *live_recall))

@@ -81,6 +81,28 @@ def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(
     assert going(table, RetentionPolicy(last=2)) == [0, 1]
 
 
+def test_versions_that_an_index_of_other_distances_has_left_do_not_count(table_factory: TableFactory) -> None:
+    """They took the places of its own versions, and a tag of the owner's on a snapshot kept them for ever."""
+    table = table_factory()
+    for number in range(4):
+        table.append(make_rows(10 * number, 10 * number + 10))
+        before = binding(table.refresh(), number, expected=tag_target(table, "ann_e"))
+        bindings.publish(table, replace(before, distances="1 l2 column vamana"))
+    first, second, *_ = (snapshot.snapshot_id for snapshot in data_snapshots(table.refresh()))
+    table.manage_snapshots().create_tag(second, "release").commit()
+    bindings.drop(table.refresh(), "ann_e")
+    side = replace(binding(table.refresh(), 8, tag=f"ann_e-{first}"), base_snapshot_id=first)
+    bindings.publish(table, replace(side, distances="2 l2 column vamana"))
+    assert [item.why for item in planned(table, RetentionPolicy(last=9)).expire] == [
+        "a newer version of the same snapshot exists"
+    ]
+    bindings.publish(table.refresh(), replace(binding(table, 9), distances="2 l2 column vamana"))
+    for policy in (RetentionPolicy(), RetentionPolicy(last=2)):
+        plan = planned(table, policy)
+        assert [item.why for item in plan.expire] == 4 * ["its index was dropped"]
+        assert plan.pin == ()
+
+
 def test_young_versions_stay(table: Table) -> None:
     assert going(table, RetentionPolicy(days=3), days=2) == []
     assert going(table, RetentionPolicy(days=3), days=3.1) == [0, 1, 2]
