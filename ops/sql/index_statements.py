@@ -33,16 +33,20 @@ class Builder:
     """The runner that builds a version of so many rows"""
     storage: StorageConfig
     progress: RefreshProgress | None
+    ref_of: Callable[[Table], str]
+    """The branch or tag that the indexes of a table follow"""
 
     def build(self, table: Table, definition: IndexDefinition) -> Answer:
         """The version of the newest snapshot, as far as it is not there. Raises what `materialize_index` raises."""
-        head = resolve_snapshot(table).snapshot_id
+        ref = self.ref_of(table)
+        head = resolve_snapshot(table, ref).snapshot_id
         refreshed = refresh_snapshot(
             table,
             head,
             [definition],
             runner=self.runner_for(rows_in_files(table, head)),
             storage=self.storage,
+            watched_ref=ref,
             progress=self.progress,
         )
         report = refreshed.indexes[definition.name]

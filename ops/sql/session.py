@@ -87,6 +87,7 @@ class SqlSession:
     number of the table's rows. Default: the tasks of `spark` from 200,000 rows on, this process under that. `progress`
     is called while a version is built, as by `refresh`. `spark_catalog`: Spark's name of the catalog that tables named
     without one are in; a statement that Spark runs makes it the session's current one. Default: the current one.
+    `ref_of` gives the branch or tag of a table for whose newest snapshot statements build. Default: `main`.
 
     Raises
     ------
@@ -113,6 +114,7 @@ class SqlSession:
         in_process_mb: int = IN_PROCESS_MB,
         progress: RefreshProgress | None = None,
         spark_catalog: str | None = None,
+        ref_of: Callable[[Table], str] = lambda table: "main",
     ) -> None:
         if not callable(open_table):
             raise TypeError("SqlSession takes a function that loads a table by its name; SqlSession.on takes a catalog")
@@ -123,6 +125,7 @@ class SqlSession:
         self._in_process_mb = in_process_mb
         self._progress = progress
         self._spark_catalog = spark_catalog
+        self._ref_of = ref_of
         self._readers: RecentValues[IndexReader] = RecentValues(_READERS)
         self._columns: RecentValues[pa.Schema] = RecentValues(_READERS)
 
@@ -204,7 +207,7 @@ class SqlSession:
                 return self._explain(statement)
             case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
                 table, storage = self._open(statement.table)
-                builder = Builder(self._runner_for, storage, self._progress)
+                builder = Builder(self._runner_for, storage, self._progress, self._ref_of)
                 return SqlResult(*run_on(table, statement, builder=builder))
             case SparkStatement():
                 return self._run_on_spark(statement)

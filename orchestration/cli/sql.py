@@ -103,6 +103,10 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
             raise
         return table, storage_of(table)
 
+    def ref_of(table: "Table") -> str:
+        of_table, _ = session.table_settings(table.catalog.name, ".".join(table.name()))
+        return of_table.watched_refs[0]
+
     spark_session = session.engine.session if spark else None
     return SqlSession(
         open_table,
@@ -111,6 +115,7 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
         runner_for=session.engine.runner,
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
+        ref_of=ref_of,
         progress=lambda name, stage, done, total: bars(f"index {name}: {stage}", done, total),
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.cli import main
 from tests.interop.lakes import open_lake
@@ -148,3 +149,21 @@ def test_spark_reads_the_tables_of_the_catalog_that_is_named(
         assert "three" in capsys.readouterr().err
     finally:
         spark.catalog.setCurrentCatalog(before)
+
+
+def test_statements_build_for_the_branch_that_the_settings_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the head of `main` the version at the branch's head lost its tag, and so its protection from expiry."""
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.table.manage_snapshots().create_branch(lake.head(), "prod").commit()
+    lake.table.refresh().append(make_rows(1_000, 60), branch="prod")
+    lake.append()
+    lake.write_settings(watched_refs=["prod"])
+    for statement in ("CREATE INDEX i ON demo.packages USING diskann (embedding)", "REFRESH INDEX i ON demo.packages"):
+        main(["sql", statement, "--dir", str(lake.directory), "--json"])
+        capsys.readouterr()
+        version = tagged_version(lake.table.refresh(), "i")
+        assert version is not None
+        assert version.base_snapshot_id == lake.table.metadata.refs["prod"].snapshot_id
+    assert len(index_versions(lake.table, "i")) == 1
