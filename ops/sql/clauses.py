@@ -31,6 +31,19 @@ def function_name(node: Node) -> str:
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""
 
 
+def name_of(projection: Node) -> str:
+    """The name that Spark gives an output, to be read by; empty for a computed one without AS.
+
+    A cast of a column has the column's name, and a text its own.
+    """
+    if isinstance(projection, exp.Alias):
+        return str(projection.alias)
+    node = projection.unnest()
+    node = node.this.unnest() if isinstance(node, exp.Cast) and isinstance(node.this.unnest(), exp.Column) else node
+    is_text = isinstance(node, exp.Literal) and node.is_string
+    return str(node.name) if isinstance(node, exp.Column) or is_text else ""
+
+
 def require_source(column: Node, alias: str) -> None:
     if (column.table and column.table != alias) or column.args.get("db"):
         raise NotIndexableError(f"{shown(column)} is no column of {alias or 'what it reads'}")
@@ -69,7 +82,7 @@ def resolved(node: Node, query: Node) -> Node:
 def _output(column: Node, query: Node) -> Node:
     """The expression of the output with that name; the column itself where there is none."""
     name = column.name.lower()
-    named = [] if column.table else [item for item in query.expressions if item.alias_or_name.lower() == name]
+    named = [] if column.table else [item for item in query.expressions if name_of(item).lower() == name]
     if len(named) > 1 and len({shown(item.unalias()) for item in named}) > 1:
         raise NotIndexableError(f"ORDER BY {column.name}: several columns have that name")
     return named[0].unalias() if named else column
@@ -85,7 +98,7 @@ def names_beside_star(query: Node) -> frozenset[str]:
     """Names, in lower case, that SELECT gives beside `*`: a column of such a name would be ambiguous."""
     if not any(is_star(item) for item in query.expressions):
         return frozenset()
-    return frozenset(item.alias_or_name.lower() for item in query.expressions if not is_star(item))
+    return frozenset(name_of(item).lower() for item in query.expressions if not is_star(item))
 
 
 def outputs_of(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
@@ -99,15 +112,17 @@ def is_star(node: Node) -> bool:
 
 
 def output_of(projection: Node, function: Node | None, values: Values) -> Output:
-    inner = projection.this if isinstance(projection, exp.Alias) else projection
+    inner = projection.unalias().unnest()
     if is_star(inner):
         return Output("*", "*")
-    if function is not None and inner.unnest() == function:
+    if function is not None and inner == function:
         return Output(None, projection.alias or "distance")
-    if isinstance(inner, exp.Column):
-        return Output(inner.name, projection.alias or inner.name)
-    name = projection.alias or shown(inner)
-    return Output(None, name, computed(inner, values, function))
+    name = name_of(projection) or shown(inner)
+    return (
+        Output(inner.name, name)
+        if isinstance(inner, exp.Column)
+        else Output(None, name, computed(inner, values, function))
+    )
 
 
 def orders_of(query: Node, function: Node | None, values: Values) -> tuple[Order, ...]:
@@ -141,7 +156,10 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
     options = clause.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise SqlError(f"FETCH FIRST ... {shown(options)}: give a number of rows")
-    value: Any = values.of(clause.args.get("count") or clause.expression)
+    count = clause.args.get("count") or clause.args.get("expression")
+    if count is None:
+        raise SqlError(f"{shown(clause).strip()}: give a number of rows")
+    value: Any = values.of(count)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_ROWS:
         raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MOST_ROWS}")
     return value

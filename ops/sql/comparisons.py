@@ -87,8 +87,8 @@ def _compare(how: str, sql_type: SqlType, left: pa.Array, right: pa.Array) -> pa
 
 @rule(exp.Is)
 def _is(node: Node, schema: pa.Schema) -> TypedExpression:
-    if isinstance(node.expression, exp.Null) and isinstance(node.this, exp.Column) and node.this.name in schema.names:
-        name = node.this.name  # of any type
+    name = node.this.name if isinstance(node.this, exp.Column) else ""
+    if isinstance(node.expression, exp.Null) and schema.names.count(name) == 1:  # a column of any type
         return TypedExpression(pa.bool_(), lambda rows: pc.is_null(rows[name]).combine_chunks(), frozenset({name}))
     value = typed(node.this, schema)
     if isinstance(node.expression, exp.Null):

@@ -218,7 +218,7 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
         raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
     limit = evaluate(computed(right, values), ONE_ROW)[0].as_py()
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
-        raise SqlError(f"{shown(node)}: {limit!r} is no distance")
+        raise NotIndexableError(f"{shown(node)}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[comparison]
 
 

@@ -432,9 +432,11 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
         )
     first = replace(statement.steps[0], outputs=expand_star(statement.outputs, names))
     if unknown := sorted((first.columns() | statement.filtered) - set(names)):
-        aliases = {output.name for output in first.outputs or ()} - first.columns()
-        hint = "; WHERE comes before SELECT gives names" if unknown[0] in aliases else ""
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # it ignores case
+        hint = ""
+        if unknown[0] in {output.name for output in first.outputs or () if output.column != output.name}:
+            spark_may = unknown[0] in replace(first, where=None, order=()).columns()
+            hint = "; in SELECT, only Spark reads its names" if spark_may else "; WHERE comes before SELECT gives names"
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
     for item in statement.pushed:

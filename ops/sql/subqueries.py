@@ -1,5 +1,7 @@
 """Subqueries: merged into the outer query if they only project and filter; else it is a step after them."""
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
 from icepuffin.ops.sql.clauses import (
@@ -11,6 +13,7 @@ from icepuffin.ops.sql.clauses import (
     in_place,
     is_number_of_output,
     is_star,
+    name_of,
     names_beside_star,
     orders_of,
     output_of,
@@ -27,9 +30,9 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
     """One SELECT for two, where the inner one only projects and filters."""
     star = any(is_star(projection) for projection in inner.expressions)
     expressions = {
-        projection.alias_or_name: projection.unalias() for projection in inner.expressions if not is_star(projection)
+        name_of(projection): projection.unalias() for projection in inner.expressions if not is_star(projection)
     }
-    names = [projection.alias_or_name.lower() for projection in inner.expressions if not is_star(projection)]
+    names = [name_of(projection).lower() for projection in inner.expressions if not is_star(projection)]
 
     def inlined(node: Node) -> Node:
         """The node, with the inner query's expressions in place of its columns."""
@@ -44,24 +47,16 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
                 return in_place(expressions[part.name])
             if star:
                 return exp.column(part.name)
-            raise NotIndexableError(f"{shown(part)} is no column of the subquery; it has {', '.join(expressions)}")
+            raise NotIndexableError(
+                f"{shown(part)} is no column of the subquery; it has {', '.join(filter(None, expressions))}"
+            )
 
         return node.transform(replaced)
 
     merged = outer.copy()
     merged.set("with_", None)
-
-    def merged_projections(projection: Node) -> list[Node]:
-        if is_star(projection):
-            if isinstance(projection, exp.Column):
-                require_source(projection, alias)
-            return [inner_projection.copy() for inner_projection in inner.expressions]
-        expression = inlined(projection)
-        return [
-            exp.alias_(expression, projection.name, quoted=True) if isinstance(projection, exp.Column) else expression
-        ]
-
-    merged.set("expressions", [item for projection in outer.expressions for item in merged_projections(projection)])
+    outputs = [_merged_outputs(projection, inner, alias, inlined) for projection in outer.expressions]
+    merged.set("expressions", [item for items in outputs for item in items])
     named = outer.copy()
     named.set("expressions", [item for projection in outer.expressions for item in _without_star(projection, inner)])
     for term in merged.args["order"].expressions if merged.args.get("order") else ():
@@ -77,11 +72,23 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
     return merged
 
 
+def _merged_outputs(projection: Node, inner: Node, alias: str, inlined: Callable[[Node], Node]) -> list[Node]:
+    """An output of the outer query as outputs of the merged one, which have the names that they had."""
+    if is_star(projection):
+        if isinstance(projection, exp.Column):
+            require_source(projection, alias)
+        return [inner_projection.copy() for inner_projection in inner.expressions]
+    expression = inlined(projection)
+    if isinstance(projection, exp.Alias) or function_name(projection.unnest()) in DISTANCES:
+        return [expression]
+    return [exp.alias_(expression, name_of(projection) or shown(projection), quoted=True)]
+
+
 def _without_star(projection: Node, inner: Node) -> list[Node]:
     """A projection of a query; for `*` the columns that its subquery names, and `*` where this has it as well."""
     if not is_star(projection):
         return [projection]
-    return [item if is_star(item) else exp.column(item.alias_or_name) for item in inner.expressions]
+    return [item if is_star(item) else exp.column(name_of(item)) for item in inner.expressions]
 
 
 def absent_of(query: Node) -> frozenset[str]:

@@ -211,7 +211,7 @@ class Drawn:
         where = f"WHERE {self.condition(1)} " if rng.random() < 0.5 else ""
         count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
         if rng.random() < 0.4:
-            return rng.choice([self._all_within, self._around_a_projection])()
+            return rng.choice([self._all_within, self._around_a_projection, self._layers])()
         nearest = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
         if rng.random() < 0.2:
             products = nearest.replace(
@@ -308,6 +308,54 @@ class Drawn:
         keys = [rng.choice(["far", "e", "e + 0", "f DESC", "1", "(2) DESC", "a", "b", computed()]) for _ in range(2)]
         more = f" AND {condition()}" if rng.random() < 0.5 else ""
         return f"SELECT {', '.join(outputs)} FROM {subquery} WHERE far < 99{more} ORDER BY {', '.join(keys)}, id"
+
+    def _layers(self) -> str:
+        """Queries around queries, whose names hide those of the columns that they read, or are those of casts."""
+        rng = self.rng
+        names, source, alias, named = ["j", "x", "h", "p", "q"], "{table}", "", []
+        for layer in range(rng.randrange(2, 5)):
+            outputs, names_then = self._renamed(names, alias)
+            if layer and rng.random() < 0.3:
+                outputs, names_then = (
+                    [rng.choice(["*", f"{alias}.*"]), f"far + {layer} AS r{layer}"],
+                    [*names, f"r{layer}"],
+                )
+            else:
+                outputs = [*outputs, "id", "far" if layer else "{distance} AS far"]
+                rng.shuffle(outputs)
+            query = f"SELECT {', '.join(outputs)} FROM {source}"
+            if rng.random() < 0.3:
+                query += f" WHERE {rng.choice(names)} {rng.choice(SIGNS)} {rng.choice(['1', '0.5', '-1'])}"
+            if layer and rng.random() < 0.25:
+                query += f" ORDER BY far{rng.choice(['', f', {names_then[0]}'])}, id LIMIT {rng.randrange(5, 30)}"
+            names, alias = names_then, f"k{layer}"
+            source = f"({query}) AS {alias}"
+            if rng.random() < 0.3:
+                named.append(f"{alias} AS ({query})")
+                source = alias
+        outputs, names_then = self._renamed(names, alias)
+        keys = [rng.choice([*names, *names_then, *(f"{alias}.{name}" for name in names)]) for _ in range(2)]
+        keys[1] = rng.choice(
+            [keys[1].upper(), f"-{keys[1]}", f"{keys[1]} + {keys[0]}", f"{keys[1]} DESC", "2", "(1) DESC"]
+        )
+        within = f"SELECT {', '.join(outputs)}, id FROM {source} WHERE far < {rng.choice(['6', '99'])}"
+        before = f"WITH {', '.join(named)} " if named else ""
+        return f"{before}{within} ORDER BY {', '.join(keys)}, id"
+
+    def _renamed(self, names: list[str], alias: str) -> tuple[list[str], list[str]]:
+        """Outputs of columns of these names, and the names that they have."""
+        rng = self.rng
+        outputs: dict[str, str] = {}
+        for new_name in rng.sample(["j", "x", "h", "p", "q", "n"], 5):
+            name = rng.choice(names)
+            column = f"{alias}.{name}" if alias and rng.random() < 0.3 else name
+            if rng.random() < 0.6:
+                value = rng.choice([column, f"-{column}", f"{column} + 1", f"{column} * 0.5", f"coalesce({column}, 7)"])
+                outputs.setdefault(new_name, f"{value} AS {new_name}")
+            else:
+                cast = rng.choice(["CAST({} AS DOUBLE)", "CAST(({}) AS DOUBLE)", "({})::DOUBLE", "double({})"])
+                outputs.setdefault(name, rng.choice(["{}", "({})", cast, cast]).format(column))
+        return list(outputs.values()), list(outputs)
 
     def _time(self, _: int) -> str:
         rng = self.rng

@@ -375,11 +375,33 @@ def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, 
         ("SELECT n, id FROM {found} ORDER BY (1)", [3, 0, 1, 2]),
         ("SELECT n, id FROM db.t ORDER BY {near}, ((1)) DESC LIMIT 2", [2, 1]),
         ("SELECT n, id FROM (SELECT *, {near} AS far FROM db.t) WHERE far < 9 ORDER BY (1) DESC", [2, 1, 0, 3]),
+        ("SELECT CAST(x * 0 AS INT), id FROM db.t WHERE {near} < 9 ORDER BY x", [2, 0, 1, 3]),
+        ("SELECT CAST(CAST(-x AS INT) AS BIGINT), id FROM db.t WHERE {near} < 9 ORDER BY x", [2, 0, 1, 3]),
+        ("SELECT CAST((x) AS INT), id FROM db.t WHERE {near} < 9 ORDER BY x, id DESC", [2, 0, 1, 3]),
+        ("SELECT CAST(CAST(f AS INT) AS BIGINT), id FROM {found} ORDER BY f DESC", [2, 1, 0, 3]),
+        ("SELECT CAST((f) AS INT), id FROM {found} ORDER BY f DESC, id", [0, 1, 2, 3]),
+        ("SELECT upper('f'), id FROM {found} ORDER BY f DESC", [2, 1, 0, 3]),
+        ("SELECT 'f', id FROM {found} ORDER BY f DESC, id", [0, 1, 2, 3]),
+        (
+            "SELECT f, id FROM (SELECT length('f'), f, id, {near} AS far FROM db.t) WHERE far < 9 ORDER BY f",
+            [3, 0, 1, 2],
+        ),
     ],
 )
 def test_order(session: SqlSession, text: str, wanted: list[int]) -> None:
     found = session.sql(text.replace("{found}", FOUND).replace("{near}", NEAR)).rows
     assert found["id"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("rest", ["WHERE a < 9", "ORDER BY a LIMIT 9"])
+def test_a_column_without_as_has_a_name(session: SqlSession, rest: str) -> None:
+    """The names of casts, columns in parentheses and texts are Spark's."""
+    outputs = "CAST(y AS INT), (id), 'text', double(y), y + 1, l2_distance(v, array(0.0, 0.0))"
+    text = f"SELECT {outputs} FROM (SELECT id, x AS y, v, {NEAR} AS a FROM db.t) {rest}"
+    assert session.sql(text).rows.column_names == ["y", "id", "text", "y", "y + 1", "distance"]
+    inner = f"SELECT CAST(x AS INT), (n), id, {NEAR} AS a FROM db.t"
+    outer = f"SELECT x, n FROM ({inner} {rest.replace('WHERE a < 9', '')}) WHERE id = 2 AND a < 9"
+    assert session.sql(outer).rows.to_pylist() == [{"x": -3, "n": 2}]
 
 
 def test_names_of_a_with_clause_ignore_case(session: SqlSession) -> None:
