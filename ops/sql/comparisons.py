@@ -9,7 +9,7 @@ from sqlglot import exp
 from icepuffin.ops.sql import functions
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.logic import boolean, joined
-from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, rule, shown, typed
+from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, require_one_case, rule, shown, typed
 from icepuffin.ops.sql.types import (
     CLOCK,
     INSTANT,
@@ -167,6 +167,8 @@ def _like(node: Node, schema: pa.Schema) -> TypedExpression:
         raise NotIndexableError(f"{shown(node)}: LIKE takes a constant pattern")
     if not is_text(value.sql_type):
         raise NotIndexableError(f"{shown(node)}: that is {value.sql_type}, no text")
+    if isinstance(node, exp.ILike):  # it compares in lower case
+        require_one_case(node, value)
     matches = functions.like(pattern.text, ignore_case=isinstance(node, exp.ILike))
     negated = bool(node.args.get("negate"))
     return TypedExpression(

@@ -28,6 +28,7 @@ from icepuffin.ops.sql.typed_expressions import (
     TypedExpression,
     as_type,
     constant_of,
+    require_one_case,
     rule,
     shown,
     typed,
@@ -146,7 +147,10 @@ def _arithmetic(node: Node, schema: pa.Schema) -> TypedExpression:
 
 @rule(*functions.RULES)
 def _function(node: Node, schema: pa.Schema) -> TypedExpression:
-    return _map(functions.RULES[type(node)], typed(node.this, schema))
+    value = typed(node.this, schema)
+    if isinstance(node, exp.Upper | exp.Lower):
+        require_one_case(node, value)
+    return _map(functions.RULES[type(node)], value)
 
 
 @rule(exp.Pow)

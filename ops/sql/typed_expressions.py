@@ -111,6 +111,15 @@ def in_branch() -> Iterator[None]:
         _IN_BRANCH.reset(before)
 
 
+def require_one_case(node: Node, value: TypedExpression) -> None:
+    """Raises NotIndexableError for upper, lower or ILIKE of an upper or lower, unless it is a constant.
+
+    Spark's optimizer drops the inner one, so that 'ß' does not become 'ss'; it does not see it in every plan.
+    """
+    if value.columns and isinstance(node.this.unnest(), exp.Upper | exp.Lower):
+        raise NotIndexableError(f"{shown(node)}: the case of {shown(node.this)} is not changed again here")
+
+
 def as_type(value: TypedExpression, sql_type: SqlType) -> TypedExpression:
     """An implicit cast; a text constant is read as a value of the type."""
     if value.text is not None and not is_text(sql_type):

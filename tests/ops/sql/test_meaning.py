@@ -284,6 +284,9 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
     ("text", "given"),
     [
         ("SELECT floor(x, 1) AS e FROM {found}", {}),
+        ("SELECT lower((upper(s))) AS e FROM {found}", {}),
+        ("SELECT id FROM {found} WHERE upper(s) ILIKE 'ß%'", {}),
+        ("SELECT lower(a) AS e FROM (SELECT upper(s) AS a, {near} AS far FROM db.t) WHERE far < 9", {}),
         ("SELECT ceil(x, 1) AS e FROM {found}", {}),
         ("SELECT try_cast(s AS INT) AS e FROM {found}", {}),
         ("SELECT length(s, 1) AS e FROM {found}", {}),
@@ -352,7 +355,7 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT m / (-3L) AS e FROM {found}", {}),
         ("SELECT -(3L) + m AS e FROM {found}", {}),
     ],
-    ids=range(68),
+    ids=range(71),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):

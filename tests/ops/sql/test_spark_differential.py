@@ -72,6 +72,10 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     spark.conf.set("spark.sql.session.timeZone", random.Random(SEED).choice(ZONES))
     # else what BETWEEN compares is computed for every row, those that AND and OR leave out as well
     spark.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
+    # else the columns of a DataFrame of few rows are computed before the optimizer changes expressions, as it does
+    # those of tables
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    spark.conf.set("spark.sql.optimizer.excludedRules", rule)
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     spark.createDataFrame(rows).createOrReplaceTempView("db_t")
     spark.conf.unset("spark.sql.timestampType")
@@ -81,6 +85,7 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
         return spark.sql(for_spark(statement)).toArrow()
 
     yield run
+    spark.conf.unset("spark.sql.optimizer.excludedRules")
     spark.conf.unset("spark.sql.alwaysInlineCommonExpr")
     spark.conf.set("spark.sql.session.timeZone", zone)
 
