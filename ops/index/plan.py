@@ -28,6 +28,7 @@ from icepuffin.ops.index.changes import (
 )
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
+from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
     covers_all_older_files,
@@ -152,7 +153,8 @@ def plan_version(
     # without any tag the index was dropped, which is what users do about a broken version
     must_verify = verify or not any(version.tags for version in versions)
     ancestors = ancestor_ids(table, snapshot_id)
-    nearest = nearest_first(versions, snapshot_id, live.sequence_number)
+    distances = distances_text(definition, plan.field_id)
+    nearest = nearest_first(versions, snapshot_id, live.sequence_number, distances)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
         if not must_verify:
@@ -236,14 +238,16 @@ def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool
     return field_id in named.values() and field_id not in field_ids
 
 
-def nearest_first(versions: Sequence[DerivedVersion], snapshot_id: int, sequence_number: int) -> list[DerivedVersion]:
+def nearest_first(
+    versions: Sequence[DerivedVersion], snapshot_id: int, sequence_number: int, distances: str
+) -> list[DerivedVersion]:
     """The versions that are considered as base: first those of the snapshot itself, then by the distance between the
-    snapshots' sequence numbers.
+    snapshots' sequence numbers; behind all others those that are known to have other distances.
     """
 
-    def distance(item: DerivedVersion) -> tuple[bool, int, int, int]:
-        apart = abs(item.base_sequence_number - sequence_number)
-        return item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
+    def distance(item: DerivedVersion) -> tuple[bool, bool, int, int, int]:
+        apart, differs = abs(item.base_sequence_number - sequence_number), item.distances not in (distances, "")
+        return differs, item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
     return nsmallest(MOST_BASES, versions, key=distance)
 

@@ -16,6 +16,7 @@ from icepuffin.ops.catalog.metadata_memo import once_per_metadata
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
+from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
 from icepuffin.ops.index.sizes import max_shard_rows, rows_per_shard
 from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
@@ -59,13 +60,14 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 
     The base version is known where the nearest one has the definition of today and is of an ancestor.
     """
-    identity = _identity(table, definition)
+    field_id = _field_id(table, definition)
     versions = index_versions(table, definition.name)
-    if identity is None or not snapshot.sequence_number or not any(version.tags for version in versions):
+    if field_id is None or not snapshot.sequence_number or not any(version.tags for version in versions):
         return None
     if TableProperties.DEFAULT_NAME_MAPPING in table.properties:  # by another one old files may have other vectors
         return None
-    nearest = nearest_first(versions, snapshot.snapshot_id, snapshot.sequence_number)
+    identity, distances = graph_id(definition, field_id), distances_text(definition, field_id)
+    nearest = nearest_first(versions, snapshot.snapshot_id, snapshot.sequence_number, distances)
     sizes = [VersionSizes.parse(version.sizes) for version in nearest]
     possible = [(version, its) for version, its in zip(nearest, sizes, strict=True) if not _differs(its, identity)]
     base, base_sizes = next(iter(possible), (None, None))
@@ -88,7 +90,8 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 
 def earlier_sizes(table: Table, definition: IndexDefinition) -> list[VersionSizes]:
     """Sizes of the versions that have the same definition: a run may rebuild all shards of one of these."""
-    identity = _identity(table, definition)
+    field_id = _field_id(table, definition)
+    identity = None if field_id is None else graph_id(definition, field_id)
     return [its for its in _sizes_in(table.metadata, definition.name) if its.definition == identity]
 
 
@@ -99,11 +102,10 @@ def _sizes_in(metadata: TableMetadata, name: str) -> tuple[VersionSizes, ...]:
     return tuple(its for its in sizes if its is not None)
 
 
-def _identity(table: Table, definition: IndexDefinition) -> str | None:
-    """`graph_id` of a definition; None where the table has no such column."""
+def _field_id(table: Table, definition: IndexDefinition) -> int | None:
+    """The vector column's field id; None where the table has no such column."""
     field = next((field for field in table.schema().fields if field.name == definition.column), None)
-    field_id = definition.field_id if field is None or definition.field_id is not None else field.field_id
-    return None if field_id is None else graph_id(definition, field_id)
+    return definition.field_id if field is None or definition.field_id is not None else field.field_id
 
 
 def _differs(sizes: VersionSizes | None, identity: str) -> bool:

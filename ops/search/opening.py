@@ -14,7 +14,7 @@ from pyiceberg.table import Table, TableProperties
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
 from icepuffin.ops.catalog.snapshots import (
     SnapshotName,
@@ -31,6 +31,7 @@ from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault
 from icepuffin.ops.index.definition_columns import resolve_column, resolve_field
+from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
@@ -386,8 +387,15 @@ def _choose_version(
         return replace(choice, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
+    distances = distances_text(definition, target.field_id)
+
+    def distance(version: DerivedVersion) -> tuple[bool, int]:
+        """Sort key: versions that are known not to fit come last."""
+        apart = abs(version.base_sequence_number - live.sequence_number)
+        return version.distances not in (distances, ""), apart
+
     newest_first = reversed(versions)  # in format v1 all are equally near
-    nearest = sorted(newest_first, key=lambda version: abs(version.base_sequence_number - live.sequence_number))
+    nearest = sorted(newest_first, key=distance)
     others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
     opened, unreadable = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]

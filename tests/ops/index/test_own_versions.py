@@ -109,3 +109,24 @@ def test_the_memory_of_a_build_does_not_go_by_the_dimensions_of_another_column(t
         return run_requirements(table, [definition], data_snapshots(table)[-1].snapshot_id, engine=engine).memory_mb
 
     assert memory_mb("e") == memory_mb("a_new_name")
+
+
+def test_an_old_snapshot_is_searched_and_refreshed_by_the_one_version_that_fits(table: Table) -> None:
+    """Of the versions nearest to it 16 are considered, which were all of the index that was dropped."""
+    schema = table.schema().as_arrow()
+    definition = icepuffin.create_index(table, IndexDefinition(name="e", **BEFORE))
+    for number in range(2 * ROWS, 2 * ROWS + 18):
+        rows = table.scan("id < 1").to_arrow().set_column(0, "id", [[number]])
+        table.append(rows.cast(schema))
+        icepuffin.refresh(table, "e")
+    icepuffin.drop_index(table, "e")
+    definition = icepuffin.create_index(table, IndexDefinition(name="e", **BEFORE | {"column": "b"}))
+    icepuffin.refresh(table, "e")
+    (version,) = versions_of(table, definition)
+    _, second, *_ = (snapshot.snapshot_id for snapshot in data_snapshots(table))
+    query = matrix(table, second, "b")[3]
+    assert (
+        icepuffin.open_index(table, "e", snapshot=second).search(query, k=1).base_snapshot_id
+        == version.base_snapshot_id
+    )
+    assert icepuffin.refresh(table, "e", snapshot=second).indexes["e"].action is Action.REFRESHED
