@@ -140,7 +140,7 @@ def _filter(sql_type: Any, column: Node, value: Any) -> BooleanExpression:
 
 def _is(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.expression, exp.Null) or not isinstance(node.this, exp.Column):
-        raise NotIndexableError(f"{shown(node)}: only IS NULL and IS NOT NULL are Iceberg filters")
+        raise NotIndexableError(f"{shown(node)}: only IS NULL and IS NOT NULL of a column are Iceberg filters")
     is_null: BooleanExpression = cast("Any", IsNull)(node.this.name)
     return is_null
 

@@ -90,6 +90,11 @@ VALUES: dict[str, Callable[[random.Random], Any]] = {
     "z": lambda r: r.choice(TIMES).replace(tzinfo=dt.UTC),
     "y": lambda r: r.choice([b"", b"\x00", b"\x01\xff", b"a"]),
 }  # fmt: skip
+LISTS: dict[str, tuple[pa.DataType, str]] = {
+    "li": (pa.int32(), "i"), "lf": (pa.float32(), "h"), "ld": (pa.decimal128(9, 2), "p"), "ls": (pa.string(), "s"),
+    "le": (pa.date32(), "e"),
+}  # fmt: skip
+"""Columns of lists: type of their elements, and the column whose values these are drawn from"""
 INTEGERS, FLOATING, DECIMALS = ("i", "j", "l"), ("f", "h", "g", "x"), ("p", "q", "w")
 NUMBERS = ("INT", "BIGINT", "DOUBLE", "FLOAT", "DECIMAL(9, 2)", "DECIMAL(38, 6)", "DECIMAL(3, 0)", "DECIMAL(38, 18)")
 WRITTEN = ("7", " 12 ", "-3", "2147483648", "9223372036854775807", "1.5", "1e2", "nan", "-inf", "1e400", "", "x", ".5")
@@ -104,6 +109,11 @@ def rows_of(rng: random.Random) -> pa.Table:
         name: pa.array([None if rng.random() < 1 / 6 else VALUES[name](rng) for _ in range(ROWS)], kind)
         for name, kind in COLUMNS.items()
     }
+    for name, (kind, values) in LISTS.items():
+        lists = [
+            [None if rng.random() < 0.2 else VALUES[values](rng) for _ in range(number % 4)] for number in range(ROWS)
+        ]
+        columns[name] = pa.array([None if rng.random() < 0.1 else one for one in lists], pa.list_(kind))
     vectors = pa.array([[float(number // 4), 0.0] for number in range(ROWS)], pa.list_(pa.float32()))
     return pa.table({"id": pa.array(range(ROWS), pa.int64()), **columns, "v": vectors})
 
@@ -420,6 +430,8 @@ class Drawn:
             pattern = rng.choice(["a%", "%b", "a_b", "a\\_b", "a\\%%", "%", "_", "it's", "x_y", "A%", "😀", "ß%", ""])
             word = rng.choice(["LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"])
             return f"{rng.choice(['s', 'u', 'upper(s)'])} {word} {quoted(rng, pattern)}"
+        if rng.random() < 0.06:
+            return self._contains()
         of, constant = self._sides(min(depth, 2))
         no = rng.choice(["", "", "NOT "])
         if kind < 0.48:
@@ -430,6 +442,18 @@ class Drawn:
         if rng.random() < 0.2:
             left, right = right, left
         return f"{left} {rng.choice(SIGNS)} {right}"
+
+    def _contains(self) -> str:
+        rng = self.rng
+        numbers = ["1", "0", "-1", "2.0", "1.5", "3L", "1e0", "0.1", "-0.0D", "2147483648", "'1'", "NULL"]
+        constants = {
+            "ls": [quoted(rng, rng.choice(TEXTS)), self._parameter(rng.choice(TEXTS)), "upper('a')"],
+            "le": ["DATE '2026-01-03'", "'2026-01-03'", self._parameter(rng.choice(DAYS))],
+            "ld": [*numbers, "2.01", "2.005", "-2.550", self._parameter(Decimal("1.1"))],
+        }
+        name = rng.choice([*LISTS])
+        numbers += [self._parameter(rng.choice([1, 0.1, 2.5, math.nan, np.float32(0.1)])), "CAST(0.1 AS FLOAT)"]
+        return f"array_contains({name}, {rng.choice(constants.get(name, numbers))})"
 
     def _sides(self, depth: int) -> tuple[Callable[[], str], Callable[[], str]]:
         """(what is compared, with what)."""
