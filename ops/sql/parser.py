@@ -31,8 +31,11 @@ TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
-_COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""", re.DOTALL)
-"""A comment, or a quoted text: within one, what looks like a comment is none"""
+_COMMENT = re.compile(
+    r"""((?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""",
+    re.DOTALL,
+)
+"""A comment, or a quoted text: within one, what looks like a comment is none. In r'...' a backslash escapes nothing"""
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,

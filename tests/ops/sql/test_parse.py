@@ -297,3 +297,12 @@ def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
     found = parse("SELECT count(*) FROM db.t TIMESTAMP AS OF :at", {"at": datetime.fromisoformat("2026-01-01")})
     assert isinstance(found, SparkStatement)
     assert "'2026-01-01T00:00:00+00:00'" in for_spark(found)
+
+
+def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:
+    """Else the text after it would be read as outside of quotes, and lose what looks like a comment."""
+    result = parse("SELECT r'\\', '/* y */', R\"\\\", \"-- z\", 'it''s' FROM t /* c */ WHERE `a--b` = 'r' -- d")
+    assert isinstance(result, SparkStatement)
+    assert " ".join(result.text.split()) == (
+        "SELECT r'\\', '/* y */', R\"\\\", \"-- z\", 'it''s' FROM t WHERE `a--b` = 'r'"
+    )
