@@ -435,6 +435,7 @@ def _confirm_drop(context: TableContext, name: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
+        click.echo()  # the prompt ends without a new line
         raise click.UsageError(f"index {name} is not dropped: without a terminal, confirm with --yes") from None
 
 

@@ -417,6 +417,7 @@ def test_a_drop_is_confirmed_by_who_knows_what_it_means(
             run(*drop)
         printed = capsys.readouterr()
         assert expected in printed.out
+        assert printed.out.endswith("\n"), "the error begins a line"
         assert "index embedding is not dropped: without a terminal, confirm with --yes" in printed.err
         if other_index:
             run("index", "drop", "demo.packages", "other", "--yes")
