@@ -189,9 +189,11 @@ check() {
     say "tests"
     # The tests start some hundred processes: each would compile our sources again, where the variable forbids to keep them
     unset PYTHONDONTWRITEBYTECODE
-    # Half of a test's time is waiting for servers: four workers keep two cores busy. A module is one worker's; in this
+    # BLAS's threads spin while they wait for the next small product: up to a third of the processors' time
+    export OPENBLAS_NUM_THREADS=1
+    # A third of a test's time is waiting for servers: three workers keep two cores busy. A module is one worker's; in this
     # order the long ones are not last.
-    python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 12 "$@"
+    python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 12 "$@"
 }
 
 # Sets tool to an environment of its own, in .cache: only who measures the tests needs it. tool NAME REQUIREMENTS

@@ -2,11 +2,12 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from icepuffin.ann_kernels.blas_threads import _OneThread, one_blas_thread
 
@@ -14,6 +15,22 @@ from icepuffin.ann_kernels.blas_threads import _OneThread, one_blas_thread
 def blas_threads() -> list[int]:
     """Threads of each BLAS library of the process."""
     return [int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def set_blas_threads(count: int) -> None:
+    for library in ThreadpoolController().select(user_api="blas").lib_controllers:
+        library.set_num_threads(count)
+        library.clear_controlling_thread(force=True)  # as if no thread of Python had set the number
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    """More than one, of which the suite's BLAS has no more."""
+    before = blas_threads()
+    set_blas_threads(2)
+    assert {*blas_threads()} == {2}
+    yield
+    set_blas_threads(min(before))
 
 
 def test_blas_is_given_its_threads_back_by_whoever_leaves_last() -> None:

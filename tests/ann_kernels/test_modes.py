@@ -21,9 +21,15 @@ FEWER = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2}
 if not HAS_VNNI:
     FEWER = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": SSE}
 MODES = {
-    "bounds checked, on a lesser CPU": {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", **FEWER},
-    "without the JIT": {"NUMBA_DISABLE_JIT": "1"},
+    "bounds checked, on a lesser CPU": {
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_OPT": "0",
+        "OPENBLAS_NUM_THREADS": "2",
+        **FEWER,
+    },
+    "without the JIT": {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"},
 }
+"""One has another number of BLAS's threads than this process"""
 WARNINGS = "error,ignore:Cannot cache compiled function"
 """What LLVM does not optimise keeps addresses, and numba caches no such kernel"""
 
