@@ -27,7 +27,7 @@ from tests.draws import SEED
 from tests.ops.sql.drawn import Drawn, rows_of
 from tests.services.jars import SPARK
 
-TEXTS = int(os.environ.get("ICEPUFFIN_SQL_TEXTS") or 700)
+TEXTS = int(os.environ.get("ICEPUFFIN_SQL_TEXTS") or 500)
 STATEMENTS = max(30, TEXTS // 15)
 BATCH = 60
 NEAR = "l2_distance(v, array(-1.0, 0.0))"
