@@ -82,6 +82,10 @@ class DerivedVersion:
     file_size: int | None = None
     """Bytes of the file at `puffin_path`, by its statistics entry; None where that is not known"""
 
+    def may_have(self, distances: str) -> bool:
+        """Whether the version is of this column and these distances, or its summary does not have its own."""
+        return self.distances in (distances, "")
+
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
     """All versions of the indexes that have had a name, oldest first, tagged or not. One that was dropped may have had

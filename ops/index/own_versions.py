@@ -19,13 +19,18 @@ def versions_of(table: Table, definition: IndexDefinition) -> tuple[DerivedVersi
     versions = index_versions(table, definition.name)
     with suppress(DefinitionError):  # one of the table's that is broken builds no versions
         definition = find_definition(table, definition.name) or definition
-    field_id = definition.field_id
-    if field_id is None:
-        field_id = next((field.field_id for field in table.schema().fields if field.name == definition.column), None)
+    field_id = find_field_id(table, definition)
     if field_id is None:
         return versions
     own = distances_text(definition, field_id)
-    return tuple(version for version in versions if version.distances in (own, ""))
+    return tuple(version for version in versions if version.may_have(own))
+
+
+def find_field_id(table: Table, definition: IndexDefinition) -> int | None:
+    """The vector column's field id; None where the definition has none and the table no such column."""
+    if definition.field_id is not None:
+        return definition.field_id
+    return next((field.field_id for field in table.schema().fields if field.name == definition.column), None)
 
 
 def distances_text(definition: IndexDefinition, field_id: int) -> str:

@@ -246,7 +246,7 @@ def nearest_first(
     """
 
     def distance(item: DerivedVersion) -> tuple[bool, bool, int, int, int]:
-        apart, differs = abs(item.base_sequence_number - sequence_number), item.distances not in (distances, "")
+        apart, differs = abs(item.base_sequence_number - sequence_number), not item.may_have(distances)
         return differs, item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
     return nsmallest(MOST_BASES, versions, key=distance)

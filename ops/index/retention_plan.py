@@ -130,7 +130,7 @@ def _reasons_to_expire(
     counted = 1 if newest is not None else 0
     for version in sorted(all_versions, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
-        is_of_dropped = bool(distances) and version.distances not in (distances, "")
+        is_of_dropped = bool(distances) and not version.may_have(distances)
         repeated = base in snapshots_before
         if not is_of_dropped:
             snapshots_before.add(base)

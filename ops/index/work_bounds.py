@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.metadata_memo import once_per_metadata
 from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
-from icepuffin.ops.index.own_versions import distances_text
+from icepuffin.ops.index.own_versions import distances_text, find_field_id
 from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
 from icepuffin.ops.index.sizes import max_shard_rows, rows_per_shard
 from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
@@ -60,7 +60,7 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 
     The base version is known where the nearest one has the definition of today and is of an ancestor.
     """
-    field_id = _field_id(table, definition)
+    field_id = find_field_id(table, definition)
     versions = index_versions(table, definition.name)
     if field_id is None or not snapshot.sequence_number or not any(version.tags for version in versions):
         return None
@@ -90,7 +90,7 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
 
 def earlier_sizes(table: Table, definition: IndexDefinition) -> list[VersionSizes]:
     """Sizes of the versions that have the same definition: a run may rebuild all shards of one of these."""
-    field_id = _field_id(table, definition)
+    field_id = find_field_id(table, definition)
     identity = None if field_id is None else graph_id(definition, field_id)
     return [its for its in _sizes_in(table.metadata, definition.name) if its.definition == identity]
 
@@ -100,12 +100,6 @@ def _sizes_in(metadata: TableMetadata, name: str) -> tuple[VersionSizes, ...]:
     """Sizes of all versions of an index that have them."""
     sizes = (VersionSizes.parse(version.sizes) for version in versions_in(metadata, BlobKind.INDEX, name))
     return tuple(its for its in sizes if its is not None)
-
-
-def _field_id(table: Table, definition: IndexDefinition) -> int | None:
-    """The vector column's field id; None where the table has no such column."""
-    field = next((field for field in table.schema().fields if field.name == definition.column), None)
-    return definition.field_id if field is None or definition.field_id is not None else field.field_id
 
 
 def _differs(sizes: VersionSizes | None, identity: str) -> bool:

@@ -392,7 +392,7 @@ def _choose_version(
     def distance(version: DerivedVersion) -> tuple[bool, int]:
         """Sort key: versions that are known not to fit come last."""
         apart = abs(version.base_sequence_number - live.sequence_number)
-        return version.distances not in (distances, ""), apart
+        return not version.may_have(distances), apart
 
     newest_first = reversed(versions)  # in format v1 all are equally near
     nearest = sorted(newest_first, key=distance)
