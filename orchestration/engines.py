@@ -17,8 +17,17 @@ def use_shard_cache(settings: Settings) -> None:
     from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
 
     cache = settings.cache
-    disk, memory, tail = cache.disk_mb * MIB, cache.memory_mb * MIB, cache.tail_mb * MIB
-    use_settings(CacheSettings(cache.directory, disk, memory, cache.layout, tail, cache.prefetch))
+    use_settings(
+        CacheSettings(
+            directory=cache.directory,
+            disk_bytes=cache.disk_mb * MIB,
+            memory_bytes=cache.memory_mb * MIB,
+            layout=cache.layout,
+            tail_bytes=cache.tail_mb * MIB,
+            rows_bytes=cache.rows_mb * MIB,
+            prefetch=cache.prefetch,
+        )
+    )
 
 
 def engine_of(settings: Settings) -> Engine:

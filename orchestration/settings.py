@@ -101,13 +101,14 @@ class SparkSettings(SettingsModel):
 
 
 class ShardCacheSettings(SettingsModel):
-    """The shard cache: its folder, its size on disk and in memory, how shards lie there, and rows that indexes lack."""
+    """The shard cache: its folder, its size on disk and in memory, how shards lie there, and rows for answers."""
 
     directory: Path | None = None
     disk_mb: int = Field(default=20_480, ge=0)
     memory_mb: int = Field(default=2_048, ge=0)
     layout: Literal["auto", "fast", "compact"] = "auto"
     tail_mb: int = Field(default=512, ge=0)
+    rows_mb: int = Field(default=4_096, ge=0)
     prefetch: Literal["background", "never"] = "background"
 
 

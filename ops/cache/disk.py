@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 import struct
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -127,6 +128,10 @@ class DiskCache:
         except OSError as error:
             _warn_not_kept(self._folder, error)
             return None
+
+    def unnamed_file(self) -> BinaryIO:
+        """A new file that no other process finds, and that the budget does not count. Raises OSError."""
+        return tempfile.TemporaryFile(dir=self._folder)
 
     @contextlib.contextmanager
     def fetching(self, owner: str, name: str) -> Iterator[None]:

@@ -14,7 +14,9 @@ DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
 MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
 LAYOUT = "ICEPUFFIN_SHARD_CACHE_LAYOUT"
 TAIL_MB = "ICEPUFFIN_SHARD_CACHE_TAIL_MB"
+ROWS_MB = "ICEPUFFIN_SHARD_CACHE_ROWS_MB"
 PREFETCH = "ICEPUFFIN_SHARD_CACHE_PREFETCH"
+_BUDGETS = {"disk_bytes": DISK_MB, "memory_bytes": MEMORY_MB, "tail_bytes": TAIL_MB, "rows_bytes": ROWS_MB}
 Prefetch = Literal["background", "never"]
 PREFETCHES: tuple[str, ...] = get_args(Prefetch)
 Layout = Literal["auto", "fast", "compact"]
@@ -35,13 +37,15 @@ class CacheSettings:
     """
     tail_bytes: int = 512 << 20
     """Budget of the rows of freshness tails that all readers of a process keep"""
+    rows_bytes: int = 4 << 30
+    """Budget on disk, beside that of the shards, of the row groups that all readers of a process keep decoded"""
     prefetch: str = "background"
     """Whether shards whose cells have answered a search are fetched in the `background`, or `never`: then cells go on
     answering
     """
 
     def __post_init__(self) -> None:
-        if min(self.disk_bytes, self.memory_bytes, self.tail_bytes) < 0:
+        if min(self.disk_bytes, self.memory_bytes, self.tail_bytes, self.rows_bytes) < 0:
             raise ValueError("the budgets of the shard cache are bytes, 0 for none")
         _require_choice("the layout of the shard cache", self.layout, LAYOUTS)
         _require_choice("the prefetching of the shard cache", self.prefetch, PREFETCHES)
@@ -53,7 +57,7 @@ class CacheSettings:
 
     @classmethod
     def off(cls) -> "CacheSettings":
-        return cls(disk_bytes=0, memory_bytes=0, tail_bytes=0)
+        return cls(disk_bytes=0, memory_bytes=0, tail_bytes=0, rows_bytes=0)
 
     @classmethod
     def from_environment(cls) -> "CacheSettings":
@@ -62,11 +66,7 @@ class CacheSettings:
         where = os.environ.get(DIRECTORY, "")
         if where == _OFF:
             return replace(cls.off(), layout=layout, prefetch=prefetch)
-        budgets = {
-            name: _mebibytes(variable) * MIB
-            for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB), ("tail_bytes", TAIL_MB))
-            if variable in os.environ
-        }
+        budgets = {name: _mebibytes(variable) * MIB for name, variable in _BUDGETS.items() if variable in os.environ}
         return cls(directory=Path(where) if where else None, layout=layout, prefetch=prefetch, **budgets)
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
@@ -168,6 +168,14 @@ class ShardCache:
                 addresses = self._disk.get(owner, name, NodeAddresses.from_arrays) or addresses  # mapped
         self._hold(owner, name, addresses)
         return addresses
+
+    def unnamed_file(self) -> BinaryIO:
+        """A new file in the folder, for this process alone: it is deleted when nobody has it open or mapped. Raises
+        OSError, also where nothing is kept on disk.
+        """
+        if self._disk is None:
+            raise OSError("the shard cache keeps nothing on disk")
+        return self._disk.unnamed_file()
 
     def flush(self) -> None:
         """Wait until all fetched shards are on the disk."""

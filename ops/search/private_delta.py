@@ -16,8 +16,8 @@ from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
 from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.process_budget import TAIL_MEMORY
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
-from icepuffin.ops.search.tail_memory import TAIL_MEMORY
 from icepuffin.ops.vector_column import VectorColumnError
 
 FROM_FILES = "read from the data files"

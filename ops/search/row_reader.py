@@ -1,4 +1,4 @@
-"""Rows of a snapshot for answers: footers are read once, and the row groups that were used last stay in memory.
+"""Rows of a snapshot for answers: footers are read once, and decoded row groups are kept.
 
 A search returns few rows of many files; neighbours share row groups, and so do the searches of one user.
 """
@@ -18,6 +18,7 @@ from icepuffin.ops.datafile import DataFile, arrow_schema
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.included_columns import IncludedColumns, IncludedMeter
+from icepuffin.ops.search.row_groups import RowGroups
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.vector_column import element_type_of
 
@@ -41,7 +42,7 @@ class Meter:
 
 
 class RowReader:
-    """Rows by (file number, row position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
+    """Rows by (file number, row position). Thread-safe; keeps at most `budget_bytes` of decoded row groups in memory.
 
     `included`: the columns that the index version stores, whose values are not read from data files.
     Readers share nothing, so nobody is served rows that their own credentials did not fetch.
@@ -59,7 +60,6 @@ class RowReader:
         self._live = live
         self._schema = schema
         self._storage = storage
-        self._budget = budget_bytes
         self._included = included
         self._is_local = live.location.startswith("file:")
         self._lock = ProcessLock()
@@ -67,14 +67,13 @@ class RowReader:
         """Open files, by process too: a fork has neither the connections nor the threads of its parent"""
         self._pools: dict[int, ThreadPoolExecutor] = {}
         """Threads that read side by side, by process"""
-        self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
-        self._cached = 0
+        self._groups = RowGroups(budget_bytes)
         self._schemas: dict[tuple[int, ...], pa.Schema] = {}
 
     @property
     def cached_bytes(self) -> int:
         """Bytes of the decoded row groups in memory."""
-        return self._cached
+        return self._groups.bytes_in_memory
 
     def element_type(self, field_id: int) -> str:
         """Element type of a column of vectors."""
@@ -161,25 +160,11 @@ class RowReader:
         return opened
 
     def _group(self, key: _FileKey, file: DataFile, lock: ProcessLock, meter: Meter, group: int) -> pa.Table:
-        with self._lock:
-            cached = self._groups.get((key, group))
-            if cached is not None:
-                self._groups.move_to_end((key, group))
-                return cached
+        kept = self._groups.get((key, group))
+        if kept is not None:
+            return kept
         with lock:  # Arrow's readers are not for several threads
             rows = file.read_group(group)
         meter.bytes += file.stored_bytes(group)
-        self._keep((key, group), rows)
+        self._groups.keep((key, group), rows)
         return rows
-
-    def _keep(self, key: tuple[_FileKey, int], rows: pa.Table) -> None:
-        if rows.nbytes > self._budget // 4:
-            return
-        with self._lock:
-            if key in self._groups:
-                return
-            self._groups[key] = rows
-            self._cached += rows.nbytes
-            while self._cached > self._budget:
-                _, dropped = self._groups.popitem(last=False)
-                self._cached -= dropped.nbytes

@@ -19,7 +19,7 @@ from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, StorageConfig
 from icepuffin.ops.search.attribute_values import Entries, VersionValues
 from icepuffin.ops.search.attributes import Attributes, Condition
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.tail_memory import TAIL_MEMORY
+from icepuffin.ops.search.process_budget import TAIL_MEMORY
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
 from icepuffin.puffin.errors import PuffinError

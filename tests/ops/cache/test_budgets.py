@@ -22,7 +22,7 @@ _AT_ONCE = 256 * MIB
 
 def test_budgets_are_those_of_the_documentation() -> None:
     assert (CacheSettings().disk_bytes, CacheSettings().memory_bytes) == (20_480 * MIB, 2_048 * MIB)
-    assert CacheSettings.off() == CacheSettings(disk_bytes=0, memory_bytes=0, tail_bytes=0)
+    assert CacheSettings.off() == CacheSettings(disk_bytes=0, memory_bytes=0, tail_bytes=0, rows_bytes=0)
 
 
 @pytest.mark.parametrize("budgets", [(-1, 0), (0, -1), (-1, -1)])

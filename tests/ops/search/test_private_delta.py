@@ -31,8 +31,8 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import MIB
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
+from icepuffin.ops.search.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.search.scan import SkippedRows
-from icepuffin.ops.search.tail_memory import TAIL_MEMORY, TailMemory
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -319,9 +319,8 @@ def test_a_process_that_is_forked_while_the_tail_is_read_can_search(table: Table
     assert child.exitcode == 0
 
 
-def test_a_budget_holds_what_is_exactly_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TailMemory, "budget", 100)
-    memory = TailMemory()
+def test_a_budget_holds_what_is_exactly_as_large() -> None:
+    memory = ProcessBudget(lambda _: 100)
     assert [memory.reserve(size) for size in (60, 41, 40, 1)] == [True, False, True, False]
 
 
@@ -332,7 +331,7 @@ class Cycle:
         self.itself = self
 
 
-def test_garbage_may_be_collected_while_memory_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_may_be_collected_while_memory_is_reserved() -> None:
     """A thread that holds the lock then gives back what a reader had that is garbage: it must not wait for itself."""
 
     class Collects(int):
@@ -340,8 +339,7 @@ def test_garbage_may_be_collected_while_memory_is_reserved(monkeypatch: pytest.M
             gc.collect()
             return int(other) + int(self)
 
-    monkeypatch.setattr(TailMemory, "budget", 100)
-    memory, garbage = TailMemory(), Cycle()
+    memory, garbage = ProcessBudget(lambda _: 100), Cycle()
     finalize(garbage, memory.release, 60)
     assert memory.reserve(60)
     del garbage

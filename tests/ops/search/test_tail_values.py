@@ -18,7 +18,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index, tail_values
-from icepuffin.ops.search.tail_memory import TAIL_MEMORY
+from icepuffin.ops.search.process_budget import TAIL_MEMORY
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries

@@ -1,15 +1,20 @@
-"""Memory of this process for rows of freshness tails: one budget for all readers, so that they do not grow together."""
+"""What all readers of this process keep together, in bytes, so that they do not grow side by side."""
 
 from collections import deque
+from collections.abc import Callable
 
-from icepuffin.ops.cache import process_cache
+from icepuffin.ops.cache import CacheSettings, process_cache
 from icepuffin.ops.process_lock import ProcessLock
 
 
-class TailMemory:
-    """Bytes that are reserved, within the budget of the cache's settings. Thread-safe."""
+class ProcessBudget:
+    """Bytes that are reserved, within a budget of the cache's settings. Thread-safe.
 
-    def __init__(self) -> None:
+    `budget_of`: the budget, of the settings that hold now; 0 where nothing is to be kept.
+    """
+
+    def __init__(self, budget_of: Callable[[CacheSettings], int]) -> None:
+        self._budget_of = budget_of
         self._lock = ProcessLock()
         self._reserved = 0
         self._released: deque[int] = deque()
@@ -23,8 +28,8 @@ class TailMemory:
 
     @property
     def budget(self) -> int:
-        """Bytes that may be reserved; 0 where no tail is to be kept."""
-        return process_cache().settings.tail_bytes
+        """Bytes that may be reserved; 0 where nothing is to be kept."""
+        return self._budget_of(process_cache().settings)
 
     def reserve(self, size: int) -> bool:
         """Reserve `size` bytes, where they are within the budget. Returns whether they are."""
@@ -47,4 +52,7 @@ class TailMemory:
         return self._reserved
 
 
-TAIL_MEMORY = TailMemory()
+TAIL_MEMORY = ProcessBudget(lambda settings: settings.tail_bytes)
+"""Rows of freshness tails, in memory"""
+ROWS_ON_DISK = ProcessBudget(lambda settings: settings.rows_bytes if settings.disk_bytes else 0)
+"""Decoded row groups, in files without a name"""

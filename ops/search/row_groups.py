@@ -1,0 +1,129 @@
+"""Decoded row groups of data files: in memory those that were read last, on disk those that were read again.
+
+PyArrow decodes a column chunk from its start, which for a row group of 250,000 rows takes longer than a search.
+"""
+
+import logging
+import mmap
+from collections import OrderedDict
+from collections.abc import Hashable
+from weakref import finalize
+
+import pyarrow as pa
+
+from icepuffin.ops.cache import process_cache
+from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.search.process_budget import ROWS_ON_DISK
+
+_log = logging.getLogger(__name__)
+_MOST_REMEMBERED = 1 << 16
+"""Row groups of which is remembered that they were read"""
+_MOST_FILES = 4_096
+"""Files of one reader: a process may map some 65,000"""
+
+
+class RowGroups:
+    """Row groups by a key. Thread-safe.
+
+    `budget_bytes`: memory for those that were read once, of at most a fourth of it each. One that is decoded again is
+    written to a file, within the budget that all readers of the process share. The file has no name, so no other
+    process reads it, and the system deletes it when it is mapped no more.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._lock = ProcessLock()
+        self._in_memory: OrderedDict[Hashable, pa.Table] = OrderedDict()
+        self._on_disk: OrderedDict[Hashable, pa.Table] = OrderedDict()
+        self._remembered: OrderedDict[Hashable, None] = OrderedDict()
+        """Keys of row groups that were decoded before"""
+        self._bytes = 0
+        self._can_write = True
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of the row groups in memory."""
+        return self._bytes
+
+    def get(self, key: Hashable) -> pa.Table | None:
+        """The row group, where it is kept."""
+        with self._lock:
+            for kept in (self._in_memory, self._on_disk):
+                if key in kept:
+                    kept.move_to_end(key)
+                    return kept[key]
+        return None
+
+    def keep(self, key: Hashable, rows: pa.Table) -> None:
+        """Keep a row group that has been decoded, if budgets allow. A full disk is a warning, not an error."""
+        with self._lock:
+            is_first = key not in self._remembered
+            self._remembered[key] = None
+            self._remembered.move_to_end(key)
+            if len(self._remembered) > _MOST_REMEMBERED:
+                self._remembered.popitem(last=False)
+        if is_first or not self._write(key, rows):
+            self._keep_in_memory(key, rows)
+
+    def _keep_in_memory(self, key: Hashable, rows: pa.Table) -> None:
+        if rows.nbytes > self._budget // 4:
+            return
+        with self._lock:
+            if key in self._in_memory or key in self._on_disk:
+                return
+            self._in_memory[key] = rows
+            self._bytes += rows.nbytes
+            while self._bytes > self._budget:
+                _, dropped = self._in_memory.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+    def _write(self, key: Hashable, rows: pa.Table) -> bool:
+        """Move a row group to the disk. Returns whether it is there now."""
+        size = _stored_bytes(rows)
+        if not self._can_write or not self._reserve(size):
+            return False
+        try:
+            mapped = _mapped(rows, size)
+        except OSError as error:
+            self._can_write = False  # a warning per reader is enough
+            _log.warning("decoded rows are not kept on disk: %s", error)
+            return False
+        with self._lock:
+            self._on_disk[key] = mapped
+            if len(self._on_disk) > _MOST_FILES:
+                self._on_disk.popitem(last=False)
+        return True
+
+    def _reserve(self, size: int) -> bool:
+        """Reserve room on the disk; this reader's row groups that were used longest ago make it."""
+        if size > ROWS_ON_DISK.budget:
+            return False
+        while not ROWS_ON_DISK.reserve(size):
+            with self._lock:
+                if not self._on_disk:
+                    return False
+                self._on_disk.popitem(last=False)
+        return True
+
+
+def _stored_bytes(rows: pa.Table) -> int:
+    counter = pa.MockOutputStream()
+    with pa.ipc.new_file(counter, rows.schema) as writer:
+        writer.write_table(rows)
+    return int(counter.size())
+
+
+def _mapped(rows: pa.Table, size: int) -> pa.Table:
+    """The rows out of a file of `size` bytes, whose room is released when nobody refers to them. Raises OSError."""
+    try:
+        with process_cache().unnamed_file() as stream:
+            with pa.ipc.new_file(pa.PythonFile(stream, "w"), rows.schema) as writer:
+                writer.write_table(rows)
+            stream.flush()
+            pages = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
+    except BaseException:
+        ROWS_ON_DISK.release(size)
+        raise
+    finalize(pages, ROWS_ON_DISK.release, size)
+    pages.madvise(mmap.MADV_RANDOM)  # an answer has few rows
+    return pa.ipc.open_file(pa.py_buffer(pages)).read_all()

@@ -1,0 +1,181 @@
+"""Decoded row groups on disk: the rows are those of the data files, and budgets hold."""
+
+import gc
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.cache import CacheSettings, use_settings
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.search import row_groups
+from icepuffin.ops.search.process_budget import ROWS_ON_DISK
+from icepuffin.ops.search.row_groups import RowGroups
+from icepuffin.ops.search.row_reader import Meter, RowReader
+from tests.conftest import STORAGE
+from tests.ops.search.test_row_reader import FIELDS, table
+
+__all__ = ["table"]
+_GROUP = pa.table({"id": pa.array(range(1_000)), "title": [f"title {row}" for row in range(1_000)]})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    use_settings(CacheSettings(tmp_path / "shards"))
+    yield tmp_path / "shards"
+    use_settings(None)
+
+
+def kept(groups: RowGroups, key: object, rows: pa.Table = _GROUP, *, times: int = 2) -> None:
+    for _ in range(times):
+        groups.keep(key, rows)
+
+
+def test_rows_that_are_read_again_come_from_the_disk(table: Table, folder: Path) -> None:
+    """Without memory for row groups the first two searches read the data files, and the third none."""
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    rows, positions = RowReader(live, table.schema(), STORAGE, budget_bytes=0), np.array([350, 3, 420, 3])
+    meters = [Meter() for _ in range(3)]
+    answers = [rows.take(0, FIELDS, positions, meter) for meter in meters]
+    assert [meter.bytes > 0 for meter in meters] == [True, True, False]
+    assert answers[2].equals(answers[0])
+    assert rows.cached_bytes == 0 < ROWS_ON_DISK.reserved
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    del rows
+    gc.collect()
+    assert ROWS_ON_DISK.reserved == 0
+    assert answers[2].equals(answers[0])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([None, 1, 2], pa.int8()),
+        pa.array([True, None, False]),
+        pa.array([None, None, None]),
+        pa.array([Decimal("1.10"), None, Decimal("-3.00")], pa.decimal128(38, 2)),
+        pa.array([date(2026, 1, 1), None, date(1, 1, 1)]),
+        pa.array([datetime(2026, 1, 1, tzinfo=UTC), None, None], pa.timestamp("us", "UTC")),
+        pa.array([b"a", None, b""], pa.large_binary()),
+        pa.array([b"0123456789abcdef", None, b"fedcba9876543210"], pa.binary(16)),
+        pa.array([[1.5], None, []], pa.list_(pa.float32())),
+        pa.array([{"a": [{"b": None}]}, None, {"a": None}]),
+        pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        pa.array(["x", "y", "x"]).dictionary_encode(),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_values_of_every_type_come_back(column: pa.Array) -> None:
+    rows = pa.Table.from_batches(
+        pa.table({"value": column, "row": [0, 1, 2]}).to_batches()
+        + pa.table({"value": column, "row": [3, 4, 5]}).to_batches()
+    )
+    groups = RowGroups(0)
+    kept(groups, "key", rows)
+    read = groups.get("key")
+    assert read is not None
+    assert read is not rows
+    assert read.equals(rows)
+    assert read.schema.equals(rows.schema, check_metadata=True)
+
+
+def test_a_row_group_that_is_read_once_is_not_written() -> None:
+    groups = RowGroups(1 << 20)
+    kept(groups, "key", times=1)
+    assert groups.get("key") is _GROUP
+    assert ROWS_ON_DISK.reserved == 0
+
+
+def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:
+    """A reader's own row groups make room, those used longest ago first; another reader's do not."""
+    one, other = RowGroups(0), RowGroups(0)
+    kept(one, "first")
+    size = ROWS_ON_DISK.reserved
+    use_settings(CacheSettings(folder, rows_bytes=3 * size))
+    for key in ("second", "third"):
+        kept(one, key)
+    assert one.get("first") is not None
+    kept(one, "fourth")
+    assert [one.get(key) is not None for key in ("first", "second", "third", "fourth")] == [True, False, True, True]
+    kept(other, "fifth")
+    assert other.get("fifth") is None
+    assert ROWS_ON_DISK.reserved == 3 * size
+    del one
+    kept(other, "fifth")
+    assert other.get("fifth") is not None
+
+
+@pytest.mark.parametrize("settings", [CacheSettings(rows_bytes=0), CacheSettings(disk_bytes=0), CacheSettings.off()])
+def test_nothing_is_written_where_the_settings_forbid_it(settings: CacheSettings, folder: Path) -> None:
+    use_settings(replace(settings, directory=folder))
+    groups = RowGroups(1 << 20)
+    kept(groups, "key")
+    assert groups.get("key") is _GROUP
+    assert ROWS_ON_DISK.reserved == 0
+
+
+def test_a_row_group_over_the_budget_leaves_the_others(folder: Path) -> None:
+    groups = RowGroups(0)
+    kept(groups, "small")
+    use_settings(CacheSettings(folder, rows_bytes=ROWS_ON_DISK.reserved))
+    kept(groups, "large", pa.concat_tables([_GROUP, _GROUP]))
+    assert groups.get("small") is not None
+    assert groups.get("large") is None
+
+
+def test_a_reader_has_so_many_files_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "_MOST_FILES", 2)
+    groups = RowGroups(0)
+    for key in range(3):
+        kept(groups, key)
+    assert [groups.get(key) is not None for key in range(3)] == [False, True, True]
+
+
+def test_so_many_row_groups_are_remembered_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "_MOST_REMEMBERED", 2)
+    groups = RowGroups(0)
+    for key in (0, 1, 2, 0, 2):
+        kept(groups, key, times=1)
+    assert [groups.get(key) is not None for key in range(3)] == [False, False, True]
+
+
+def test_a_failing_disk_is_one_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    groups = RowGroups(1 << 20)
+    kept(groups, "earlier")
+    before = ROWS_ON_DISK.reserved
+    folder.rename(folder.with_name("elsewhere"))
+    with caplog.at_level(logging.WARNING):
+        for key in range(3):
+            kept(groups, key)
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["decoded rows are not kept on disk"]
+    assert ROWS_ON_DISK.reserved == before
+    assert all(groups.get(key) is not None for key in ("earlier", 0, 1, 2))
+
+
+def test_threads_may_share_row_groups(folder: Path) -> None:
+    """Of 40 row groups four fit; whatever is kept is what was put there."""
+    groups = RowGroups(0)
+    kept(groups, "key")
+    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    tables = [_GROUP.set_column(0, "id", pa.array(range(key, key + 1_000))) for key in range(40)]
+
+    def work(seed: int) -> bool:
+        for key in np.random.default_rng(seed).integers(0, 40, 200).tolist():
+            rows = groups.get(key)
+            if rows is None:
+                kept(groups, key, tables[key])
+            elif not rows.equals(tables[key]):
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(16)))
+    assert ROWS_ON_DISK.reserved <= ROWS_ON_DISK.budget
