@@ -3,8 +3,10 @@
 PyArrow decodes a column chunk from its start, which for a row group of 250,000 rows takes longer than a search.
 """
 
+import ctypes
 import logging
 import mmap
+import os
 from collections import OrderedDict
 from collections.abc import Hashable
 from weakref import finalize
@@ -16,18 +18,17 @@ from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.process_budget import ROWS_ON_DISK
 
 _log = logging.getLogger(__name__)
-_MOST_REMEMBERED = 1 << 16
-"""Row groups of which is remembered that they were read"""
 _MOST_FILES = 4_096
-"""Files of one reader: a process may map some 65,000"""
+"""Files of all readers: each counts as this part of the budget at least. A process may map some 65,000"""
 
 
 class RowGroups:
     """Row groups by a key. Thread-safe.
 
     `budget_bytes`: memory for those that were read once, of at most a fourth of it each. One that is decoded again is
-    written to a file, within the budget that all readers of the process share. The file has no name, so no other
-    process reads it, and the system deletes it when it is mapped no more.
+    written to a file, within the budget that all readers of the process share; but not where so much was decoded since
+    the last time that it would have had to make room. The file has no name, so no other process reads it, and the
+    system deletes it when it is mapped no more.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -35,9 +36,10 @@ class RowGroups:
         self._lock = ProcessLock()
         self._in_memory: OrderedDict[Hashable, pa.Table] = OrderedDict()
         self._on_disk: OrderedDict[Hashable, pa.Table] = OrderedDict()
-        self._remembered: OrderedDict[Hashable, None] = OrderedDict()
-        """Keys of row groups that were decoded before"""
         self._bytes = 0
+        self._remembered: OrderedDict[Hashable, int] = OrderedDict()
+        """Row groups that were decoded last, with their sizes, which are within the budget on disk"""
+        self._remembered_bytes = 0
         self._can_write = True
 
     @property
@@ -56,14 +58,20 @@ class RowGroups:
 
     def keep(self, key: Hashable, rows: pa.Table) -> None:
         """Keep a row group that has been decoded, if budgets allow. A full disk is a warning, not an error."""
-        with self._lock:
-            is_first = key not in self._remembered
-            self._remembered[key] = None
-            self._remembered.move_to_end(key)
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
-        if is_first or not self._write(key, rows):
+        if not self._remember(key, rows.nbytes) or not self._write(key, rows):
             self._keep_in_memory(key, rows)
+
+    def _remember(self, key: Hashable, size: int) -> bool:
+        """Remember that a row group was decoded. Returns whether that was remembered before."""
+        budget = ROWS_ON_DISK.budget
+        with self._lock:
+            before = self._remembered.pop(key, None)
+            self._remembered[key] = _counted(size, budget)
+            self._remembered_bytes += self._remembered[key] - (before or 0)
+            while self._remembered_bytes > budget:
+                _, forgotten = self._remembered.popitem(last=False)
+                self._remembered_bytes -= forgotten
+        return before is not None
 
     def _keep_in_memory(self, key: Hashable, rows: pa.Table) -> None:
         if rows.nbytes > self._budget // 4:
@@ -79,7 +87,7 @@ class RowGroups:
 
     def _write(self, key: Hashable, rows: pa.Table) -> bool:
         """Move a row group to the disk. Returns whether it is there now."""
-        size = _stored_bytes(rows)
+        size = _counted(_stored_bytes(rows), ROWS_ON_DISK.budget)
         if not self._can_write or not self._reserve(size):
             return False
         try:
@@ -90,8 +98,6 @@ class RowGroups:
             return False
         with self._lock:
             self._on_disk[key] = mapped
-            if len(self._on_disk) > _MOST_FILES:
-                self._on_disk.popitem(last=False)
         return True
 
     def _reserve(self, size: int) -> bool:
@@ -113,17 +119,39 @@ def _stored_bytes(rows: pa.Table) -> int:
     return int(counter.size())
 
 
-def _mapped(rows: pa.Table, size: int) -> pa.Table:
-    """The rows out of a file of `size` bytes, whose room is released when nobody refers to them. Raises OSError."""
+def _counted(size: int, budget: int) -> int:
+    return max(size, budget // _MOST_FILES)
+
+
+class _Pages:
+    """A mapped file, which whoever has some of its bytes refers to."""
+
+    def __init__(self, pages: pa.Buffer) -> None:
+        self.pages = pages
+
+
+def _mapped(rows: pa.Table, reserved: int) -> pa.Table:
+    """The rows out of a file, whose room of `reserved` bytes is released when nobody refers to them. Raises OSError."""
     try:
         with process_cache().unnamed_file() as stream:
             with pa.ipc.new_file(pa.PythonFile(stream, "w"), rows.schema) as writer:
                 writer.write_table(rows)
             stream.flush()
-            pages = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ)
+            # unlike those of `mmap`, Arrow's maps need no open file: a process may have only 1,024, sockets included
+            with pa.memory_map(f"/proc/self/fd/{stream.fileno()}") as opened:
+                owner = _Pages(opened.read_buffer())
     except BaseException:
-        ROWS_ON_DISK.release(size)
+        ROWS_ON_DISK.release(reserved)
         raise
-    finalize(pages, ROWS_ON_DISK.release, size)
-    pages.madvise(mmap.MADV_RANDOM)  # an answer has few rows
-    return pa.ipc.open_file(pa.py_buffer(pages)).read_all()
+    finalize(owner, ROWS_ON_DISK.release, reserved)
+    _advise_random(owner.pages)
+    return pa.ipc.open_file(pa.foreign_buffer(owner.pages.address, owner.pages.size, owner)).read_all()
+
+
+def _advise_random(pages: pa.Buffer) -> None:
+    """An answer has few rows: read the pages that they are in, and none around them. Raises OSError."""
+    if ctypes.CDLL(None, use_errno=True).madvise(
+        ctypes.c_void_p(pages.address), ctypes.c_size_t(pages.size), mmap.MADV_RANDOM
+    ):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -29,7 +29,7 @@ _GROUP = pa.table({"id": pa.array(range(1_000)), "title": [f"title {row}" for ro
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    use_settings(CacheSettings(tmp_path / "shards"))
+    use_settings(CacheSettings(tmp_path / "shards", rows_bytes=1 << 20))
     yield tmp_path / "shards"
     use_settings(None)
 
@@ -131,20 +131,44 @@ def test_a_row_group_over_the_budget_leaves_the_others(folder: Path) -> None:
     assert groups.get("large") is None
 
 
-def test_a_reader_has_so_many_files_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_have_so_many_files_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "_MOST_FILES", 2)
-    groups = RowGroups(0)
+    groups, other = RowGroups(0), RowGroups(0)
     for key in range(3):
         kept(groups, key)
+    kept(other, "other")
     assert [groups.get(key) is not None for key in range(3)] == [False, True, True]
+    assert other.get("other") is None
 
 
-def test_so_many_row_groups_are_remembered_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_groups, "_MOST_REMEMBERED", 2)
+def test_row_groups_on_disk_keep_no_file_open() -> None:
+    """A process may have only 1,024 open files, its connections included."""
     groups = RowGroups(0)
-    for key in (0, 1, 2, 0, 2):
-        kept(groups, key, times=1)
-    assert [groups.get(key) is not None for key in range(3)] == [False, False, True]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for key in range(20):
+        kept(groups, key)
+    assert all(groups.get(key) is not None for key in range(20))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_row_group_is_not_written_where_it_would_not_have_stayed(folder: Path) -> None:
+    """Of 30 row groups four fit: drawn by chance, a search would else write nearly all that it decodes."""
+    groups = RowGroups(0)
+    kept(groups, "first")
+    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    before = _bytes_written()
+    for _ in range(3):
+        kept(groups, "often")
+        for key in range(30):
+            kept(groups, key, times=1)
+    assert groups.get("first") is not None
+    assert groups.get("often") is not None
+    assert _bytes_written() - before < 4 * ROWS_ON_DISK.reserved
+
+
+def _bytes_written() -> int:
+    values = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(values["wchar"])
 
 
 def test_a_failing_disk_is_one_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
