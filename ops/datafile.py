@@ -3,6 +3,7 @@
 Executors import this: no dagster, no pyspark.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -73,6 +74,7 @@ class DataFile:
         """Names, in the file, of the fields that it has"""
         counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        self._bounds: list[int] = self._starts.tolist()
 
     @property
     def has_field_ids(self) -> bool:
@@ -91,6 +93,12 @@ class DataFile:
     def start(self, group: int) -> int:
         """Position of a row group's first row."""
         return int(self._starts[group])
+
+    def place_of(self, position: int) -> tuple[int, int]:
+        """(row group, row within it) of a row position. Raises DataFileError for one past the end."""
+        self._require_rows(position, position)
+        group = bisect_right(self._bounds, position) - 1
+        return group, position - self._bounds[group]
 
     def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows in order, as the file has them: `conform` makes them what the schema says."""
@@ -150,8 +158,7 @@ class DataFile:
         if not len(positions):
             return self.schema.empty_table()
         low, high = positions.min(), positions.max()
-        if low < 0 or high >= self._starts[-1]:
-            raise DataFileError(f"{self._file.path} has {self._starts[-1]} rows, position {high} was requested")
+        self._require_rows(low, high)
         read = read_group or self.read_group
         first, last = (int(np.searchsorted(self._starts, position, side="right")) - 1 for position in (low, high))
         if first == last:
@@ -163,6 +170,10 @@ class DataFile:
             parts.append(read(int(group)).take(pa.array(positions[rows] - self._starts[group])))
             order.append(rows)
         return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(np.concatenate(order))))
+
+    def _require_rows(self, low: int, high: int) -> None:
+        if low < 0 or high >= self._bounds[-1]:
+            raise DataFileError(f"{self._file.path} has {self._bounds[-1]} rows, position {high} was requested")
 
 
 def _name(schema: Schema, field_id: int) -> str:

@@ -24,6 +24,8 @@ from icepuffin.ops.vector_column import element_type_of
 
 DEFAULT_BUDGET = 64 << 20
 _MAX_OPEN_FILES = 1024
+_FEW_ROWS = 64
+_FIRST = pa.array([0])
 _CONCURRENT_READS = 16
 """Files of a remote store that are read side by side"""
 
@@ -125,6 +127,34 @@ class RowReader:
             tables.append(pa.Table.from_arrays(columns, schema=schema))
         return tables
 
+    def few_at_hand(
+        self, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], field_ids: Sequence[int]
+    ) -> pa.Table | None:
+        """Up to 64 rows in this order, where their row groups are all kept decoded; None: `take_all` is for them.
+
+        It copies one row after the other, which for a few takes a fourth of the time. Raises DataFileError.
+        """
+        ids = tuple(field_ids)
+        if not 0 < len(files) <= _FEW_ROWS or (self._included is not None and any(map(self._included.has, ids))):
+            return None
+        rows: list[pa.Table] = []
+        opened: dict[int, DataFile] = {}
+        groups: dict[tuple[int, int], pa.Table] = {}
+        for number, position in zip(files.tolist(), positions.tolist(), strict=True):
+            key = FileNumber(number), ids
+            if number not in opened:
+                if (file := self._opened(key)) is None:
+                    return None
+                opened[number] = file[0]
+            group, row = opened[number].place_of(position)
+            if (number, group) not in groups:
+                if (kept := self._groups.get((key, group))) is None:
+                    return None
+                groups[number, group] = kept
+            rows.append(groups[number, group].slice(row, 1))
+        # a slice alone would keep its whole row group in memory
+        return pa.concat_tables(rows).combine_chunks() if len(rows) > 1 else rows[0].take(_FIRST)
+
     def _take_stored(self, requests: Sequence[_Request], meter: Meter) -> list[pa.Table]:
         """`take` for each request: side by side on a remote store."""
         if self._is_local or len(requests) < 2:
@@ -146,18 +176,23 @@ class RowReader:
             return self._pools[own]
 
     def _open(self, key: _FileKey) -> tuple[DataFile, ProcessLock]:
+        if (opened := self._opened(key)) is not None:
+            return opened
+        file = self._live.files[key[0]]
+        opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), ProcessLock()
+        with self._lock:
+            self._files[os.getpid(), key] = opened
+            while len(self._files) > _MAX_OPEN_FILES:
+                self._files.popitem(last=False)
+        return opened
+
+    def _opened(self, key: _FileKey) -> tuple[DataFile, ProcessLock] | None:
         own = os.getpid(), key
         with self._lock:
             if own in self._files:
                 self._files.move_to_end(own)
                 return self._files[own]
-        file = self._live.files[key[0]]
-        opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), ProcessLock()
-        with self._lock:
-            self._files[own] = opened
-            while len(self._files) > _MAX_OPEN_FILES:
-                self._files.popitem(last=False)
-        return opened
+        return None
 
     def _group(self, key: _FileKey, file: DataFile, lock: ProcessLock, meter: Meter, group: int) -> pa.Table:
         kept = self._groups.get((key, group))

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -58,3 +59,48 @@ def test_threads_may_share_a_reader(table: Table) -> None:
 def test_a_position_past_the_end_is_refused(table: Table) -> None:
     with pytest.raises(DataFileError, match="position 1000 was requested"):
         reader(table, 0).take(0, FIELDS, np.array([1000]))
+
+
+def expected_rows(table: Table, files: list[int], positions: list[int]) -> pa.Table:
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    places = ((live.files[number], np.array([position])) for number, position in zip(files, positions, strict=True))
+    return pa.concat_tables(
+        take_rows(open_storage(file.path, STORAGE), file, table.schema(), FIELDS, position) for file, position in places
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_few_rows_at_hand_are_in_the_order_of_the_request(table: Table, count: int) -> None:
+    rows, rng = reader(table, 1 << 20), np.random.default_rng(count)
+    files, positions = rng.integers(0, 2, count), rng.integers(0, 500, count)
+    assert rows.few_at_hand(files, positions, FIELDS) is None
+    for number in (0, 1):
+        rows.take(number, FIELDS, np.arange(500))
+    at_hand = rows.few_at_hand(files, positions, FIELDS)
+    assert at_hand is not None
+    assert at_hand.equals(expected_rows(table, files.tolist(), positions.tolist()))
+
+
+def test_rows_at_hand_do_not_keep_their_row_groups_in_memory(table: Table) -> None:
+    rows = reader(table, 1 << 20)
+    rows.take(0, FIELDS, np.arange(500))
+    for count in (1, 3):
+        at_hand = rows.few_at_hand(np.zeros(count, np.int64), np.arange(7, 7 + count), FIELDS)
+        assert at_hand is not None
+        assert sum(buffer.size for column in at_hand.columns for buffer in column.chunk(0).buffers() if buffer) < 400
+
+
+def test_rows_are_at_hand_where_all_of_their_row_groups_are(table: Table) -> None:
+    """Row groups have 100 rows here. Other columns are other row groups."""
+    rows = reader(table, 1 << 20)
+    rows.take(0, FIELDS, np.array([5, 250]))
+    zeros = np.zeros(2, np.int64)
+    assert rows.few_at_hand(zeros, np.array([99, 200]), FIELDS) is not None
+    assert rows.few_at_hand(zeros, np.array([99, 100]), FIELDS) is None
+    assert rows.few_at_hand(np.array([0, 1]), np.array([99, 99]), FIELDS) is None
+    assert rows.few_at_hand(zeros, np.array([99, 200]), FIELDS[:1]) is None
+    assert rows.few_at_hand(np.zeros(65, np.int64), np.full(65, 99), FIELDS) is None
+    assert rows.few_at_hand(zeros[:0], zeros[:0], FIELDS) is None
+    for position in (-1, 1_000):
+        with pytest.raises(DataFileError, match=f"position {position} was requested"):
+            rows.few_at_hand(zeros[:1], np.array([position]), FIELDS)
