@@ -36,8 +36,11 @@ def prepare_exact(vectors: AnyArray, metric: Metric) -> F64:
 
     Raises as `prepare` does: a value that float32 cannot hold counts as not finite.
     """
-    with np.errstate(over="ignore"):
+    if vectors.dtype == np.float32:  # which nothing rounds
         rounded = prepare(vectors, metric)
+    else:
+        with np.errstate(over="ignore"):
+            rounded = prepare(vectors, metric)
     return as_float64(vectors) if metric is not Metric.COSINE else _normalized(vectors, np.empty(rounded.shape))
 
 

@@ -7,7 +7,6 @@ neighbours, and where there are few vectors. Without vectors, rotated codes or P
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +48,7 @@ _QUERIES_PER_TASK = 64
 _ENTRY_POINTS = 128
 _NODES_PER_ENTRY_POINT = 64
 """Number of nodes per entry point below which the way from the medoid is short enough"""
+_NONE, _FIRST = np.empty(0, np.intp), np.zeros(1, np.intp)
 _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 
@@ -69,6 +69,12 @@ class SearchStats:
     """Nodes whose neighbours were looked at, int64[Q]"""
     distances: I64
     """Distances computed in the walk, int64[Q]; those of nodes that signs rule out are not"""
+
+    def totals(self) -> tuple[int, int]:
+        """(nodes expanded, distances computed) for all queries."""
+        if len(self.expanded) == 1:  # sums of arrays would take longer
+            return int(self.expanded[0]), int(self.distances[0])
+        return int(self.expanded.sum()), int(self.distances.sum())
 
 
 class Searcher:
@@ -251,7 +257,7 @@ class Searcher:
             results = Results.nothing(len(queries), k)
         else:
             results = self._walk(queries, k, Beam(first, width, meeting), threads)
-        short = self._short(results, last, meeting) if last >= 0 else np.empty(0, np.intp)
+        short = self._short(results, last, meeting) if last >= 0 else _NONE
         while len(short) and width < self._count:
             # of a beam that met few, the share that it met tells how wide it had to be
             factor = max(2, meeting // max(1, int(results.work[short, 2].max())))
@@ -268,9 +274,13 @@ class Searcher:
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
+        # where nothing is compared, nothing is left but to widen the beam, up to all nodes
+        fewest = min(meeting, self._live_count) if self._compares else 0
+        if len(results.ids) == 1:  # arrays would take longer
+            return _FIRST if results.ids[0, last] < 0 or 2 * results.work[0, 2] < fewest else _NONE
         short = results.ids[:, last] < 0
-        if meeting and self._compares:  # else nothing is left but to widen the beam, up to all nodes
-            short |= 2 * results.work[:, 2] < min(meeting, self._live_count)
+        if fewest:
+            short |= 2 * results.work[:, 2] < fewest
         return np.flatnonzero(short)
 
     @property
@@ -390,9 +400,10 @@ class Searcher:
         return {"codes": read_only(self._pq[1][nodes])}
 
     def _take_visited(self) -> VisitedFields:
-        with suppress(IndexError):  # another thread may take the last ones first
+        try:
             return self._visited.pop()
-        return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
+        except IndexError:  # other threads have them all
+            return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
 
     def _queries(self, queries: F32) -> Queries:
         """Queries as the beam measures from them, but for rotated codes."""

@@ -154,6 +154,8 @@ class FileScans:
         read: FilesRead,
     ) -> WithinScan:
         """The rows (that match) of some files that meet the thresholds, as `hits_within` gives them."""
+        if not files:
+            return WithinScan(Hits.none(), 0, SkippedRows())
         runner = self._runner_for(files, self._vectors.value_bytes * queries.shape[1])
         kept = self._vectors.in_memory(files, matches) if runner is None else ()
         stored = [number for number in files if number not in kept]

@@ -24,6 +24,8 @@ _ROUNDING = 2.0**-22
 _TINY = 1e-18
 """Largest distance whose square may vanish in f32"""
 _BYTES_AT_ONCE = 64 * 1024**2
+_FEWEST_CODED = 32
+"""Balls from which on their centres have codes: of fewer the centres themselves are compared sooner"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ class FileBalls:
     wide_reaches: F64 = field(init=False)
     """f64[E]: the same where the balls enclose rows that were rounded to f32"""
     codes: CodedBounds | None = field(init=False)
-    """Codes of the centres; None where they have none"""
+    """Codes of the centres; None where they have none, or are few"""
     starts: I64 = field(init=False)
     """int64[files with a ball]: place of the first ball of each"""
 
@@ -58,7 +60,7 @@ class FileBalls:
         reaches = self.radii * (1 + self.centers.shape[1] * _ROUNDING)
         object.__setattr__(self, "reaches", reaches)
         object.__setattr__(self, "wide_reaches", reaches + _ROUNDING * (lengths(self.centers) + self.radii))
-        object.__setattr__(self, "codes", CodedBounds.of(self.centers))
+        object.__setattr__(self, "codes", CodedBounds.of(self.centers) if len(self.radii) >= _FEWEST_CODED else None)
         object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
 
     @classmethod

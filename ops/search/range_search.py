@@ -229,7 +229,7 @@ class RangeSearch:
         limits, most = (thresholds.widened(queries.shape[1]), None) if directions else (thresholds, limit)
         hits, compared = hits_within(queries, limits, indexed, most)
         scan = self._files.within(queries, limits, files, matches, most, read)
-        hits = Hits.ranked([hits, scan.hits], most)
+        hits = Hits.ranked([hits, scan.hits], most) if files else hits
         if directions:
             distances = DistanceReader(queries, self._rows, self._vectors.field_id, thresholds.metric, meter)
             hits = resolve_rounding(hits, thresholds, limit, distances)
@@ -254,6 +254,7 @@ class RangeSearch:
 
 def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> Iterator[RowVectors]:
     """The live rows of a version that lie in `files` bool[files] (and match)."""
+    reaches_all = bool(files.all())
     files = np.append(files, False)  # file number -1: not live
     if matches is not None:
         version = version.restricted(matches)
@@ -261,7 +262,10 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
         numbers = shard.file_numbers
-        nodes = np.flatnonzero(shard.is_live & files[numbers])
+        if reaches_all and shard.searcher.live_count == shard.nodes:
+            nodes = np.arange(shard.nodes)
+        else:
+            nodes = np.flatnonzero(shard.is_live & files[numbers])
         step = batch_rows(shard.vectors.shape[1])
         for start in range(0, len(nodes), step):
             batch: npt.NDArray[np.intp] | slice = nodes[start : start + step]

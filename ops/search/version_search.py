@@ -237,7 +237,7 @@ def _walk(
         is_bounded = parameters.rerank and not version.column_is_double  # whose rounding to float is in no interval
         if is_bounded and (interval := shard.searcher.interval(shard_queries, nodes, distances)):
             intervals.append(interval if probing is None else _spread(interval, probing, len(queries)))
-        expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
+        expanded, computed = stats.totals()
         work.append(ShardWork(shard_id, shard.nodes, len(shard_queries), expanded, computed))
     if parts and len(intervals) == len(parts):
         parts = _in_reach(parts, intervals, k)
