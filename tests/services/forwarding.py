@@ -54,6 +54,7 @@ def serving(answer: Callable[[Request], Answer | None], port: int = 0) -> Iterat
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a body is sent after its head: else it waits 40 ms until that is acknowledged
 
         def handle_any(self) -> None:
             body = self._chunks() if "chunked" in self.headers.get("Transfer-Encoding", "") else self._whole()
