@@ -1,5 +1,6 @@
 """What is tried and survived is counted, and printed at the end of a run in one process."""
 
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
 def undisturbed(stages: Stages) -> dict[str, Outcome]:
     """What a run that nothing happens to publishes, by the scenarios of the stages that were named."""
     return stages.outcomes
+
+
+@pytest.fixture
+def rng(seed: str) -> random.Random:
+    """The one generator of a test: two of the same seed would draw alike, and some pairs of draws never come."""
+    return random.Random(seed)
 
 
 @pytest.fixture

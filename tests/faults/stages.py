@@ -122,16 +122,27 @@ def assert_sound(stage: Stage) -> None:
     assert integrity.rows == len(read(table)[1])
 
 
+def assert_named_files_stay(stage: Stage) -> set[str]:
+    """All that the table's snapshots and statistics name. Returns where it lies."""
+    metadata = stage.load().metadata
+    named = {normalize(item.manifest_list) for item in metadata.snapshots}
+    named |= {normalize(item.statistics_path) for item in metadata.statistics}
+    assert named <= {_place(stage, name) for name in stage.files()}, "something that is named is gone"
+    return named
+
+
+def _place(stage: Stage, name: str) -> str:
+    return normalize(f"{stage.warehouse}/{name}")
+
+
 def assert_swept_and_nothing_else(stage: Stage) -> None:
     """`gc` keeps what is young; of old files it takes those of ours that nothing names, and no other."""
     table, before = stage.load(), stage.files()
     assert collect_garbage(table, storage=stage.storage).deleted == ()
     collect_garbage(table, storage=stage.storage, grace=timedelta(0))
     remaining = stage.files()
-    named = {normalize(item.manifest_list) for item in table.metadata.snapshots}
-    named |= {normalize(item.statistics_path) for item in table.metadata.statistics}
-    kept = {normalize(f"{stage.warehouse}/{name}") for name in remaining if _is_ours(name)}
-    assert kept <= named, "something of ours was left"
+    ours = {_place(stage, name) for name in remaining if _is_ours(name)}
+    assert ours <= assert_named_files_stay(stage), "something of ours was left"
     assert all(_is_ours(name) for name in before - remaining), "something that is not ours is gone"
     assert stage.files("pristine") <= remaining, "something that was there before is gone"
 

@@ -1,5 +1,6 @@
 """Calls to GCS and ADLS that fail, each once: `make stores`. One retry makes all of it good."""
 
+import random
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,12 +12,12 @@ import pytest
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.storage.buckets import BucketStorage
 from tests.faults.stages import FULL, Stage, make_stage
-from tests.faults.test_stores import assert_failures_survived, drawn_numbers, failing_call, undisturbed_run
+from tests.faults.test_stores import assert_failures_survived, failing_call, undisturbed_run
 from tests.interop.buckets import STORES, bucket_server
 
 pytestmark = pytest.mark.services
 STRIDE = 1 if FULL else 11
-"""Calls per fault. The first is drawn anew in each run"""
+"""Calls per fault"""
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,13 @@ class BucketStage(Stage):
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_each_call_to_a_bucket_may_fail(store: str, tmp_path: Path, survived: Counter[str]) -> None:
+def test_each_call_to_a_bucket_may_fail(store: str, tmp_path: Path, survived: Counter[str], rng: random.Random) -> None:
     with bucket_server(store, tmp_path) as server:
         bucket = f"{server.root}/{tmp_path.name}"
         made = make_stage(tmp_path / "table", "deletes and an append", bucket=bucket, storage=server.storage)
         stage = BucketStage(made.folder, bucket, server.storage)
         stage.pristine.update(stage.objects())
-        outcome, calls = undisturbed_run(stage, BucketStorage)
-        numbers = drawn_numbers(calls, STRIDE)
+        outcome, numbers = undisturbed_run(stage, BucketStorage, STRIDE, rng)
         survived[f"{store} call failed"] += assert_failures_survived(
             stage, partial(failing_call, BucketStorage), numbers, outcome
         )

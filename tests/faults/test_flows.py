@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from tests.conftest import queries
-from tests.faults.stages import DEFINITION, Stage, make_stage, read
+from tests.faults.stages import DEFINITION, Stage, assert_named_files_stay, make_stage, read
 from tests.faults.test_stores import FULL, drawn_numbers, failing_call, make_bucket_stage, with_calls
 from tests.services.s3proxy import s3proxy
 
 STRIDE = 1 if FULL else 7
-"""Calls per fault. The first is drawn anew in each run"""
+"""Calls per fault"""
 STORES = ["local", pytest.param("s3", marks=pytest.mark.services)]
 _FAILURES = (OSError, IcepuffinError)
 Rows = list[list[dict[str, Any]]]
@@ -59,7 +60,12 @@ def answers(reader: IndexReader) -> Rows:
 @pytest.mark.parametrize("has_version", [True, False], ids=["version", "tail"])
 @pytest.mark.parametrize("store", STORES)
 def test_each_call_of_a_search_may_fail(
-    store: str, has_version: bool, tmp_path: Path, survived: Counter[str], request: pytest.FixtureRequest
+    store: str,
+    has_version: bool,
+    tmp_path: Path,
+    survived: Counter[str],
+    request: pytest.FixtureRequest,
+    rng: random.Random,
 ) -> None:
     """No answer is a wrong one, and what failed leaves nothing in a reader, nor in the cache, that is."""
     request.addfinalizer(lambda: use_settings(None))
@@ -70,9 +76,9 @@ def test_each_call_of_a_search_may_fail(
         use_settings(next(caches))
         undisturbed = answers(opened(stage))
         use_settings(next(caches))
-        _, calls = with_calls(kind, lambda: answers(opened(stage)))
-        assert calls > 5
-        for number in drawn_numbers(calls, STRIDE):
+        _, counted = with_calls(kind, lambda: answers(opened(stage)))
+        assert counted.calls > 5
+        for number in drawn_numbers(counted.calls, STRIDE, rng):
             use_settings(next(caches))
             reader = None
             with failing_call(kind, number), contextlib.suppress(*_FAILURES):
@@ -97,7 +103,9 @@ def littered(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_each_call_of_a_garbage_collection_may_fail(store: str, tmp_path: Path, survived: Counter[str]) -> None:
+def test_each_call_of_a_garbage_collection_may_fail(
+    store: str, tmp_path: Path, survived: Counter[str], rng: random.Random
+) -> None:
     """Whatever was deleted until then, the next one deletes the rest, and nothing that is named."""
     with stage_on(store, tmp_path, "an append that shares a pack") as (stage, kind):
         littered(stage)
@@ -106,11 +114,12 @@ def test_each_call_of_a_garbage_collection_may_fail(store: str, tmp_path: Path, 
         def sweep() -> int:
             return len(collect_garbage(stage.load(), storage=stage.storage, grace=timedelta(0)).deleted)
 
-        _, calls = with_calls(kind, sweep)
+        _, counted = with_calls(kind, sweep)
         swept = stage.files()
-        assert calls > 3
+        assert_named_files_stay(stage)
+        assert counted.calls > 3
         assert len(stage.files("pristine")) - len(swept) > 5
-        for number in drawn_numbers(calls, STRIDE):
+        for number in drawn_numbers(counted.calls, STRIDE, rng):
             stage.restore()
             with failing_call(kind, number), contextlib.suppress(*_FAILURES):
                 sweep()

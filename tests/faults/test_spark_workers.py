@@ -57,10 +57,10 @@ def test_killed_workers_change_no_byte(
     spark: "SparkSession",
     tmp_path: Path,
     survived: Counter[str],
-    seed: str,
+    rng: random.Random,
 ) -> None:
     """In one kind of run, another each time, or in all of them."""
-    for scenario in SCENARIOS if FULL else random.Random(seed).sample([*SCENARIOS], 1):
+    for scenario in SCENARIOS if FULL else rng.sample([*SCENARIOS], 1):
         stage = stages[scenario]
         stage.restore()
         before = read(stage.load())

@@ -1,17 +1,19 @@
 """Stores that fail: each call once, writes that are cut off, a disk that is full. One retry makes all of it good."""
 
 import errno
+import random
+import re
 import resource
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import pytest
 
+from icepuffin.ops.catalog import bindings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
@@ -38,13 +40,33 @@ _S3_CALLS = (*_CALLS, "deletion_errors", "read_range", "concat", "now_ms")
 
 
 class Torn:
-    """A stream that breaks in the middle of the first write."""
+    """A stream that breaks in the middle of the first write, in whichever way its store writes."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, full: BinaryIO, note: Callable[[], None]) -> None:
+        """`full`: a file of a disk without space. `note` is called where the stream breaks."""
         self._stream = stream
+        self._full = full
+        self._note = note
 
     def write(self, data: bytes) -> int:
         self._stream.write(memoryview(data)[: len(data) // 2])
+        self._break()
+
+    def upload(self, _: bytes) -> None:
+        """Of a multipart upload."""
+        self._break()
+
+    def copy(self, *_: object) -> None:
+        """Of a multipart upload."""
+        self._break()
+
+    def fileno(self) -> int:
+        """For those who write past this stream."""
+        self._note()
+        return self._full.fileno()
+
+    def _break(self) -> NoReturn:
+        self._note()
         raise OSError(errno.ENOSPC, "no space left")
 
     def __getattr__(self, name: str) -> Any:
@@ -56,6 +78,9 @@ class FailingStore:
 
     def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, kind: type[Any]) -> None:
         self.calls = 0
+        self.has_failed = False
+        self.version_calls: list[int] = []
+        """Numbers of the calls that open the file of an index"""
         self._fail_at = fail_at
         for name in _CALLS if kind is LocalStorage else _S3_CALLS:
             wrap = self._output if name == "open_output" else self._call
@@ -65,9 +90,13 @@ class FailingStore:
         self.calls += 1
         return self.calls == self._fail_at
 
+    def _fails(self) -> None:
+        self.has_failed = True
+
     def _call(self, through: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             if self._is_due():
+                self._fails()
                 raise OSError(errno.EIO, "the store does not answer")
             return through(*arguments)
 
@@ -77,48 +106,54 @@ class FailingStore:
         @contextmanager
         def call(store: Any, path: str, **options: Any) -> Iterator[Any]:
             due = self._is_due()
-            with through(store, path, **options) as stream:
-                yield Torn(stream) if due else stream
+            if "/ann-" in path:
+                self.version_calls.append(self.calls)
+            with through(store, path, **options) as stream, Path("/dev/full").open("wb", buffering=0) as full:
+                yield Torn(stream, full, self._fails) if due else stream
 
         return call
 
 
-def undisturbed_run(stage: Stage, kind: type[Any]) -> tuple[Outcome, int]:
-    """(what a run publishes that nothing happens to, the number of its calls to stores of the kind)."""
-    outcome, calls = with_calls(kind, stage.work)
-    assert calls > 20
-    return outcome, calls
+def undisturbed_run(stage: Stage, kind: type[Any], stride: int, rng: random.Random) -> tuple[Outcome, list[int]]:
+    """(what a run publishes that nothing happens to, numbers of its calls to stores of the kind that shall fail: so far
+    apart, and those that write the version).
+    """
+    outcome, store = with_calls(kind, stage.work)
+    assert store.calls > 20
+    assert store.version_calls
+    return outcome, sorted({*drawn_numbers(store.calls, stride, rng), *store.version_calls})
 
 
-def with_calls(kind: type[Any], act: Callable[[], T]) -> tuple[T, int]:
-    """(what the act returns, the number of its calls to stores of the kind)."""
+def with_calls(kind: type[Any], act: Callable[[], T]) -> tuple[T, FailingStore]:
+    """(what the act returns, the count of its calls to stores of the kind)."""
     with pytest.MonkeyPatch.context() as patch:
         store = FailingStore(patch, 0, kind)
-        return act(), store.calls
+        return act(), store
 
 
-def drawn_numbers(count: int, stride: int) -> range:
-    """Numbers of 1 to `count`, so far apart. The first is drawn anew in each run."""
-    return range(1 + secrets.randbelow(min(stride, count)), count + 1, stride)
+def drawn_numbers(count: int, stride: int, rng: random.Random) -> range:
+    """Numbers of 1 to `count`, so far apart. The first is drawn."""
+    return range(1 + rng.randrange(min(stride, count)), count + 1, stride)
 
 
 @contextmanager
 def failing_call(kind: type[Any], number: int) -> Iterator[None]:
     """The call of that number to stores of the kind fails while the block lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        FailingStore(patch, number, kind)
+        store = FailingStore(patch, number, kind)
         yield
+    assert store.has_failed, f"call {number} did not fail, of {store.calls}"
 
 
 def assert_failures_survived(
     stage: Stage,
-    fault: Callable[[int], AbstractContextManager[None]],
-    numbers: Sequence[int],
+    happens: Callable[[T], AbstractContextManager[None]],
+    faults: Sequence[T],
     undisturbed: Outcome,
     *,
     hid_a_version: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Let the numbered faults happen, each in a run of its own. Nothing or all of it is published, and all of it by the
+    """Let the faults happen, each in a run of its own. Nothing or all of it is published, and all of it by the
     next run. Returns how many were tried.
 
     `hid_a_version`: whether a server has just denied that a version's file is there. It is lost then, and the version
@@ -126,50 +161,49 @@ def assert_failures_survived(
     """
     stage.restore()
     before = read(stage.load())
-    for number in numbers:
+    for fault in faults:
         stage.restore()
         expected = undisturbed
-        with fault(number):
+        with happens(fault):
             try:
                 outcome = stage.work()
             except (OSError, IcepuffinError):
-                assert read(stage.load()) == before, number
+                assert read(stage.load()) == before, fault
             else:
                 if outcome != undisturbed and hid_a_version():
                     assert_sound(stage)
                     expected = outcome
-                assert outcome == expected, f"{number}: a cache may be lost without a word, a version not"
-        assert stage.work() == expected, number
+                assert outcome == expected, f"{fault}: a cache may be lost without a word, a version not"
+        assert stage.work() == expected, fault
         assert_swept_and_nothing_else(stage)
-    return len(numbers)
+    return len(faults)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_call_to_the_store_may_fail(
-    stages: dict[str, Stage], undisturbed: dict[str, Outcome], scenario: str, survived: Counter[str]
+    stages: dict[str, Stage], undisturbed: dict[str, Outcome], scenario: str, survived: Counter[str], rng: random.Random
 ) -> None:
     stage = stages[scenario]
     stage.restore()
-    _, calls = undisturbed_run(stage, LocalStorage)
-    numbers = range(1 + list(SCENARIOS).index(scenario), calls + 1, STRIDE)
+    _, numbers = undisturbed_run(stage, LocalStorage, STRIDE, rng)
     survived["store call failed"] += assert_failures_survived(
         stage, partial(failing_call, LocalStorage), numbers, undisturbed[scenario]
     )
 
 
-def scenarios_on_servers() -> list[str]:
-    """All where each fault is tried; else one, drawn anew in each run: a call to a server takes long."""
-    return list(SCENARIOS) if FULL else [secrets.choice(list(SCENARIOS))]
+def scenarios_on_servers(rng: random.Random) -> list[str]:
+    """All where each fault is tried; else one that is drawn: a call to a server takes long."""
+    return list(SCENARIOS) if FULL else [rng.choice(list(SCENARIOS))]
 
 
 @pytest.mark.services
-def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter[str]) -> None:
+def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter[str], rng: random.Random) -> None:
     with s3proxy(tmp_path) as storage:
-        for scenario in scenarios_on_servers():
+        for scenario in scenarios_on_servers(rng):
             stage = make_bucket_stage(tmp_path, scenario, storage)
-            outcome, calls = undisturbed_run(stage, S3Storage)
+            outcome, numbers = undisturbed_run(stage, S3Storage, S3_STRIDE, rng)
             survived["S3 call failed"] += assert_failures_survived(
-                stage, partial(failing_call, S3Storage), drawn_numbers(calls, S3_STRIDE), outcome
+                stage, partial(failing_call, S3Storage), numbers, outcome
             )
 
 
@@ -191,17 +225,23 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_publishes_nothing_and_the_next_run_succeeds(
-    stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str]
+    stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Full while the statistics, a shard, its marker or the version is written, and while SQLite commits."""
+    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 2)  # each waits longer than the one before
     stage = stages["a first build"]
+    stage.restore()
     before = read(stage.load())
     size = len(undisturbed["a first build"].index)
-    named = f"{stage.folder}/live/|catalog 'test' cannot be opened"
+    cut_off = set()
     for limit in (1, size // 8, size // 4, size // 2, size - 1):
         stage.restore()
-        with no_file_larger_than(limit), pytest.raises((OSError, IcepuffinError), match=named):
+        table = stage.load()  # SQLite's own files are of their size while somebody has them open
+        with no_file_larger_than(limit), pytest.raises((OSError, IcepuffinError)) as caught:
             stage.work()
-        assert read(stage.load()) == before, limit
+        cut_off.update(re.findall(rf"{stage.folder}/live/\S+/[^/]+(\.[a-z]+)", str(caught.value)))
+        assert read(table.refresh()) == before, limit
         assert stage.work() == undisturbed["a first build"], limit
         assert_swept_and_nothing_else(stage)
         survived["disk full"] += 1
+    assert cut_off == {".stats", ".dann", ".json", ".puffin"}
