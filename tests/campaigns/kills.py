@@ -39,6 +39,7 @@ def _try(stage: Stage, undisturbed: Outcome, victims: "subprocess.Popen[str]", s
     stage.restore()
     before = read(stage.load())
     ended = _kill(stage, victims, seconds)
+    assert ended in (0, signal.SIGKILL), "the driver failed before the kill"
     assert read(stage.load()) == before, "the table reads otherwise"
     assert stage.work() == undisturbed, "a retry publishes other bytes"
     assert read(stage.load()) == before, "the table reads otherwise after the retry"
@@ -51,7 +52,7 @@ def _duration(stage: Stage, victims: "subprocess.Popen[str]") -> float:
     stage.restore()
     begun = time.monotonic()
     ended = _kill(stage, victims, 3_600)
-    assert ended == 0, f"a driver ended by signal {ended}"
+    assert ended == 0, f"a driver that nobody killed ended by signal {ended}"
     return time.monotonic() - begun
 
 

@@ -3,7 +3,7 @@
 What is loaded at first use, compiled kernels above all, is there then: a child takes 0.2 s instead of 0.8.
 
 In: `<folder of a stage>\t<where to die>`, or `after <seconds>` for where, as the time that its process group is killed.
-Out: the signal that ended the driver, or 0.
+Out: the signal that ended the driver, 0 where it came to its end, -1 where it failed.
 """
 
 import os
@@ -11,7 +11,9 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from tests.faults.kills import die_at
 from tests.faults.stages import Stage, make_stage
@@ -33,6 +35,15 @@ def _killed_after(child: int, seconds: float) -> threading.Timer:
     return clock
 
 
+def _work(stage: Stage) -> NoReturn:
+    try:
+        stage.work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_stage(Path(folder) / "practice", "deletes and an append").work()
@@ -45,16 +56,13 @@ def main() -> None:
                 os.setsid()
             else:
                 die_at(kill_at)
-            try:
-                Stage(Path(folder)).work()
-            finally:
-                os._exit(0)
+            _work(Stage(Path(folder)))
         clock = _killed_after(child, float(kill_at.removeprefix(AFTER))) if kill_at.startswith(AFTER) else None
         _, status = os.waitpid(child, 0)
         if clock:
             clock.cancel()
             clock.join()
-        print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)  # noqa: T201
+        print(-os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
