@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg import expressions
@@ -17,6 +18,8 @@ from icepuffin.ops.catalog import manifests
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import FilterError, matches, open_index
+from icepuffin.ops.search.candidates import Hits, fetch
+from icepuffin.ops.search.row_reader import DEFAULT_BUDGET, RowReader
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.search.partitioned import append_rows
@@ -134,6 +137,24 @@ def test_a_condition_on_a_column_of_each_type(
 ) -> None:
     """A null satisfies none of them, not even those that say what a column is not."""
     assert matching(typed, where) == [n for n in range(COUNT) if n % 7 != 6 and expected(n)]
+
+
+@pytest.mark.parametrize("budget", [0, DEFAULT_BUDGET])
+def test_rows_of_every_type_are_the_same_from_row_groups_that_are_kept(typed: Table, budget: int) -> None:
+    """First by the data files, then by row groups in memory, and without that memory by those on disk."""
+    live = live_files(typed, SnapshotId(typed.metadata.current_snapshot_id or 0))
+    rows = RowReader(live, typed.schema(), STORAGE, budget_bytes=budget)
+    ids = [field.field_id for field in typed.schema().fields]
+    files, positions = np.array([1, 0, 1, 0, 0]), np.array([3, 6, 0, 9, 2])
+    hits = Hits(np.zeros(5, np.int64), np.arange(1, 6), files, positions, np.arange(5.0))
+    first, second = fetch(hits, rows, ids), fetch(hits, rows, ids)
+    assert rows.few_at_hand(files, positions, ids) is not None
+    third = fetch(hits, rows, ids)
+    assert [second.equals(first), third.equals(first)] == [True, True]
+    assert third.schema.equals(first.schema, check_metadata=True)
+    numbers = first["id"].to_pylist()
+    for name in VALUES:
+        assert first[name].to_pylist() == [value(name, number) for number in numbers]
 
 
 def as_java_orders(uuid: UUID) -> tuple[int, ...]:
