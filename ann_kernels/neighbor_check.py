@@ -4,6 +4,7 @@ Among fewer rows, neighbours lie farther apart than they do, and codes that cann
 would pass.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -57,7 +58,9 @@ class NeighborCheck:
     """f64[Q, n]: their distances"""
 
     @classmethod
-    def of(cls, codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> "NeighborCheck":
+    def of(
+        cls, codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None, threads: int = 1
+    ) -> "NeighborCheck":
         """Compare rows by the codes of vectors f32[N, D], and of one dimension more, `extra` f32[N]; N is 2 or more.
 
         The truly nearest are looked for among a few hundred rows that are nearest by code: if they are not there, they
@@ -66,7 +69,13 @@ class NeighborCheck:
         own = _evenly_spread(len(vectors), _QUERIES)
         queries = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
         candidates = np.full((len(own), min(_CANDIDATES, len(vectors) - 1)), -1, np.int32)
-        _nearest_by_code(codes.queries(queries, metric), own, candidates)
+
+        def fill(rows: slice) -> None:
+            _nearest_by_code(codes.queries(queries[rows], metric), own[rows], candidates[rows])
+
+        step = -(-len(own) // threads)
+        with ThreadPoolExecutor(threads) as executor:
+            list(executor.map(fill, [slice(start, start + step) for start in range(0, len(own), step)]))
         exact = _candidate_distances(vectors, own, candidates, metric)
         if extra is not None:
             exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[own, None])
@@ -103,9 +112,11 @@ class NeighborCheck:
         return int(np.minimum(marked.sum(axis=1), min(k, self.exact.shape[1])).sum())
 
 
-def preserves_neighbors(codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> bool:
+def preserves_neighbors(
+    codes: Codes, vectors: F32, metric: Metric, *, extra: F32 | None = None, threads: int = 1
+) -> bool:
     """Whether the rows nearest to a row of vectors f32[N, D] are among the nearest by code; see `NeighborCheck`."""
-    return len(vectors) < 2 or NeighborCheck.of(codes, vectors, metric, extra=extra).are_preserved
+    return len(vectors) < 2 or NeighborCheck.of(codes, vectors, metric, extra=extra, threads=threads).are_preserved
 
 
 def _evenly_spread(count: int, largest: int) -> I32:

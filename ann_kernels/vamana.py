@@ -101,7 +101,7 @@ def build_space(vectors: F32, metric: Metric, threads: int, *, coded: bool = Tru
         norms = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         extra = np.sqrt(np.maximum(norms.max() - norms, 0)).astype(np.float32)
     codes = scalar_quantization.encode(vectors, extra=extra, threads=threads) if coded else None
-    if codes is not None and preserves_neighbors(codes, vectors, Metric.L2, extra=extra):
+    if codes is not None and preserves_neighbors(codes, vectors, Metric.L2, extra=extra, threads=threads):
         return codes.space
     if extra is None:
         return FloatSpace(read_only(vectors))

@@ -37,7 +37,7 @@ def walk_codes(
         if four_bits is not None:
             return four_bits
     codes = scalar_quantization.encode(vectors, threads=threads, allocate=allocate)
-    return codes if codes is not None and preserves_neighbors(codes, vectors, metric) else None
+    return codes if codes is not None and preserves_neighbors(codes, vectors, metric, threads=threads) else None
 
 
 def _four_bit_codes(
@@ -47,7 +47,7 @@ def _four_bit_codes(
     codes = four_bit_quantization.encode(vectors, fewest_dims=fewest_dims, threads=threads, allocate=allocate)
     if codes is None:
         return None
-    check = NeighborCheck.of(codes, vectors, metric)
+    check = NeighborCheck.of(codes, vectors, metric, threads=threads)
     if not check.are_preserved:
         return None
     if compact or vectors.shape[1] < FEWEST_SIGNED_DIMS:

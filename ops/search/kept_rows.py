@@ -176,7 +176,7 @@ def _coded(vectors: npt.NDArray[Any], metric: Metric, threads: int) -> CodedVect
     if vectors.dtype != np.float32 or len(vectors) < FEWEST_CODED:
         return None
     codes = scalar_quantization.encode(vectors, threads=threads)
-    if codes is None or not preserves_neighbors(codes, vectors, metric):
+    if codes is None or not preserves_neighbors(codes, vectors, metric, threads=threads):
         return None
     coded = CodedVectors(vectors, codes, threads=threads, scans=True)
     _ = coded.table, coded.coarse  # made now: later every search would wait for them

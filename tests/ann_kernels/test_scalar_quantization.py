@@ -9,7 +9,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
 from icepuffin.ann_kernels.leaf_neighbors import nearest_by_blas, nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.neighbor_check import preserves_neighbors
+from icepuffin.ann_kernels.neighbor_check import NeighborCheck, preserves_neighbors
 from icepuffin.ann_kernels.reservoir import CandidatePairs, Reservoirs, offer_pairs
 from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
@@ -176,6 +176,19 @@ def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: 
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
     assert preserves_neighbors(coded, vectors, metric)
+
+
+@pytest.mark.parametrize("count", [2, 50, 3_000])
+@pytest.mark.parametrize("threads", [2, 3, 100])
+def test_threads_check_the_same_rows(count: int, threads: int) -> None:
+    vectors = clustered(count, 16)
+    coded = scalar_quantization.encode(vectors)
+    assert coded is not None
+    alone = NeighborCheck.of(coded, vectors, Metric.L2)
+    assert (alone.candidates >= 0).all()
+    np.testing.assert_array_equal(
+        NeighborCheck.of(coded, vectors, Metric.L2, threads=threads).candidates, alone.candidates
+    )
 
 
 @given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
