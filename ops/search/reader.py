@@ -462,7 +462,12 @@ class IndexReader:
 
     def _newest(self) -> "IndexReader":
         """The reader that a fresh look at the catalog leads to, of what this very reader was opened by."""
-        return self._reopen(self._reloaded or self) if self._reopen else self
+        newest = self._reopen(self._reloaded or self) if self._reopen else self
+        if newest is not self:
+            target = newest._target  # noqa: SLF001  a reader as this one
+            kept = self._rows.kept_for(target.live, target.schema, target.storage)
+            newest._rows.take_over(kept)  # noqa: SLF001
+        return newest
 
     def _included_rows(self, meter: Meter) -> dict[str, int]:
         """Rows whose values the index version has stored, by column."""

@@ -8,7 +8,9 @@ import logging
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
 from weakref import finalize
 
 import pyarrow as pa
@@ -20,6 +22,21 @@ from icepuffin.ops.search.process_budget import ROWS_ON_DISK
 _log = logging.getLogger(__name__)
 _MOST_FILES = 4_096
 """Files of all readers: each counts as this part of the budget at least. A process may map some 65,000"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRowGroups:
+    """Row groups by their keys, and sizes of those that were decoded last."""
+
+    in_memory: Mapping[Any, pa.Table]
+    on_disk: Mapping[Any, pa.Table]
+    remembered: Mapping[Any, int]
+
+    def renamed(self, rename: Callable[[Any], Hashable | None]) -> "KeptRowGroups":
+        """The same under the keys that `rename` gives; None leaves one out."""
+        parts = (self.in_memory, self.on_disk, self.remembered)
+        pairs = ([(rename(key), value) for key, value in part.items()] for part in parts)
+        return KeptRowGroups(*({key: value for key, value in part if key is not None} for part in pairs))
 
 
 class RowGroups:
@@ -59,6 +76,20 @@ class RowGroups:
     def keep(self, key: Hashable, rows: pa.Table) -> None:
         """Keep a row group that has been decoded, if budgets allow. A full disk is a warning, not an error."""
         if not self._remember(key, rows.nbytes) or not self._write(key, rows):
+            self._keep_in_memory(key, rows)
+
+    def kept(self) -> "KeptRowGroups":
+        """What is kept now, the least recently used first."""
+        with self._lock:
+            return KeptRowGroups(dict(self._in_memory), dict(self._on_disk), dict(self._remembered))
+
+    def take_over(self, kept: "KeptRowGroups") -> None:
+        """Keep, before any other, what another one keeps."""
+        with self._lock:
+            self._on_disk.update(kept.on_disk)
+            self._remembered.update(kept.remembered)
+            self._remembered_bytes = sum(self._remembered.values())
+        for key, rows in kept.in_memory.items():
             self._keep_in_memory(key, rows)
 
     def _remember(self, key: Hashable, size: int) -> bool:

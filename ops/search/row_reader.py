@@ -7,19 +7,21 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
 from icepuffin.ops.datafile import DataFile, arrow_schema
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.included_columns import IncludedColumns, IncludedMeter
-from icepuffin.ops.search.row_groups import RowGroups
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.search.row_groups import KeptRowGroups, RowGroups
+from icepuffin.ops.storage import AccessError, open_storage, principal
 from icepuffin.ops.vector_column import element_type_of
 
 DEFAULT_BUDGET = 64 << 20
@@ -32,6 +34,18 @@ _CONCURRENT_READS = 16
 _FileKey = tuple[FileNumber, tuple[int, ...]]
 _Request = tuple[FileNumber, npt.NDArray[np.int64], tuple[int, ...]]
 """(file, positions of its rows, field ids)"""
+
+
+def _is_same_user(path: str, first: StorageConfig, second: StorageConfig) -> bool:
+    try:
+        return principal(path, first) == principal(path, second)
+    except AccessError:  # vended keys that have expired
+        return False
+
+
+def _fields(schema: Schema, field_ids: Sequence[int]) -> list[NestedField | None]:
+    by_id = {field.field_id: field for field in schema.fields}
+    return [by_id.get(field_id) for field_id in field_ids]
 
 
 class Meter:
@@ -47,7 +61,7 @@ class RowReader:
     """Rows by (file number, row position). Thread-safe; keeps at most `budget_bytes` of decoded row groups in memory.
 
     `included`: the columns that the index version stores, whose values are not read from data files.
-    Readers share nothing, so nobody is served rows that their own credentials did not fetch.
+    Nobody is served rows that their own credentials did not fetch.
     """
 
     def __init__(
@@ -76,6 +90,38 @@ class RowReader:
     def cached_bytes(self) -> int:
         """Bytes of the decoded row groups in memory."""
         return self._groups.bytes_in_memory
+
+    def kept_for(self, live: LiveFiles, schema: Schema, storage: StorageConfig) -> KeptRowGroups:
+        """What a reader of another snapshot of the table may take over: row groups of files that it reads alike, and as
+        the same user. Deletes do not count, as all rows of a group are kept.
+        """
+        kept = self._groups.kept()
+        paths = {self._live.files[number].path for ((number, _), _) in kept.remembered}
+        numbers = {
+            replace(file, deletes=()): number
+            for number, file in zip(live.numbers, live.files, strict=True)
+            if file.path in paths
+        }
+
+        @cache
+        def number_of(number: FileNumber) -> FileNumber | None:
+            file = self._live.files[number]
+            return numbers.get(replace(file, deletes=())) if _is_same_user(file.path, self._storage, storage) else None
+
+        @cache
+        def are_alike(field_ids: tuple[int, ...]) -> bool:
+            return _fields(self._schema, field_ids) == _fields(schema, field_ids)
+
+        def rename(key: tuple[_FileKey, int]) -> tuple[_FileKey, int] | None:
+            (number, field_ids), group = key
+            other = number_of(number) if are_alike(field_ids) else None
+            return None if other is None else ((other, field_ids), group)
+
+        return kept.renamed(rename if live.table_uuid == self._live.table_uuid else lambda _: None)
+
+    def take_over(self, kept: KeptRowGroups) -> None:
+        """Keep what `kept_for` another reader gives for this one."""
+        self._groups.take_over(kept)
 
     def element_type(self, field_id: int) -> str:
         """Element type of a column of vectors."""

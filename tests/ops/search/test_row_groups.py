@@ -11,16 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.search import row_groups
+from icepuffin.ops.search import IndexReader, open_index, row_groups, row_reader
+from icepuffin.ops.search.following_reader import FollowingReader
 from icepuffin.ops.search.process_budget import ROWS_ON_DISK
 from icepuffin.ops.search.row_groups import RowGroups
 from icepuffin.ops.search.row_reader import Meter, RowReader
-from tests.conftest import STORAGE
+from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.test_row_reader import FIELDS, table
 
 __all__ = ["table"]
@@ -203,3 +208,56 @@ def test_threads_may_share_row_groups(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(16)))
     assert ROWS_ON_DISK.reserved <= ROWS_ON_DISK.budget
+
+
+def answer(reader: IndexReader, columns: list[str], *, where: str = "id < 1500") -> tuple[pa.Table, int]:
+    """The rows of 20 neighbours, by id, and the bytes of data files that they took."""
+    result = reader.search(queries(1), 20, columns=columns, where=where)
+    return result.rows, result.profile.bytes_read["rows"]
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_a_reader_that_follows_takes_over_the_row_groups_of_files_that_it_reads_alike(
+    table: Table, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    """File numbers change with every file. Rows that are deleted since are in the row groups, and in no answer."""
+    monkeypatch.setattr(row_reader, "RowGroups", lambda _: RowGroups(budget))
+    index_head(table)
+    columns = (["id"], ["id", "name"])
+
+    def compared(following: FollowingReader[IndexReader]) -> list[int]:
+        """Bytes of data files that the answers took, which are those of a new reader."""
+        assert following.update()
+        fresh = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+        answers = [(answer(following.reader, names), answer(fresh, names)) for names in columns]
+        assert [followed[0].equals(other[0]) for followed, other in answers] == [True, True]
+        return [followed[1] for followed, _ in answers]
+
+    with open_index(table.refresh(), DEFINITION, storage=STORAGE).follow(interval=1e6) as following:
+        for names in columns * 2:
+            nearest, _ = answer(following.reader, names)
+        for first in range(2_000, 2_010):
+            table.append(make_rows(first, first + 1))
+        assert compared(following) == [0, 0]
+        table.refresh().delete(f"id in ({', '.join(map(str, nearest['id'].to_pylist()[:5]))})")
+        assert compared(following)[0] > 0, "PyIceberg has written the file anew"
+        for names in columns * 2:
+            nearest, _ = answer(following.reader, names)
+        path, position = place_of(table, nearest["id"][0].as_py())
+        append_position_deletes(table.refresh(), {path: np.array([position])})
+        assert compared(following) == [0, 0]
+        with table.refresh().update_schema() as change:
+            change.rename_column("name", "title")
+        table.append(make_rows(3_000, 3_001).rename_columns(["id", "title", "section", "embedding"]))
+        columns = (["id"], ["id", "title"])
+        only_id, both = compared(following)
+        assert only_id == 0 < both
+
+
+def place_of(table: Table, row_id: int) -> tuple[str, int]:
+    """(path of the data file, position) of a row."""
+    for file in live_files(table, table.refresh().metadata.current_snapshot_id or 0).files:
+        ids = pq.read_table(to_path(file.path), columns=["id"])["id"].to_pylist()
+        if row_id in ids:
+            return file.path, ids.index(row_id)
+    raise AssertionError(f"no file has row {row_id}")
