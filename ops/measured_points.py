@@ -146,7 +146,7 @@ def _reaching(points: Iterable[MeasuredPoint], target: float) -> list[_Segment]:
                 last = before or after
                 segments.append(_Segment(last, after, _between(last, after, target)))
                 break
-            if before is None or after.assured > before.assured:
+            if before is None or after.assured >= before.assured:
                 before = after
     return sorted(segments, key=lambda segment: segment.point.distances)
 

@@ -52,6 +52,14 @@ def test_few_queries_have_to_find_more_than_the_target() -> None:
     assert 40 < chosen.search_list <= 64
 
 
+def test_the_larger_of_two_widths_that_find_as_much_bounds_the_target() -> None:
+    """Else a width between them that was measured, and finds no more than the smaller one, is chosen for ever."""
+    measured = (point(100, 0.8996, 504), point(101, 0.8996, 507), point(160, 0.92, 635))
+    chosen = choose_point(measured, 0.9)
+    assert chosen is not None
+    assert chosen.search_list > 101
+
+
 def test_oversamples_are_not_interpolated() -> None:
     lean = (point(60, 0.8, 300, oversample=3), point(100, 0.9, 300, oversample=5))
     assert choose_point(lean, 0.85) == lean[1]
