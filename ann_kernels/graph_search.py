@@ -45,9 +45,9 @@ _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _QUERIES_PER_TASK = 64
-_ENTRY_POINTS = 128
+_MOST_ENTRY_POINTS = 128
 _NODES_PER_ENTRY_POINT = 64
-"""Number of nodes per entry point below which the way from the medoid is short enough"""
+"""Nodes per entry point: to compare them takes some percent of a walk at most"""
 _NONE, _FIRST = np.empty(0, np.intp), np.zeros(1, np.intp)
 _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
@@ -421,12 +421,13 @@ def _as_kernels_take(field: Any) -> Any:
 
 
 def _entry_points(graph: Graph | PackedGraph) -> I32:
-    """int32[e]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it.
+    """int32[e]: the medoid, from which every node can be reached, and nodes spread over the graph.
 
-    A walk from the nearest of these, which costs little to find, is shorter.
+    A walk from the nearest of these, which costs little to find, is shorter. Of clusters that are larger than a beam is
+    wide it does not have to leave one for another. A graph of a few nodes has the medoid alone.
     """
     if not graph.count:
         return np.empty(0, np.int32)
-    count = _ENTRY_POINTS if graph.count >= _ENTRY_POINTS * _NODES_PER_ENTRY_POINT else 0
+    count = min(_MOST_ENTRY_POINTS, graph.count // _NODES_PER_ENTRY_POINT)
     spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)

@@ -75,6 +75,15 @@ def test_clusters_that_share_no_leaf_are_joined() -> None:
     assert recall_of_search(graph, vectors, queries, Metric.L2, 64) >= 0.9
 
 
+def test_clusters_of_more_rows_than_a_beam_is_wide_are_found() -> None:
+    """A beam that is full of one cluster's rows does not leave it: the walk has to start in the right one."""
+    rng = np.random.default_rng(0)
+    centers = 2 * rng.standard_normal((8, 384))
+    vectors = (np.repeat(centers, 1000, axis=0) + rng.standard_normal((8000, 384))).astype(np.float32)
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(), threads=2)
+    assert recall_of_search(graph, vectors, vectors[::80], Metric.L2, 100) >= 0.95
+
+
 @pytest.mark.parametrize(
     "vectors",
     [
