@@ -16,6 +16,7 @@ import pytest
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from tests.faults.stages import (
@@ -42,47 +43,44 @@ _S3_CALLS = (*_CALLS, "deletion_errors", "read_range", "concat", "now_ms")
 class Torn:
     """A stream that breaks in the middle of the first write, in whichever way its store writes."""
 
-    def __init__(self, stream: BinaryIO, full: BinaryIO, note: Callable[[], None]) -> None:
-        """`full`: a file of a disk without space. `note` is called where the stream breaks."""
+    def __init__(self, stream: BinaryIO, full: BinaryIO, store: "FailingStore") -> None:
+        """`full`: a file of a disk without space."""
         self._stream = stream
         self._full = full
-        self._note = note
+        self._store = store
 
     def write(self, data: bytes) -> int:
         self._stream.write(memoryview(data)[: len(data) // 2])
-        self._break()
+        self._store.fail()
 
     def upload(self, _: bytes) -> None:
         """Of a multipart upload."""
-        self._break()
+        self._store.fail()
 
     def copy(self, *_: object) -> None:
         """Of a multipart upload."""
-        self._break()
+        self._store.fail()
 
     def fileno(self) -> int:
         """For those who write past this stream."""
-        self._note()
+        self._store.has_failed = True
         return self._full.fileno()
-
-    def _break(self) -> NoReturn:
-        self._note()
-        raise OSError(errno.ENOSPC, "no space left")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class FailingStore:
-    """Makes the n-th call to any store of a kind fail; counts all."""
+    """Makes the n-th call to any store of a kind fail, by the error that such a store raises; counts all."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, kind: type[Any]) -> None:
         self.calls = 0
         self.has_failed = False
+        self._is_local = kind is LocalStorage
         self.version_calls: list[int] = []
         """Numbers of the calls that open the file of an index"""
         self._fail_at = fail_at
-        for name in _CALLS if kind is LocalStorage else _S3_CALLS:
+        for name in _CALLS if self._is_local else _S3_CALLS:
             wrap = self._output if name == "open_output" else self._call
             patch.setattr(kind, name, wrap(getattr(kind, name)))
 
@@ -90,14 +88,14 @@ class FailingStore:
         self.calls += 1
         return self.calls == self._fail_at
 
-    def _fails(self) -> None:
+    def fail(self) -> NoReturn:
         self.has_failed = True
+        raise OSError(errno.EIO, "no answer") if self._is_local else StorageError("no answer")
 
     def _call(self, through: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             if self._is_due():
-                self._fails()
-                raise OSError(errno.EIO, "the store does not answer")
+                self.fail()
             return through(*arguments)
 
         return call
@@ -108,8 +106,12 @@ class FailingStore:
             due = self._is_due()
             if "/ann-" in path:
                 self.version_calls.append(self.calls)
-            with through(store, path, **options) as stream, Path("/dev/full").open("wb", buffering=0) as full:
-                yield Torn(stream, full, self._fails) if due else stream
+            with through(store, path, **options) as stream:
+                if not due:
+                    yield stream
+                    return
+                with Path("/dev/full").open("wb", buffering=0) as full:
+                    yield Torn(stream, full, self)
 
         return call
 
