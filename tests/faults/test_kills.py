@@ -89,6 +89,24 @@ def test_every_step_that_is_listed_is_reached(stages: dict[str, Stage]) -> None:
     assert {at.partition("#")[0] for at in reached_in(stage)} == {str(step) for step in RunStep}
 
 
+def test_markers_are_swept_before_what_they_name(stages: dict[str, Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed in between leaves no marker that names what is gone."""
+    stage = stages["a first build"]
+    stage.restore()
+    staged: list[list[str]] = []
+
+    def look(step: RunStep) -> None:
+        if step is RunStep.SWEEPING:
+            staged.append([name for name in stage.files() if "_icepuffin" in name])
+
+    monkeypatch.setattr(steps, "observer", look)
+    stage.work()
+    with_objects, with_nothing = staged
+    assert with_objects
+    assert not any(name.endswith(".json") for name in with_objects)
+    assert not with_nothing
+
+
 def test_nothing_in_the_environment_kills_a_process(tmp_path: Path) -> None:
     """What tests need to end a process is no part of the product."""
     mark_every_step = "from icepuffin.ops.steps import RunStep, reached; [reached(step) for step in RunStep]"
