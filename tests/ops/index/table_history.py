@@ -363,7 +363,9 @@ class TableHistory(RuleBasedStateMachine):
         if head is None:
             return
         dying = DyingRunner(stage, after_all=after_all)
-        with contextlib.suppress(DriverLostError):
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(DriverLostError):
+            patch.setattr(refresh, "SMALL_WORK", 0)  # small work does not come to a runner
+            patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
             materialize_index(self.table, self.definition, head, runner=dying, storage=STORAGE)
         self.table.refresh()
         COUNTS["driver lost" if dying.died else "driver not lost"] += 1

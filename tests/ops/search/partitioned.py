@@ -104,7 +104,7 @@ def random_table(
 
     The two files lack some columns, which have the default of later in them, or null.
     """
-    rng = random.Random(seed or name)
+    rng = random.Random(f"{seed or name} rows")  # no other draw of a test has this stream
     rows = random_rows(rng, 0)
     late = rng.sample(list(TYPES), 4)
     early = rows.drop_columns(late)

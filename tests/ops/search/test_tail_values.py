@@ -82,7 +82,7 @@ def test_random_conditions_match_the_rows_that_a_scan_finds(
     """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes in all files."""
     table, _ = random_table(catalog, f"db.tail_{column}", column, transform, seed)
     build_version(table, RANDOM)
-    rng = random.Random(seed)
+    rng = random.Random(f"{seed} tail")
     for first in (1_000, 2_000):
         append_rows(table.refresh(), random_rows(rng, first), column)
     live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
