@@ -32,6 +32,11 @@ class KeptRowGroups:
     on_disk: Mapping[Any, pa.Table]
     remembered: Mapping[Any, int]
 
+    @property
+    def keys(self) -> frozenset[Any]:
+        """The keys of all."""
+        return frozenset().union(self.in_memory, self.on_disk, self.remembered)
+
     def renamed(self, rename: Callable[[Any], Hashable | None]) -> "KeptRowGroups":
         """The same under the keys that `rename` gives; None leaves one out."""
         parts = (self.in_memory, self.on_disk, self.remembered)

@@ -96,7 +96,7 @@ class RowReader:
         the same user. Deletes do not count, as all rows of a group are kept.
         """
         kept = self._groups.kept()
-        paths = {self._live.files[number].path for ((number, _), _) in kept.remembered}
+        paths = {self._live.files[number].path for ((number, _), _) in kept.keys}
         numbers = {
             replace(file, deletes=()): number
             for number, file in zip(live.numbers, live.files, strict=True)

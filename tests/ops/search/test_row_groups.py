@@ -216,11 +216,13 @@ def answer(reader: IndexReader, columns: list[str], *, where: str = "id < 1500")
     return result.rows, result.profile.bytes_read["rows"]
 
 
-@pytest.mark.parametrize("budget", [0, 1 << 20])
+@pytest.mark.parametrize(("budget", "is_on_disk"), [(0, True), (1 << 20, True), (1 << 20, False)])
 def test_a_reader_that_follows_takes_over_the_row_groups_of_files_that_it_reads_alike(
-    table: Table, monkeypatch: pytest.MonkeyPatch, budget: int
+    table: Table, monkeypatch: pytest.MonkeyPatch, budget: int, is_on_disk: bool
 ) -> None:
     """File numbers change with every file. Rows that are deleted since are in the row groups, and in no answer."""
+    if not is_on_disk:
+        use_settings(CacheSettings(disk_bytes=0))
     monkeypatch.setattr(row_reader, "RowGroups", lambda _: RowGroups(budget))
     index_head(table)
     columns = (["id"], ["id", "name"])
