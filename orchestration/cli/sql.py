@@ -69,7 +69,8 @@ def command(
     _require_syntax(text, values)
     session = session.with_options(directory, settings)
     with progress_bars(quiet=as_json) as bars:
-        result = _open(session, catalog, bars, spark=spark).sql(text, values)
+        opened = _open(session, catalog, bars, spark=spark)
+        result = _run_with_spark(opened, text, values, session) if spark else opened.sql(text, values)
     if as_json:
         warnings = list(result.search.warnings) if result.search else []
         rows = result.rows.rename_columns(_unique_names(result.rows.column_names))
@@ -118,6 +119,29 @@ def _open(session: Session, catalog: str | None, bars: "ProgressBars", *, spark:
         ref_of=ref_of,
         progress=lambda name, stage, done, total: bars(f"index {name}: {stage}", done, total),
     )
+
+
+def _run_with_spark(opened: "SqlSession", text: str, values: dict[str, object], session: Session) -> "SqlResult":
+    """Raises SqlError, with what to set, where Spark finds no such table and lacks a catalog of the settings."""
+    from pyspark.errors import AnalysisException
+    from pyspark.logger import PySparkLogger
+
+    from icepuffin.ops.sql import SqlError
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it writes the JVM's whole trace to stderr
+    try:
+        return opened.sql(text, values)
+    except AnalysisException as error:
+        conf = session.engine.session.conf
+        lacking = [name for name in session.settings.catalogs if conf.get(f"spark.sql.catalog.{name}", None) is None]
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND" or not lacking:
+            raise
+        keys = ", ".join(f"spark.sql.catalog.{name}" for name in lacking)
+        first_line, _, _ = str(error).partition("\n")
+        raise SqlError(
+            f"{first_line} Spark has no catalog {', '.join(lacking)}: set {keys} in [spark.conf] "
+            '(docs/spark.md, "Statements that Spark runs")'
+        ) from error
 
 
 def _spark_catalog(spark: Any, requested: str | None, session: Session) -> str | None:

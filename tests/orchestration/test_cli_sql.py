@@ -151,6 +151,23 @@ def test_spark_reads_the_tables_of_the_catalog_that_is_named(
         spark.catalog.setCurrentCatalog(before)
 
 
+@pytest.mark.jvm
+def test_a_catalog_that_spark_lacks_is_named_in_one_line(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's own error names the table alone, after a log of the JVM's whole trace."""
+    lake = make_lake(tmp_path, snapshots=1)
+    settings = lake.directory / "icepuffin.toml"
+    settings.write_text(
+        settings.read_text().replace("[catalogs.demo]", "[catalogs.lacking]").replace('"demo"', '"lacking"')
+    )
+    with pytest.raises(SystemExit):
+        main(["sql", "SELECT count(*) FROM demo.nowhere", "--spark", "--dir", str(lake.directory)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`nowhere` cannot be found" in line
+    assert "set spark.sql.catalog.lacking in [spark.conf]" in line
+
+
 def test_statements_build_for_the_branch_that_the_settings_follow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
