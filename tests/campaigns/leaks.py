@@ -1,7 +1,7 @@
 """Commands and runs with a canary in place of each secret, some of them failing or killed, here and on Spark.
 
 No canary may show in what they print, in Dagster's home, in the table's files, in caches, in what Spark writes to its
-local disk, or on a command line.
+local disk, or on a command line. A refresh without a fault must succeed: what fails at once shows nothing.
 """
 
 import os
@@ -77,6 +77,8 @@ def run(budget: Budget, spark: bool | None = None) -> None:
             trial = Trial(lake, Path(folder) / str(number), rng, fault, uses_spark)
             if leaks := trial.run():
                 raise BrokenPromiseError(f"trial {number}, {' '.join(trial.command)}, {fault}: {'; '.join(leaks)}")
+            if fault == "no fault" and trial.command[0] == "refresh" and trial.exit_code:
+                raise BrokenPromiseError(f"trial {number}, refresh: it ended with {trial.exit_code}, without a fault")
             budget.counts[fault] += 1
 
 
@@ -110,6 +112,7 @@ class Trial:
         (folder / "settings").mkdir()
         (folder / "settings" / "icepuffin.toml").write_text(self._settings(spark), encoding="utf-8")
         self.home = prepare_home(folder / "home")
+        self.exit_code = 0
 
     def _settings(self, spark: bool) -> str:
         properties = {**self._lake.properties, "token": "${TOKEN}", "header.X-Api-Secret": "${HEADER}"}
@@ -158,7 +161,7 @@ class Trial:
             watcher = threading.Thread(target=self._watch, args=(process.pid, leaks, done))
             watcher.start()
             try:
-                process.wait(self._killed_after)
+                self.exit_code = process.wait(self._killed_after)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
