@@ -67,7 +67,7 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _why_no_run(evaluation, absent_refs(table, settings.watched_refs)),
+            skip_reason=None if requests else _why_no_run(spec, evaluation, absent_refs(table, settings.watched_refs)),
             cursor=replace(plan.cursor, freshness=freshness).text(),
             asset_events=events,
         )
@@ -90,9 +90,11 @@ def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorR
     )
 
 
-def _why_no_run(evaluation: SensorEvaluation, absent: Sequence[str]) -> str:
+def _why_no_run(spec: TableSpec, evaluation: SensorEvaluation, absent: Sequence[str]) -> str:
     if evaluation.postponed:
         return f"recorded {len(evaluation.recorded)} snapshots; {evaluation.postponed} are left for the next evaluation"
     if evaluation.plan.waiting and evaluation.oldest_unfinished_run:
         return f"{evaluation.plan.waiting} snapshots wait for {evaluation.oldest_unfinished_run} of this table to end"
+    if evaluation.plan.request and spec.attributes.automation:
+        return f"{len(evaluation.plan.request)} snapshots are left to the automation condition"
     return f"no new snapshot; there is no branch or tag {', '.join(absent)} yet" if absent else "no new snapshot"
