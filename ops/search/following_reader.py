@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -13,9 +13,12 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.recent_searches import RecentSearches
 from icepuffin.ops.search.result import SearchResult
 
 _log = logging.getLogger(__name__)
+_REHEARSAL_SECONDS = 10.0
+"""Time after which no further search is repeated before a newer reader takes over"""
 _LATE = 3
 """Intervals without a check after which answers carry a warning, even where no check failed"""
 
@@ -37,7 +40,8 @@ class FollowingReader(Generic[R]):
 
     Made by `IndexReader.follow`. `reader` is the reader in use. A thread polls the catalog every `interval` seconds.
     When the table has a newer snapshot, or the snapshot got its own index version, that is opened beside the reader in
-    use, and then takes its place at once. A search that has begun ends on the reader it began with. Use it as a context
+    use. The last searches are repeated on it, one of each condition and columns, for ten seconds at most; then it takes
+    the place of the other at once. A search that has begun ends on the reader it began with. Use it as a context
     manager, or `close` it.
 
     Where the catalog or the store does not answer, the reader in use goes on. Each answer then carries a warning with
@@ -50,7 +54,14 @@ class FollowingReader(Generic[R]):
     (False, True)
     """
 
-    def __init__(self, reader: R, reopen: Callable[[R], R], *, interval: float) -> None:
+    def __init__(
+        self,
+        reader: R,
+        reopen: Callable[[R], R],
+        rehearse: Callable[[R, Iterable[Callable[[R], object]]], None],
+        *,
+        interval: float,
+    ) -> None:
         try:
             seconds = float(interval)
         except (TypeError, ValueError):
@@ -59,6 +70,8 @@ class FollowingReader(Generic[R]):
             raise QueryError(f"interval is {interval!r}; it is a number of seconds above 0")
         self._reader = reader
         self._reopen = reopen
+        self._rehearse = rehearse
+        self._recent: RecentSearches[R] = RecentSearches()
         self._interval = seconds
         self._checked = time.time()
         self._error: Exception | None = None
@@ -126,18 +139,19 @@ class FollowingReader(Generic[R]):
         ...     following.search(query, k=1, columns=["name"]).rows["name"].to_pylist()
         ['postgresql']
         """
-        result = self._reader.search(
-            queries,
-            k,
-            search_list=search_list,
-            shards=shards,
-            oversample=oversample,
-            target_recall=target_recall,
-            rerank=rerank,
-            certified=certified,
-            columns=columns,
-            where=where,
-        )
+        options = {
+            "k": k,
+            "search_list": search_list,
+            "shards": shards,
+            "oversample": oversample,
+            "target_recall": target_recall,
+            "rerank": rerank,
+            "certified": certified,
+            "columns": columns,
+            "where": where,
+        }
+        result = self._reader.search(queries, **options)
+        self._recent.add("search", queries, options)
         return self._with_warning(result)
 
     def within(
@@ -175,7 +189,9 @@ class FollowingReader(Generic[R]):
         QueryError, UnknownColumnError, FilterError, DataFileError
             As for `IndexReader.within`.
         """
-        result = self._reader.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
+        options = {"distance": distance, "inclusive": inclusive, "limit": limit, "columns": columns, "where": where}
+        result = self._reader.within(queries, **options)
+        self._recent.add("within", queries, options)
         return self._with_warning(result)
 
     def update(self) -> bool:
@@ -187,8 +203,17 @@ class FollowingReader(Generic[R]):
                 self._error = error
                 raise
             changed = newer is not self._reader
+            if changed:
+                self._rehearse(newer, self._in_time(time.monotonic() + _REHEARSAL_SECONDS))
             self._reader, self._error, self._checked = newer, None, time.time()
             return changed
+
+    def _in_time(self, end: float) -> Iterator[Callable[[R], object]]:
+        """The last searches, until the clock shows `end` or nobody follows any more."""
+        for search in self._recent.all():
+            if time.monotonic() >= end or self._closed.is_set():
+                return
+            yield search
 
     def close(self) -> None:
         """Stop following. The reader in use can still be searched."""

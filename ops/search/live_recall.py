@@ -14,7 +14,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,6 +98,7 @@ class RecallSampler:
         self.share = float(share)
         self._budget = budget
         self._reporter: RecallReporter | None = None
+        self._of_thread = threading.local()
         self.forget()
         _samplers.add(self)
 
@@ -120,7 +122,16 @@ class RecallSampler:
 
     def draws(self) -> bool:
         """Whether the next query is measured, by chance."""
-        return self._random.random() < self.share
+        return self._random.random() < self.share and not getattr(self._of_thread, "is_paused", False)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Draw no query of this thread while the block lasts."""
+        self._of_thread.is_paused = True
+        try:
+            yield
+        finally:
+            self._of_thread.is_paused = False
 
     def add(self, version: SnapshotId, distances: F64, exact: Callable[[], F64]) -> None:
         """Measure a query that was drawn, when the budget admits it; see `_Drawn`."""

@@ -1,6 +1,8 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import NoReturn, cast
 
@@ -45,6 +47,7 @@ from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.stage_clock import StageClock
 
+_log = logging.getLogger(__name__)
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Function from a reader to the one for the table's newest metadata: the same one where nothing is newer."""
 
@@ -396,7 +399,7 @@ class IndexReader:
                 f"{self.table}: snapshot {self.snapshot_id} was named by its id or a time and stays what it is; "
                 "open the reader without a snapshot, or at a branch or tag, to follow it"
             )
-        return FollowingReader(self, IndexReader._newest, interval=interval)
+        return FollowingReader(self, IndexReader._newest, IndexReader._rehearse, interval=interval)
 
     def stats(self) -> LiveRecall:
         """The recall of the queries that were answered, by a sample, as of now.
@@ -468,6 +471,18 @@ class IndexReader:
             kept = self._rows.kept_for(target.live, target.schema, target.storage)
             newest._rows.take_over(kept)  # noqa: SLF001
         return newest
+
+    def _rehearse(self, searches: Iterable[Callable[["IndexReader"], object]]) -> None:
+        """Search as others did, so that what the first search of a kind works out is there for the next."""
+        if not isinstance(self._choice.loaded, LoadedVersion) or self._nearest.is_pruned_scan:
+            return  # little is kept there: each search reads data files, or runs tasks
+        sampler = self._nearest.sampler
+        with sampler.paused() if sampler is not None else nullcontext():
+            for search in searches:
+                try:
+                    search(self)
+                except Exception as error:  # whoever searches so again gets it
+                    _log.info("a search that was repeated on the newer snapshot failed: %s", error)
 
     def _included_rows(self, meter: Meter) -> dict[str, int]:
         """Rows whose values the index version has stored, by column."""

@@ -1,0 +1,163 @@
+"""A reader that follows its table repeats the last searches on the next reader before this takes over."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+
+from icepuffin.ops.search import (
+    IndexReader,
+    UnknownColumnError,
+    following_reader,
+    nearest_search,
+    open_exact,
+    open_index,
+)
+from icepuffin.ops.search.following_reader import FollowingReader
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.search.runners import LabelRecorder
+
+CONDITION = "section = 'section 2'"
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    new_table = table_factory()
+    new_table.append(make_rows(0, 400))
+    index_head(new_table)
+    return new_table.refresh()
+
+
+@pytest.fixture
+def conditions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The conditions that were evaluated."""
+    evaluated: list[Any] = []
+    find = nearest_search.find_matches
+
+    def found(*arguments: Any, **options: Any) -> Any:
+        evaluated.append(arguments[3])
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(nearest_search, "find_matches", found)
+    return evaluated
+
+
+@pytest.fixture
+def following(table: Table) -> Iterator[FollowingReader[IndexReader]]:
+    with open_index(table, DEFINITION, storage=STORAGE, recall_sample=1.0).follow(interval=1e6) as reader:
+        yield reader
+
+
+def grown(table: Table) -> None:
+    first = int(table.refresh().scan().to_arrow()["id"].to_numpy().max()) + 1
+    table.append(make_rows(first, first + 10))
+
+
+def test_the_first_search_of_each_kind_finds_its_condition_evaluated(
+    table: Table, following: FollowingReader[IndexReader], conditions: list[Any]
+) -> None:
+    query = queries(1)[0]
+    following.search(query, 3, columns=["id"], where=CONDITION)
+    following.search(query.tolist(), 3, columns=["id"], where=EqualTo("id", 7))
+    following.within(query[None], 2.0, columns=["id"], where="id < 9")
+    del conditions[:]
+    grown(table)
+    assert following.update()
+    assert sorted(map(str, conditions)) == sorted([CONDITION, str(EqualTo("id", 7)), "id < 9"])
+    del conditions[:]
+    answer = following.search(queries(5), 3, columns=["id"], where=CONDITION)
+    fresh = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert answer.rows.equals(fresh.search(queries(5), 3, columns=["id"], where=CONDITION).rows)
+    assert conditions == [CONDITION], "of the fresh reader"
+
+
+def test_repeated_searches_are_no_live_queries(table: Table, following: FollowingReader[IndexReader]) -> None:
+    following.search(queries(1), 3)
+    sampler = following.reader._nearest.sampler
+    assert sampler is not None
+    added: list[object] = []
+    sampler.add = lambda *arguments: added.append(arguments)  # type: ignore[method-assign]
+    grown(table)
+    index_head(table)
+    assert following.update()
+    assert added == []
+    following.search(queries(1), 3)
+    assert len(added) == 1
+
+
+def test_searches_of_many_queries_are_not_repeated(
+    table: Table, following: FollowingReader[IndexReader], conditions: list[Any]
+) -> None:
+    following.search(queries(2), 3, where=CONDITION)
+    following.search(queries(1), 3, where=[CONDITION])
+    del conditions[:]
+    grown(table)
+    assert following.update()
+    assert conditions == []
+
+
+def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(
+    table: Table,
+    following: FollowingReader[IndexReader],
+    conditions: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in (*range(20), 3, 3):
+        following.search(queries(1), 3, where=f"id < {number}")
+    del conditions[:]
+    grown(table)
+    assert following.update()
+    assert sorted(conditions) == sorted(f"id < {number}" for number in (3, *range(5, 20)))
+    del conditions[:]
+    monkeypatch.setattr(following_reader, "_REHEARSAL_SECONDS", 0.0)
+    grown(table)
+    assert following.update()
+    assert conditions == []
+
+
+def test_a_search_that_fails_by_now_does_not_keep_the_newer_reader_away(
+    table: Table, following: FollowingReader[IndexReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    following.search(queries(1), 3, columns=["name"])
+    following.search(queries(1), 3, columns=["id"])
+    with table.refresh().update_schema() as change:
+        change.delete_column("name")
+    table.append(make_rows(900, 901).drop_columns(["name"]))
+    with caplog.at_level(logging.INFO, logger="icepuffin"):
+        assert following.update()
+    assert ["'name'" in record.message for record in caplog.records if "repeated" in record.message] == [True]
+    assert following.error is None
+    with pytest.raises(UnknownColumnError):
+        following.search(queries(1), 3, columns=["name"])
+
+
+def test_nothing_is_repeated_where_each_search_reads_files_or_runs_tasks(table: Table) -> None:
+    runner = LabelRecorder()
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE)
+    tasks = open_index(table, DEFINITION, storage=STORAGE, runner=runner, in_process_mb=0)
+    assert tasks.tier == "distributed"
+    for reader in (exact, tasks):
+        with reader.follow(interval=1e6) as following:
+            following.search(queries(1), 3)
+            del runner.jobs[:]
+            grown(table)
+            assert following.update()
+            assert runner.jobs == []
+
+
+def test_a_query_that_is_remembered_is_a_copy(
+    table: Table, following: FollowingReader[IndexReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a row of a large array, which changes."""
+    many = np.array(queries(4))
+    following.search(many[2], 3)
+    many[:] = np.nan
+    grown(table)
+    with caplog.at_level(logging.INFO, logger="icepuffin"):
+        assert following.update()
+    assert [record.message for record in caplog.records if "repeated" in record.message] == []
