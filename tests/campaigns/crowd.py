@@ -4,8 +4,11 @@ After each round every row is there, each index is right after one more refresh,
 nothing else. On SQLite, PostgreSQL, or Iceberg's own REST server.
 """
 
+import contextlib
+import os
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 from pyiceberg.expressions import In
-from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.index import collect_garbage, packs
+from icepuffin.ops.storage.local import to_path
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -36,6 +39,8 @@ _WRITERS = 4
 _FIRST_ROWS = 60
 _ROWS_PER_WRITE = 20
 _NAMES = ("a", "b")
+_PAUSE_SECONDS = 0.2
+"""Between two collections of garbage"""
 _ROUND_SECONDS = 600
 """A round that takes longer is stuck"""
 OpenLake = Callable[[], Lake]
@@ -78,12 +83,18 @@ def _round(open_one: OpenLake, rng: random.Random, budget: Budget) -> None:
     deleted = [rng.sample(range(_FIRST_ROWS), 5) for _ in range(_WRITERS)]
     jobs: list[Callable[[], None]] = [partial(_write, open_one(), number, ids) for number, ids in enumerate(deleted)]
     jobs += [partial(_refresh, open_one(), _NAMES[number % len(_NAMES)], budget) for number in range(_REFRESHERS)]
-    jobs += [partial(at_last, open_one(), change) for change in (compact, expire, _collect)]
+    jobs += [partial(at_last, open_one(), change) for change in (compact, expire)]
     rng.shuffle(jobs)
-    with ThreadPoolExecutor(len(jobs)) as pool:
+    others_done = threading.Event()
+    with ThreadPoolExecutor(len(jobs) + 1) as pool:
         begun = time.monotonic()
-        for job in [pool.submit(job) for job in jobs]:
-            job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
+        collecting = pool.submit(_collect, open_one(), others_done)
+        try:
+            for job in [pool.submit(job) for job in jobs]:
+                job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
+        finally:
+            others_done.set()
+        collecting.result()
     _require_whole(lake, deleted)
 
 
@@ -104,8 +115,27 @@ def _refresh(lake: Lake, name: str, budget: Budget) -> None:
             return
 
 
-def _collect(table: Table) -> None:
-    collect_garbage(table, storage=STORAGE)
+def _collect(lake: Lake, others_done: threading.Event) -> None:
+    """Until others are done, and once more, as if all that is published were older than the grace period: what is named
+    stays.
+    """
+    is_last = False
+    while not is_last:
+        is_last = others_done.wait(_PAUSE_SECONDS)
+        aged = _named(lake)
+        for path in aged:
+            with contextlib.suppress(FileNotFoundError):  # nobody names it any more
+                os.utime(to_path(path), (0, 0))
+        at_last(lake, lambda table: collect_garbage(table, storage=STORAGE))
+        gone = aged.difference(index_files(lake)) & _named(lake)
+        assert not gone, f"files that are named were collected: {gone}"
+
+
+def _named(lake: Lake) -> set[str]:
+    """Files of the versions, and those of their packs that have not expired."""
+    versions = [version for name in _NAMES for version in index_versions(lake.load("t"), name)]
+    packs_of = {pack.path for version in versions for pack in version.packs if pack.path}
+    return {version.puffin_path for version in versions} | packs_of
 
 
 def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
@@ -118,6 +148,4 @@ def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
         assert not result.warnings, f"index {name} warns: {result.warnings}"
         assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
     collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
-    versions = [version for name in _NAMES for version in index_versions(lake.load("t"), name)]
-    named = {version.puffin_path for version in versions} | {pack.path for item in versions for pack in item.packs}
-    assert {path for path in index_files(lake) if "/ann-" in path} == named, "files of the indexes"
+    assert {path for path in index_files(lake) if "/ann-" in path} == _named(lake), "files of the indexes"
