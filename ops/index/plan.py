@@ -267,12 +267,13 @@ def _open_nearest(
 ) -> tuple[list[OpenVersion], list[str]]:
     """(open versions in the given order, one line on each that cannot be read).
 
-    Stops at the first version of an ancestor that shares at least as many files as any later one.
+    Stops at the first version of an ancestor that shares at least as many files as any later one. Raises StorageError
+    where the store does not answer: without a version that is whole, all its rows would be indexed again.
     """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
-        readable, broken = open_versions(table, [version], storage)
+        readable, broken = open_versions(table, [version], storage, skip_unanswered=False)
         if readable and (faults := lost_packs(version, storage) or faults_of(version)):
             readable, broken = [], (f"{version.puffin_path}: {'; '.join(listed(faults))}",)
         unreadable += broken

@@ -26,7 +26,7 @@ from icepuffin.ops.model import (
     StoredShard,
 )
 from icepuffin.ops.shard_recall import ShardRecall
-from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, relative_to
+from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, relative_to
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -409,11 +409,12 @@ def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
 
 
 def open_versions(
-    table: Table, versions: Iterable[DerivedVersion], storage: StorageConfig
+    table: Table, versions: Iterable[DerivedVersion], storage: StorageConfig, *, skip_unanswered: bool = True
 ) -> tuple[list[OpenVersion], tuple[str, ...]]:
     """(versions that can be read, one line on each that cannot). Callers decide what an unreadable version means.
 
-    In format v1 the manifests of their snapshots are read, too.
+    In format v1 the manifests of their snapshots are read, too. Without `skip_unanswered` it raises StorageError where
+    the store does not answer: the version may be whole.
     """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
@@ -421,6 +422,10 @@ def open_versions(
         try:
             opened.append(with_origins(table, open_version(version, storage)))
         except NotAnIndexError as error:
+            cause = error.__cause__
+            lasting = isinstance(cause, ObjectMissingError | RefusedError)
+            if isinstance(cause, StorageError) and not lasting and not skip_unanswered:
+                raise cause from error
             _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
             unreadable.append(str(error))
     return opened, tuple(unreadable)

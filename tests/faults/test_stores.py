@@ -193,6 +193,26 @@ def test_each_call_to_the_store_may_fail(
     )
 
 
+def test_no_index_is_built_anew_because_a_store_did_not_answer(
+    stages: dict[str, Stage], undisturbed: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that a refresh starts from is whole, and the next run reads it."""
+    stage = stages["deletes and an append"]
+    stage.restore()
+    read_ranges = LocalStorage.read_ranges
+
+    def unanswered(store: LocalStorage, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if "/ann-e-snap" in path:
+            raise StorageError("no answer")
+        return read_ranges(store, path, ranges)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "read_ranges", unanswered)
+        with pytest.raises(StorageError, match="no answer"):
+            stage.work()
+    assert stage.work() == undisturbed["deletes and an append"]
+
+
 def scenarios_on_servers(rng: random.Random) -> list[str]:
     """All where each fault is tried; else one that is drawn: a call to a server takes long."""
     return list(SCENARIOS) if FULL else [rng.choice(list(SCENARIOS))]

@@ -92,7 +92,9 @@ def test_after_an_append_to_many_versions_one_is_opened(table: Table, monkeypatc
     table.refresh().append(make_rows(980, 1020))
     opened: list[Any] = []
     real = plan.open_versions
-    monkeypatch.setattr(plan, "open_versions", lambda at, known, via: opened.extend(known) or real(at, known, via))
+    monkeypatch.setattr(
+        plan, "open_versions", lambda at, known, *more, **how: opened.extend(known) or real(at, known, *more, **how)
+    )
     assert index_head(table).inserted == 40
     assert len(opened) == 1
 
