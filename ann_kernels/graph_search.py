@@ -23,7 +23,7 @@ from icepuffin.ann_kernels.distance_computers import DotQueries, L2Queries, PqQu
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
-from icepuffin.ann_kernels.graph import Graph, PackedGraph
+from icepuffin.ann_kernels.graph import Graph, PackedGraph, spread_places
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import PqCodebook
@@ -45,9 +45,6 @@ _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _QUERIES_PER_TASK = 64
-_MOST_ENTRY_POINTS = 128
-_NODES_PER_ENTRY_POINT = 64
-"""Nodes per entry point: to compare them takes some percent of a walk at most"""
 _NONE, _FIRST = np.empty(0, np.intp), np.zeros(1, np.intp)
 _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
@@ -421,13 +418,7 @@ def _as_kernels_take(field: Any) -> Any:
 
 
 def _entry_points(graph: Graph | PackedGraph) -> I32:
-    """int32[e]: the medoid, from which every node can be reached, and nodes spread over the graph.
-
-    A walk from the nearest of these, which costs little to find, is shorter. Of clusters that are larger than a beam is
-    wide it does not have to leave one for another. A graph of a few nodes has the medoid alone.
-    """
+    """int32[e]: the medoid, from which every node can be reached, and nodes spread over the graph."""
     if not graph.count:
         return np.empty(0, np.int32)
-    count = min(_MOST_ENTRY_POINTS, graph.count // _NODES_PER_ENTRY_POINT)
-    spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
-    return np.concatenate([[graph.medoid], spread]).astype(np.int32)
+    return np.concatenate([[graph.medoid], spread_places(graph.count)]).astype(np.int32)

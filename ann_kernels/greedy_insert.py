@@ -8,7 +8,7 @@ ParlayANN (2024).
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from icepuffin.ann_kernels.beam_search import beam_search, new_beam_scratch, new
 from icepuffin.ann_kernels.candidate_list import split_keys
 from icepuffin.ann_kernels.compilation import fast_kernel
 from icepuffin.ann_kernels.distance_computers import (
+    DistanceComputer,
     Space,
     distance,
     new_code_scratch,
     node_computer,
     prefetch_node,
 )
-from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams
+from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams, spread_places
 from icepuffin.ann_kernels.robust_prune import PruneCandidates, new_prune_candidates, robust_prune
 
 _LARGEST_BATCH = 0.02
@@ -47,7 +48,8 @@ class Workers:
 class _InsertParams(NamedTuple):
     """Parameters of an insert, as the kernel takes them."""
 
-    medoid: int
+    entries: I32
+    """Nodes of the graph that walks start from, the medoid first, int32[e]"""
     width: int
     """L: places of the candidate list"""
     alpha_squared: np.float32
@@ -66,7 +68,9 @@ def insert_all(graph: Graph, space: Space, order: I32, first: int, params: Vaman
     """Insert the nodes order[first:] into the graph, which holds order[:first] already (at least the medoid)."""
     with ThreadPoolExecutor(max(1, threads)) as executor:
         for start, end in _batches(first, len(order)):
-            _insert_batch(graph, space, order[start:end], params, Workers(executor, threads))
+            spread = order[spread_places(start)]
+            entries = np.concatenate([[graph.medoid], spread]).astype(np.int32)
+            _insert_batch(graph, space, order[start:end], entries, params, Workers(executor, threads))
 
 
 def _batches(start: int, count: int) -> Iterator[tuple[int, int]]:
@@ -78,9 +82,9 @@ def _batches(start: int, count: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _insert_batch(graph: Graph, space: Space, batch: I32, params: VamanaParams, workers: Workers) -> None:
+def _insert_batch(graph: Graph, space: Space, batch: I32, entries: I32, params: VamanaParams, workers: Workers) -> None:
     edges = Adjacency(np.full((len(batch), params.max_degree), -1, np.int32), np.zeros(len(batch), np.int32))
-    kernel_params = _InsertParams(int(graph.medoid), params.search_list, np.float32(params.alpha**2))
+    kernel_params = _InsertParams(entries, params.search_list, np.float32(params.alpha**2))
 
     def choose(low: int, high: int) -> None:
         out = Adjacency(edges.neighbors[low:high], edges.degrees[low:high])
@@ -123,14 +127,27 @@ def _choose_edges(
     limit = out.neighbors.shape[1]
     beam = new_beam_scratch(params.width, new_visited(adjacency.degrees.size), params.width * 4, limit)
     candidates = new_prune_candidates(beam.path.size)
-    entries = np.array([params.medoid], np.int32)
+    entries = params.entries[:2].copy()
     for i in range(nodes.size):
         computer = node_computer(space, nodes[i], scratch[0])
+        if params.entries.size > 1:  # a beam that is full of one cluster's nodes would not leave it
+            entries[1] = _nearest(computer, params.entries)
         _, expanded, _ = beam_search(computer, adjacency, entries, beam)
         count = min(expanded, beam.path.size)
         split_keys(beam.path, count, candidates.ids, candidates.distances)
         edges = out.neighbors[i]
         out.degrees[i] = robust_prune(space, nodes[i], candidates, count, params.alpha_squared, edges, scratch[1])
+
+
+@fast_kernel
+def _nearest(computer: DistanceComputer, nodes: I32) -> Any:
+    """The nearest of some nodes int32[n]; of equals the first."""
+    nearest, smallest = nodes[0], np.float32(np.inf)
+    for node in nodes:
+        to_node = distance(computer, node)
+        if to_node < smallest:
+            nearest, smallest = node, to_node
+    return nearest
 
 
 @fast_kernel

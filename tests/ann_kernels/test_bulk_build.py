@@ -75,6 +75,17 @@ def test_clusters_that_share_no_leaf_are_joined() -> None:
     assert recall_of_search(graph, vectors, queries, Metric.L2, 64) >= 0.9
 
 
+def test_rows_that_are_inserted_lie_among_their_clusters() -> None:
+    """From the medoid alone six of ten were not found by themselves: their edges led into other clusters."""
+    rng = np.random.default_rng(0)
+    centers = 2 * rng.standard_normal((8, 128))
+    vectors = (centers[rng.integers(0, 8, 8_400)] + rng.standard_normal((8_400, 128))).astype(np.float32)
+    graph = vamana.build(vectors[:8_000], Metric.L2, VamanaParams(), threads=2)
+    grown = vamana.insert(graph, vectors, Metric.L2, VamanaParams(), threads=2)
+    assert recall_of_search(grown, vectors, vectors[8_000:], Metric.L2, 100) >= 0.99
+    assert recall_of_search(grown, vectors, vectors[:8_000:20], Metric.L2, 100) >= 0.99
+
+
 def test_clusters_of_more_rows_than_a_beam_is_wide_are_found() -> None:
     """A beam that is full of one cluster's rows does not leave it: the walk has to start in the right one."""
     rng = np.random.default_rng(0)
