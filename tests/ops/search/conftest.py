@@ -1,6 +1,7 @@
 """The table that most tests of readers search."""
 
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -9,6 +10,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.cache import use_settings
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.search import pruning
 from tests.conftest import make_rows
 
 
@@ -44,3 +46,10 @@ def no_disk_cache() -> Iterator[None]:
     use_settings(CacheSettings(disk_bytes=0))
     yield
     use_settings(None)
+
+
+@pytest.fixture(scope="module")
+def coded_balls() -> Iterator[None]:
+    """Centres have codes however few they are, as they have in tables of many files."""
+    with patch.object(pruning, "_FEWEST_CODED", 1):
+        yield

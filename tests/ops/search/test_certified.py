@@ -1,10 +1,9 @@
 """Certified searches: the rows of an exact scan, however poor the graph's answer was, and a proof that holds."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +18,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    QueryError,
-    SearchResult,
-    StalePolicy,
-    open_exact,
-    open_index,
-    pruning,
-)
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.search.file_scans import FileShare
 from icepuffin.ops.search.scan import VectorSource, scan_in_reach
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -37,6 +27,7 @@ from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
 
+pytestmark = pytest.mark.usefixtures("coded_balls")
 ROWS_PER_FILE = 100
 BALLS = [("l2", "balls"), ("cosine", "balls")]
 """Indexes without graphs, of which every answer is certified"""
@@ -49,13 +40,6 @@ def rows_around(center: npt.NDArray[np.float64], first: int) -> pa.Table:
     places = np.arange(ROWS_PER_FILE)
     places[::10] = 1
     return rows.set_column(3, ROWS.field("embedding"), rows["embedding"].take(pa.array(places)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def coded_balls() -> Iterator[None]:
-    """Centres have codes however few they are, as they have in tables of many files."""
-    with patch.object(pruning, "_FEWEST_CODED", 1):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Threshold queries: exactly the rows that brute force finds, whatever was pruned."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -47,19 +47,14 @@ from tests.naive.vectors import distance
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 
+pytestmark = pytest.mark.usefixtures("coded_balls")
+
 TableFactory = Callable[..., Table]
 METRICS = ["l2", "cosine", "ip"]
 BEYOND = 1.5 * CENTERS
 """Queries under 2 from most rows of their file, and over 2.5 from the balls of other files, by whatever order of files
 the sample that these follow was read in
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def coded_balls() -> Iterator[None]:
-    """Centres have codes however few they are, as they have in tables of many files."""
-    with patch.object(pruning, "_FEWEST_CODED", 1):
-        yield
 
 
 @pytest.fixture
