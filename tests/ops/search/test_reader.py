@@ -61,6 +61,17 @@ def test_rows_come_with_their_columns_in_rank_order(table: Table) -> None:
     assert all(a["distance"] <= b["distance"] for a, b in pairwise(rows) if a["query"] == b["query"])
 
 
+def test_columns_come_in_the_order_of_the_request_in_every_search(table: Table) -> None:
+    """The second search has the row groups that the first one decoded."""
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    for names in (["section", "name"], ["name", "section"], ["section", "name", "id"]):
+        for _ in range(3):
+            rows = reader.search(queries(1), 4, columns=names).rows.select(names).to_pylist()
+            assert [(row["name"][:5], row["section"][:7]) for row in rows] == [("name ", "section")] * 4
+            assert all("id" not in row or row["name"] == f"name {row['id']}" for row in rows)
+
+
 def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> None:
     index_head(table)
     table.refresh()

@@ -256,6 +256,22 @@ def test_a_reader_that_follows_takes_over_the_row_groups_of_files_that_it_reads_
         assert only_id == 0 < both
 
 
+def test_row_groups_that_are_taken_over_are_of_use_where_columns_have_another_order(table: Table) -> None:
+    """Here, those of one file and one query come from both: the ones that are kept, and the ones that are read."""
+    index_head(table)
+    names = ["name", "section"]
+    with open_index(table.refresh(), DEFINITION, storage=STORAGE).follow(interval=1e6) as following:
+        answer(following.reader, names)
+        with table.refresh().update_schema() as change:
+            change.move_first("section")
+        table.append(make_rows(3_000, 3_010).select(["section", "id", "name", "embedding"]))
+        assert following.update()
+        fresh = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+        for count in (20, 50, 400):
+            rows = following.search(queries(1), count, columns=names).rows
+            assert rows.equals(fresh.search(queries(1), count, columns=names).rows)
+
+
 def place_of(table: Table, row_id: int) -> tuple[str, int]:
     """(path of the data file, position) of a row."""
     for file in live_files(table, table.refresh().metadata.current_snapshot_id or 0).files:
