@@ -151,7 +151,8 @@ class FollowingReader(Generic[R]):
             "where": where,
         }
         result = self._reader.search(queries, **options)
-        self._recent.add("search", queries, options)
+        if result.profile.queries == 1:  # to repeat many would take long
+            self._recent.add("search", queries, options)
         return self._with_warning(result)
 
     def within(
@@ -191,7 +192,8 @@ class FollowingReader(Generic[R]):
         """
         options = {"distance": distance, "inclusive": inclusive, "limit": limit, "columns": columns, "where": where}
         result = self._reader.within(queries, **options)
-        self._recent.add("within", queries, options)
+        if result.profile.queries == 1:  # to repeat many would take long
+            self._recent.add("within", queries, options)
         return self._with_warning(result)
 
     def update(self) -> bool:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.search.arguments import BYTES
 from icepuffin.ops.search.condition_text import condition_key
 
 _MOST_KINDS = 16
-_VECTOR: Any = list | tuple | np.ndarray
 R = TypeVar("R")
 
 
@@ -26,16 +27,16 @@ class RecentSearches(Generic[R]):
         self._searches: OrderedDict[tuple[str, str, str], Callable[[R], object]] = OrderedDict()
 
     def add(self, method: str, query: Any, options: Mapping[str, Any]) -> None:
-        """Remember a call of a reader's method. One of many queries, which takes long, is not remembered."""
+        """Remember a call of a reader's method, with one query in any form. One with a condition per query is not."""
         where = options["where"]
-        if not _is_one(query) or not (where is None or isinstance(where, str | BooleanExpression)):
+        if not (where is None or isinstance(where, str | BooleanExpression)):
             return
         key = method, repr(options["columns"]), condition_key(where)
         with self._lock:
             if key in self._searches:
                 self._searches.move_to_end(key)
                 return
-            own = np.array(query)  # the array may be a row of a large one
+            own = _copied(query)
             self._searches[key] = lambda reader: getattr(reader, method)(own, **options)
             if len(self._searches) > _MOST_KINDS:
                 self._searches.popitem(last=False)
@@ -46,6 +47,12 @@ class RecentSearches(Generic[R]):
             return list(self._searches.values())
 
 
-def _is_one(query: Any) -> bool:
-    """Whether it is a vector, or a list of one."""
-    return isinstance(query, _VECTOR) and len(query) > 0 and (len(query) == 1 or not isinstance(query[0], _VECTOR))
+def _copied(query: Any) -> Any:
+    """A copy of a query, which its caller may change, or which may be a row of a large array."""
+    if isinstance(query, BYTES):
+        return bytes(query)
+    if isinstance(query, list | tuple) and all(isinstance(value, BYTES) for value in query):
+        return [bytes(value) for value in query]  # NumPy's strings lose zeros at the end
+    if isinstance(query, pa.Array | pa.ChunkedArray):
+        return pa.array(query.to_pylist(), query.type)
+    return np.array(query)

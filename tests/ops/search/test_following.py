@@ -2,10 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
@@ -18,8 +21,9 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.following_reader import FollowingReader
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.index.test_vectors_of_bytes import rows_of, table_of
 from tests.ops.search.runners import LabelRecorder
 
 CONDITION = "section = 'section 2'"
@@ -99,6 +103,37 @@ def test_searches_of_many_queries_are_not_repeated(
     grown(table)
     assert following.update()
     assert conditions == []
+
+
+def test_a_query_is_repeated_in_whatever_form_it_came(
+    table_factory: Callable[..., Table], conditions: list[Any]
+) -> None:
+    """Here the last byte is 0, which a NumPy array of strings does not keep."""
+    vectors = np.arange(260, dtype=np.uint8).reshape(20, 13)
+    vectors[0, 12] = 0
+    table, kind = table_of(table_factory, vectors)
+    definition = replace(DEFINITION, element_type="u8")
+    index_head(table, definition)
+    one = vectors[0].tobytes()
+    forms = [one, bytearray(one), memoryview(one), [one], (one,), pa.array([one]), pa.chunked_array([pa.array([one])])]
+    forms += [vectors[0], vectors[:1], vectors[0].tolist(), vectors[:1].tolist(), pa.array([vectors[0]])]
+    with open_index(table.refresh(), definition, storage=STORAGE).follow(interval=1e6) as following:
+        for number, form in enumerate(forms):
+            following.search(form, 3, columns=["id"], where=f"id < {number}")
+        following.search([one, one], 3, columns=["id"], where="id > 3")
+        del conditions[:]
+        table.append(rows_of(vectors[:2], 20, kind))
+        assert following.update()
+        assert sorted(conditions) == sorted(f"id < {number}" for number in range(len(forms)))
+
+
+def test_a_number_is_a_query_of_one_dimension(sql_catalog: Catalog) -> None:
+    table = sql_catalog.create_table("db.t", ROWS)
+    table.append(make_rows(0, 50, dims=1))
+    index_head(table)
+    query = np.array(0.5)
+    with open_index(table.refresh(), DEFINITION, storage=STORAGE).follow(interval=1e6) as following:
+        assert following.search(query, 3).rows.equals(following.reader.search(query, 3).rows)
 
 
 def test_the_last_kinds_of_searches_are_repeated_while_there_is_time(
