@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import finalize
+from weakref import finalize, ref
 
 import pyarrow as pa
 
@@ -123,6 +123,9 @@ class RowGroups:
 
     def _write(self, key: Hashable, rows: pa.Table) -> bool:
         """Move a row group to the disk. Returns whether it is there now."""
+        with self._lock:
+            if key in self._on_disk:  # another thread has decoded it, too
+                return True
         size = _counted(_stored_bytes(rows), ROWS_ON_DISK.budget)
         if not self._can_write or not self._reserve(size):
             return False
@@ -134,6 +137,8 @@ class RowGroups:
             return False
         with self._lock:
             self._on_disk[key] = mapped
+            if (rows_in_memory := self._in_memory.pop(key, None)) is not None:
+                self._bytes -= rows_in_memory.nbytes
         return True
 
     def _reserve(self, size: int) -> bool:
@@ -141,11 +146,21 @@ class RowGroups:
         if size > ROWS_ON_DISK.budget:
             return False
         while not ROWS_ON_DISK.reserve(size):
-            with self._lock:
-                if not self._on_disk:
-                    return False
-                self._on_disk.popitem(last=False)
+            if not self._drop_oldest():
+                return False
         return True
+
+    def _drop_oldest(self) -> bool:
+        """Drop the row group on disk that was used longest ago, if there is one that makes room: not one that somebody
+        else has, too, as the reader that this one is about to replace.
+        """
+        with self._lock:
+            for key in tuple(self._on_disk):
+                elsewhere = ref(self._on_disk.pop(key))
+                if (rows := elsewhere()) is None:
+                    return True
+                self._on_disk[key] = rows
+        return False
 
 
 def _stored_bytes(rows: pa.Table) -> int:

@@ -99,6 +99,16 @@ def test_a_row_group_that_is_read_once_is_not_written() -> None:
     assert ROWS_ON_DISK.reserved == 0
 
 
+def test_a_row_group_that_several_threads_decode_is_kept_once() -> None:
+    groups = RowGroups(1 << 20)
+    kept(groups, "key")
+    size = ROWS_ON_DISK.reserved
+    rows = groups.get("key")
+    groups.keep("key", _GROUP)
+    assert groups.get("key") is rows
+    assert ROWS_ON_DISK.reserved == size > 0 == groups.bytes_in_memory
+
+
 def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:
     """A reader's own row groups make room, those used longest ago first; another reader's do not."""
     one, other = RowGroups(0), RowGroups(0)
@@ -116,6 +126,21 @@ def test_all_readers_of_a_process_share_the_budget(folder: Path) -> None:
     del one
     kept(other, "fifth")
     assert other.get("fifth") is not None
+
+
+def test_row_groups_that_were_taken_over_stay_while_the_other_reader_has_them(folder: Path) -> None:
+    """To drop them would make no room. The other reader answers until the newer one takes its place."""
+    older, newer = RowGroups(0), RowGroups(0)
+    kept(older, 0)
+    use_settings(CacheSettings(folder, rows_bytes=4 * ROWS_ON_DISK.reserved))
+    for key in range(1, 4):
+        kept(older, key)
+    newer.take_over(older.kept())
+    kept(newer, 4)
+    assert [newer.get(key) is not None for key in range(5)] == [True, True, True, True, False]
+    del older
+    kept(newer, 4)
+    assert [newer.get(key) is not None for key in range(5)] == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize("settings", [CacheSettings(rows_bytes=0), CacheSettings(disk_bytes=0), CacheSettings.off()])
