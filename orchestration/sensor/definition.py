@@ -10,7 +10,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
-from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, evaluate
+from icepuffin.orchestration.sensor.evaluation import SensorEvaluation, SharedPartitionsError, evaluate
 from icepuffin.orchestration.sensor.facts import absent_refs, freshness_events, run_tags, unknown_freshness_events
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 
@@ -43,7 +43,10 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
             return _catalog_away(spec, SensorCursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
         cursor = SensorCursor.parse(context.cursor, uuid)
-        evaluation = evaluate(context.instance, spec, table, cursor)
+        try:
+            evaluation = evaluate(context.instance, spec, table, cursor)
+        except SharedPartitionsError as error:
+            return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
         plan = evaluation.plan
         if evaluation.recorded or evaluation.dropped:
             context.log.info(

@@ -16,6 +16,7 @@ from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import hides_snapshots
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.orchestration.processes import end_lost_runs
 from icepuffin.orchestration.sensor.facts import gather_facts, keys_of_backfills, snapshot_materialization
 from icepuffin.orchestration.sensor.plan import (
@@ -29,6 +30,13 @@ from icepuffin.orchestration.sensor.plan import (
 
 WRITING_SECONDS = 3.0
 """Time that one evaluation may write into Dagster's database. The rest waits for the next evaluation."""
+_OWNERS = "icepuffin/partitions/"
+"""Prefix of the key with the uuids of the tables that were evaluated with a set of partitions, the last one last."""
+_MOST_OWNERS = 8
+
+
+class SharedPartitionsError(IcepuffinError):
+    """Raised when two tables have one set of partitions in a Dagster instance, before the set is changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +60,17 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     """Write for WRITING_SECONDS at most (but one record in any case), and plan from what Dagster shows then.
 
     An evaluation that was cut off is repeated with the same cursor: nothing is recorded, added or requested twice.
+    Raises SharedPartitionsError.
     """
     settings = spec.settings
+    may_drop = _require_own_partitions(instance, spec, str(table.metadata.table_uuid))
     limit_pool(instance, spec.pool)
     ended_runs = end_lost_runs(instance)
     facts = gather_facts(instance, spec, table, cursor)
     new = snapshots_to_record(facts, cursor, settings.snapshots)
     until = time.monotonic() + WRITING_SECONDS  # of a long history, gathering alone may take as long
     recorded = _record(instance, spec, table, facts, new, until)
-    expired = expired_partitions(facts)
+    expired = expired_partitions(facts) if may_drop else ()
     if expired:
         kept = set(expired) if hides_snapshots(table) else keys_of_backfills(instance)
         expired = tuple(key for key in expired if key not in kept)
@@ -74,6 +84,28 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
         oldest_unfinished_run=facts.oldest_unfinished_run,
         ended_runs=ended_runs,
     )
+
+
+def _require_own_partitions(instance: dg.DagsterInstance, spec: TableSpec, table_uuid: str) -> bool:
+    """Whether partitions without a snapshot may be dropped: not at the first evaluation of a table whose partitions
+    another one has had, which may have been dropped since, or may be watched as well.
+
+    Raises SharedPartitionsError where the other one was evaluated since the last evaluation of this one. The uuid of a
+    table that was dropped, and made again under its name, does not come back.
+    """
+    name = partitions_name(spec)
+    before = instance.daemon_cursor_storage.get_cursor_values({_OWNERS + name}).get(_OWNERS + name, "").split()
+    if before[-1:] == [table_uuid]:
+        return True
+    owners = [*(owner for owner in before if owner != table_uuid), table_uuid][-_MOST_OWNERS:]
+    instance.daemon_cursor_storage.set_cursor_values({_OWNERS + name: " ".join(owners)})
+    if table_uuid in before:
+        raise SharedPartitionsError(
+            f"nothing is done for {spec.identifier}: another table of this name has the partitions '{name}' of this "
+            "Dagster instance, too, and its sensor is on. Give each of the two an instance (dagster_home), or the "
+            "catalog of one another name"
+        )
+    return not before
 
 
 def _record(

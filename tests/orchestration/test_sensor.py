@@ -26,10 +26,18 @@ from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, due_runs, evaluate_table, save_cursor, tick
+from icepuffin.orchestration.sensor.local import (
+    DueRuns,
+    LocalRun,
+    SkippedTable,
+    due_runs,
+    evaluate_table,
+    save_cursor,
+    tick,
+)
 from icepuffin.orchestration.sensor.plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
-from tests.orchestration.lake import Lake, make_lake, without_captured_output
+from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
 
@@ -128,6 +136,43 @@ def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.Dagster
     assert evaluate_table(instance, spec, catalogs).evaluation.dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
+
+
+def test_two_tables_of_one_name_in_an_instance_do_not_drop_the_partitions_of_each_other(
+    lake: Lake, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """As by two settings files, in two code locations."""
+    settings, other = load(lake.settings_file), load(make_lake(tmp_path / "other", snapshots=2).settings_file)
+    partitions = partitions_name(spec_of(settings)[0])
+    cursor = evaluated(settings, instance).cursor
+    ids = set(instance.get_dynamic_partitions(partitions))
+    assert evaluated(other, instance).run_requests
+    for both in (settings, other, settings):
+        result = evaluated(both, instance, cursor)
+        assert (result.run_requests, result.cursor) == ([], cursor)
+        assert "another table of this name has the partitions 'snapshots/demo/demo/packages'" in str(result.skip_reason)
+    assert [item.message for item in tick(other, instance) if isinstance(item, SkippedTable)] != []
+    assert ids < set(instance.get_dynamic_partitions(partitions))
+    evaluated(settings, instance, cursor)
+    added = str(lake.append())  # the other one is switched off by now
+    requests = evaluated(settings, instance, cursor).run_requests
+    assert [request.partition_key for request in requests or ()] == [added]
+    assert set(instance.get_dynamic_partitions(partitions)) == {*ids, added}
+
+
+def test_a_table_that_was_made_again_under_its_name_loses_the_partitions_of_before(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    settings = load(lake.settings_file)
+    cursor = evaluated(settings, instance).cursor
+    lake.catalog.drop_table("demo.packages")
+    again = lake.catalog.create_table("demo.packages", make_rows(0, 1).schema)
+    again.append(make_rows(0, 60))
+    result = evaluated(settings, instance, cursor)
+    evaluated(settings, instance, result.cursor)
+    ids = [str(snapshot.snapshot_id) for snapshot in again.metadata.snapshots]
+    assert [request.partition_key for request in result.run_requests or ()] == ids
+    assert list(instance.get_dynamic_partitions(partitions_name(spec_of(settings)[0]))) == ids
 
 
 def test_a_first_ref_that_does_not_exist_is_reported_until_it_does(lake: Lake, instance: dg.DagsterInstance) -> None:
