@@ -33,14 +33,16 @@ class RunStep(StrEnum):
     """The published version; some staged objects are deleted, markers first."""
     SKETCHED = "sketched"
     """Theta sketches in memory; nothing is written."""
-    STATISTICS_WRITTEN = "statistics-written"
-    """The statistics file of the theta sketches; the slot does not name it."""
-    STATISTICS_REGISTERED = "statistics-registered"
-    """The published theta sketches; the file sketches are not published yet."""
     FILE_SKETCHES_PACKED = "file-sketches-packed"
     """A new pack of file sketches, where there is one; no metadata names it."""
     FILE_SKETCHES_WRITTEN = "file-sketches-written"
     """The file of the file sketches and its pack; no metadata names them."""
+    FILE_SKETCHES_PUBLISHED = "file-sketches-published"
+    """The published file sketches, of which a retry makes the statistics."""
+    STATISTICS_WRITTEN = "statistics-written"
+    """The statistics file of the theta sketches; the slot does not name it."""
+    STATISTICS_REGISTERED = "statistics-registered"
+    """The published theta sketches."""
 
 
 def _nobody(step: RunStep) -> None:

@@ -45,8 +45,8 @@ def materialize_theta_sketches(
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
     derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
-    storage and the runner raise. Nothing is published then. Where file sketches or the old statistics file are lost,
-    `note` has it: that is no error.
+    storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
+    are lost, `note` has it: that is no error.
     """
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
@@ -84,14 +84,15 @@ def materialize_theta_sketches(
     rows = plan.live.record_count  # deleted rows included: which these are may not have been read
     new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
-    written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
-    reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
-    published = (
+    published = (  # before the statistics, which a retry takes for the end of the work
         publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder)
         if sketched.missing.columns
         else None
     )
+    reached(RunStep.FILE_SKETCHES_PUBLISHED)
+    written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
+    reached(RunStep.STATISTICS_REGISTERED)
     reload_table(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(

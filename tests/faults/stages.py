@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, sketch_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index, packs
@@ -70,6 +70,12 @@ class Stage:
     def load(self) -> Table:
         return self.catalog().load_table("db.t")
 
+    def sketch(self, table: Table) -> None:
+        """The sketches of the head alone."""
+        head = table.metadata.current_snapshot_id
+        assert head is not None
+        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=self.storage)
+
     def work(self, runner: TaskRunner | None = None) -> Outcome:
         """Sketches and index of the head, as a refresh makes them."""
         table, runner = self.load(), runner or LocalRunner(1)
@@ -90,6 +96,13 @@ class Stage:
         )
         index = b"".join(map(self._content, (report.puffin_path, *(pack.path for pack in version.packs))))
         return Outcome(index, self._content(slot.statistics_path))
+
+    def file_sketches(self) -> list[bytes]:
+        """The file sketches of the head, and their packs."""
+        table = self.load()
+        versions = sketch_versions(table)
+        bound = [item for item in versions if item.base_snapshot_id == table.metadata.current_snapshot_id]
+        return [self._content(path) for item in bound for path in (item.puffin_path, *(p.path for p in item.packs))]
 
     def _content(self, path: str) -> bytes:
         store = open_storage(path, self.storage)

@@ -73,11 +73,15 @@ def test_a_killed_driver_costs_one_retry_and_nothing_else(
     stage = stages[scenario]
     stage.restore()
     before = read(stage.load())
-    for moment in chosen(stage):
+    moments = chosen(stage)
+    sketches = stage.file_sketches()
+    assert sketches
+    for moment in moments:
         stage.restore()
         assert kill(stage, moment) == signal.SIGKILL, moment
         assert read(stage.load()) == before, moment
         assert stage.work() == undisturbed[scenario], moment
+        assert stage.file_sketches() == sketches, moment
         assert read(stage.load()) == before, moment
         assert_swept_and_nothing_else(stage)
         survived["driver killed"] += 1
