@@ -313,6 +313,17 @@ def test_files_of_one_schema_share_what_is_made_of_it(tmp_path: Path, monkeypatc
     assert selected == [("a",), ("b",), ("b", "a"), ("a",), ("a",)]
 
 
+@pytest.mark.parametrize("field_ids", [(2, 1), (3, 1, 2), (2, 3)], ids=str)
+def test_fields_come_in_the_order_of_the_request(tmp_path: Path, field_ids: tuple[int, ...]) -> None:
+    """Here of a file that lacks the third."""
+    file = write(tmp_path, column("a", 1, [1], pa.int64()), column("b", 2, [2], pa.int64()))
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()), NestedField(3, "c", LongType()))
+    names = [str(schema.find_column_name(field_id)) for field_id in field_ids]
+    assert take_rows(STORE, file, schema, field_ids, np.array([0])).schema.names == names
+    (batch,) = read_live(STORE, file, schema, field_ids)
+    assert batch.columns.schema.names == names
+
+
 def test_a_type_that_cannot_become_the_schemas_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, ["text"], pa.string()))
     with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
