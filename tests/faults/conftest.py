@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.stages import Outcome, Stage, make_stage
+from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, make_stage
 
 SURVIVED: Counter[str] = Counter()
 """Number of faults survived, by kind."""
@@ -49,6 +49,12 @@ def undisturbed(stages: Stages) -> dict[str, Outcome]:
 def rng(seed: str) -> random.Random:
     """The one generator of a test: two of the same seed would draw alike, and some pairs of draws never come."""
     return random.Random(seed)
+
+
+@pytest.fixture(params=list(SCENARIOS) if FULL else [pytest.param(None, id="drawn")])
+def server_scenario(request: pytest.FixtureRequest, rng: random.Random) -> str:
+    """Each kind of run where each fault is tried; else one that is drawn: a call to a server takes long."""
+    return request.param or rng.choice(list(SCENARIOS))
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.faults.test_stores import (
     assert_failures_survived,
     drawn_numbers,
     make_bucket_stage,
-    scenarios_on_servers,
 )
 from tests.services.forwarding import Answer, Request, forward, serving
 from tests.services.s3proxy import s3proxy
@@ -103,23 +102,26 @@ def drawn_faults(requests: Counter[bool], rng: random.Random) -> list[Fault]:
 
 
 def test_each_request_to_an_object_store_may_go_wrong(
-    tmp_path: Path, survived: Counter[str], monkeypatch: pytest.MonkeyPatch, rng: random.Random
+    server_scenario: str,
+    tmp_path: Path,
+    survived: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    rng: random.Random,
 ) -> None:
     monkeypatch.setitem(s3._TIMEOUTS, "read_timeout", _PATIENCE_S)
     with s3proxy(tmp_path) as direct:
         line = Line(direct.properties["s3.endpoint"])
         with serving(line.answer) as uri:
             storage = replace(direct, properties={**direct.properties, "s3.endpoint": uri})
-            for scenario in scenarios_on_servers(rng):
-                stage = make_bucket_stage(tmp_path, scenario, storage)
-                line.requests.clear()
-                outcome = stage.work()
-                assert line.requests[True] > 15
-                assert line.requests[False] > 50
-                faults = drawn_faults(line.requests, rng)
-                line.happened.clear()
-                assert_failures_survived(stage, line.failing, faults, outcome, hid_a_version=lambda: line.hid_a_version)
-                missed = [fault for fault in faults if fault not in line.happened]
-                assert not any(fault.is_write for fault in missed), missed
-                assert len(missed) < 2 + len(faults) / 20, missed  # a run may read a few times less than the first
-                survived.update(f"S3 request: {fault.what}" for fault in line.happened)
+            stage = make_bucket_stage(tmp_path, server_scenario, storage)
+            line.requests.clear()
+            outcome = stage.work()
+            assert line.requests[True] > 15
+            assert line.requests[False] > 50
+            faults = drawn_faults(line.requests, rng)
+            line.happened.clear()
+            assert_failures_survived(stage, line.failing, faults, outcome, hid_a_version=lambda: line.hid_a_version)
+    missed = [fault for fault in faults if fault not in line.happened]
+    assert not any(fault.is_write for fault in missed), missed
+    assert len(missed) < 2 + len(faults) / 20, missed  # a run may read a few times less than the first
+    survived.update(f"S3 request: {fault.what}" for fault in line.happened)

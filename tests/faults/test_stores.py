@@ -213,20 +213,16 @@ def test_no_index_is_built_anew_because_a_store_did_not_answer(
     assert stage.work() == undisturbed["deletes and an append"]
 
 
-def scenarios_on_servers(rng: random.Random) -> list[str]:
-    """All where each fault is tried; else one that is drawn: a call to a server takes long."""
-    return list(SCENARIOS) if FULL else [rng.choice(list(SCENARIOS))]
-
-
 @pytest.mark.services
-def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter[str], rng: random.Random) -> None:
+def test_each_call_to_an_object_store_may_fail(
+    server_scenario: str, tmp_path: Path, survived: Counter[str], rng: random.Random
+) -> None:
     with s3proxy(tmp_path) as storage:
-        for scenario in scenarios_on_servers(rng):
-            stage = make_bucket_stage(tmp_path, scenario, storage)
-            outcome, numbers = undisturbed_run(stage, S3Storage, S3_STRIDE, rng)
-            survived["S3 call failed"] += assert_failures_survived(
-                stage, partial(failing_call, S3Storage), numbers, outcome
-            )
+        stage = make_bucket_stage(tmp_path, server_scenario, storage)
+        outcome, numbers = undisturbed_run(stage, S3Storage, S3_STRIDE, rng)
+        survived["S3 call failed"] += assert_failures_survived(
+            stage, partial(failing_call, S3Storage), numbers, outcome
+        )
 
 
 def make_bucket_stage(folder: Path, scenario: str, storage: StorageConfig) -> Stage:
