@@ -74,14 +74,7 @@ def prepare_queries(
     Raises QueryError.
     """
     try:
-        lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
-        column: Any = queries if lists else _column_of_bytes(queries, element_type)
-        if column is not None:
-            array: npt.NDArray[Any] = exact_vectors(
-                column, None if len(column) else dims, OF_COLUMN if lists else element_type
-            )
-        else:
-            array = np.atleast_2d(np.asarray(queries))
+        array = _array_of(queries, dims, element_type)
     except ValueError as error:
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
@@ -102,6 +95,17 @@ def prepare_queries(
     if dims is not None and vectors.shape[1] != dims:
         raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
     return vectors
+
+
+def _array_of(queries: Any, dims: int | None, element_type: str) -> npt.NDArray[Any]:
+    """Queries as an array [Q, D], whatever its type. Raises ValueError, VectorColumnError."""
+    if type(queries) is np.ndarray and element_type == OF_COLUMN:
+        return np.atleast_2d(queries)
+    lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
+    column = queries if lists else _column_of_bytes(queries, element_type)
+    if column is None:
+        return np.atleast_2d(np.asarray(queries))
+    return exact_vectors(column, None if len(column) else dims, OF_COLUMN if lists else element_type)
 
 
 BYTES = bytes | bytearray | memoryview

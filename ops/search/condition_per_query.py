@@ -25,7 +25,7 @@ class Answer:
 
     hits: Hits
     profile: Profile
-    """Without the seconds of all stages"""
+    """With the costs that the search counts"""
     warnings: tuple[str, ...]
 
 
@@ -112,10 +112,9 @@ def joined(parts: Sequence[tuple[I64, Answer]], queries: int) -> Answer:
 
 
 def _profile(parts: Sequence[tuple[I64, Answer]], queries: int) -> Profile:
-    """The profile of all parts: numbers are sums."""
+    """The profile of all parts: numbers are sums, and the costs are those of the whole search already."""
     profiles = [answer.profile for _, answer in parts]
     matching = [profile.matching_rows for profile in profiles if profile.matching_rows is not None]
-    stages = dict.fromkeys(stage for profile in profiles for stage in profile.bytes_read)
     certified = [(places, answer.profile.certificate) for places, answer in parts]
     return replace(
         profiles[0],
@@ -131,7 +130,6 @@ def _profile(parts: Sequence[tuple[I64, Answer]], queries: int) -> Profile:
         parameters=next((profile.parameters for profile in profiles if profile.parameters is not None), None),
         work=work_by_shard([shard for profile in profiles for shard in profile.work]),
         queries=queries,
-        bytes_read={stage: sum(profile.bytes_read.get(stage, 0) for profile in profiles) for stage in stages},
     )
 
 

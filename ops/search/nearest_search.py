@@ -35,7 +35,7 @@ from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.private_delta import FROM_FILES, PrivateDelta, SourceWithDelta, TailAccess
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
-from icepuffin.ops.search.result import Coverage, Profile
+from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.tail_values import TailValues
@@ -146,6 +146,7 @@ class NearestSearch:
         request: RowsRequest,
         where: Condition | None,
         clock: StageClock,
+        costs: SearchCosts,
     ) -> Answer:
         """The k nearest rows of each query (that match). Raises IndexUnavailableError."""
         k = request.k
@@ -172,8 +173,15 @@ class NearestSearch:
             clock.lap("settle")
         certified_hits = self.range_search.certify(vectors, hits, k, matches, clock) if request.to_certify else None
         hits = certified_hits.hits if certified_hits else hits
+        costs.add_bytes(
+            index=rerank_meter.bytes + (answer.cold.bytes if answer.cold else 0),
+            scan=self._scanned_bytes(read, vectors.shape[1]),
+        )
+        if answer.rounded_directions:
+            costs.add_bytes(settle=settle_meter.bytes)
         profile = self._profile(
             len(vectors),
+            costs,
             strategy=answer.strategy,
             nodes_expanded=answer.expanded,
             distances=answer.computed,
@@ -184,14 +192,10 @@ class NearestSearch:
             parameters=parameters,
             work=answer.work,
             cold=answer.cold,
-            bytes_read={
-                "index": rerank_meter.bytes + (answer.cold.bytes if answer.cold else 0),
-                "scan": self._scanned_bytes(read, vectors.shape[1]),
-                **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
-            },
         )
         doubts = (*doubts, *skipped.warnings)
         if certified_hits is not None:
+            costs.add_bytes(compare=certified_hits.bytes_read)
             profile, doubts = certified_hits.profile(profile), certified_hits.warnings
         if nearest is not None:
             complete = self._coverage.coverage is not Coverage.NEAREST_VERSION_ONLY
@@ -204,6 +208,7 @@ class NearestSearch:
         request: RowsRequest,
         conditions: Sequence[Condition | None],
         clock: StageClock,
+        costs: SearchCosts,
     ) -> Answer:
         """The k nearest rows of each query that match a condition of its own: conjunctions of look-ups all at once, the
         others by distinct condition. Raises IndexUnavailableError.
@@ -217,12 +222,12 @@ class NearestSearch:
             if len(places):
                 answer, left_out = self._nearest_of_conjunctions(
                     self.conjunctions, vectors[places], request, [own for own in lists if own is not None],
-                    [conditions[place] for place in places.tolist()], clock,
+                    [conditions[place] for place in places.tolist()], clock, costs,
                 )  # fmt: skip
                 parts.append((places, answer))
                 others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
         for where, own_places in groups_of(conditions, others):
-            answer = self.nearest(vectors[own_places], request, where, clock)
+            answer = self.nearest(vectors[own_places], request, where, clock, costs)
             parts.append((own_places, summed_over_queries(answer)))
         return joined(parts, len(vectors))
 
@@ -234,6 +239,7 @@ class NearestSearch:
         lists: Sequence[tuple[Lists, ...]],
         conditions: Sequence[Condition | None],
         clock: StageClock,
+        costs: SearchCosts,
     ) -> tuple[Answer, I64]:
         """(the k nearest rows of each query under its conjunction, queries int64[n] without an answer)."""
         k, meter = request.k, Meter()
@@ -257,8 +263,12 @@ class NearestSearch:
         if by_lists.rounded_directions:
             hits = self._settled(vectors, hits, k, meter)
             clock.lap("settle")
+        costs.add_bytes(index=0, scan=self._scanned_bytes(tail.read, vectors.shape[1]))
+        if by_lists.rounded_directions:
+            costs.add_bytes(settle=meter.bytes)
         profile = self._profile(
             len(answered),
+            costs,
             strategy=COMPARED,
             nodes_expanded=0,
             distances=sum(shard.distances for shard in by_lists.work),
@@ -268,11 +278,6 @@ class NearestSearch:
             tail=tail.tail,
             parameters=parameters,
             work=by_lists.work,
-            bytes_read={
-                "index": 0,
-                "scan": self._scanned_bytes(tail.read, vectors.shape[1]),
-                **({"settle": meter.bytes} if by_lists.rounded_directions else {}),
-            },
         )
         return Answer(hits, profile, (*warnings, *tail.warnings)), by_lists.left_out
 
@@ -337,16 +342,18 @@ class NearestSearch:
         version = opened.bound.index_snapshot_id if opened else SnapshotId(0)
         return sampler.recall(version, self.why_no_recall(sampler.share))
 
-    def _profile(self, queries: int, **of_search: Any) -> Profile:
+    def _profile(self, queries: int, costs: SearchCosts, **of_search: Any) -> Profile:
         """The profile of a search of so many queries: what is its own, and what is the same for every search."""
         return Profile(
             why=self._choice.why,
             shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
-            milliseconds={},
+            milliseconds=costs.milliseconds,
             queries=queries,
             live_recall=self.live_recall() if self.sampler is not None and self.sampler.share else None,
             tier=self.tier.name,
             tier_why=self._choice.tier_why,
+            bytes_read=costs.bytes_read,
+            included_rows=costs.included_rows,
             **of_search,
         )
 

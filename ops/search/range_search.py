@@ -83,7 +83,6 @@ class CertifiedHits:
             tail_rows=first.tail_rows + self.read,
             pruning=self.pruning,
             certificate=self.certificate,
-            bytes_read={**first.bytes_read, "compare": self.bytes_read},
         )
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import NoReturn, cast
 
 import numpy as np
@@ -39,7 +39,7 @@ from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.nearest_search import NearestSearch, RowsRequest
 from icepuffin.ops.search.private_delta import KeptTail
 from icepuffin.ops.search.recall_trial import RecallTrial
-from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
+from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchCosts, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
@@ -255,7 +255,7 @@ class IndexReader:
         >>> reader.search(query, k=3, columns=["name"], where="section = 'web'")
         SearchResult(3 rows, snapshot ..., exact-version)
         """
-        clock = StageClock()
+        clock, costs = StageClock(), SearchCosts()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
         if certified and self._choice.loaded is not None:
@@ -268,10 +268,10 @@ class IndexReader:
         request = RowsRequest(min(k, self._max_k), options, to_certify)
         try:
             if conditions:
-                answer = self._nearest.nearest_per_condition(vectors, request, conditions, clock)
+                answer = self._nearest.nearest_per_condition(vectors, request, conditions, clock, costs)
             else:
                 one = cast("Condition | None", where) if conditions is None else None
-                answer = self._nearest.nearest(vectors, request, one, clock)
+                answer = self._nearest.nearest(vectors, request, one, clock, costs)
         except IndexUnavailableError as error:
             other = self._without_index(error)
             each = where if conditions is None else conditions
@@ -279,13 +279,10 @@ class IndexReader:
         row_meter = Meter()
         rows = fetch(answer.hits, self._rows, returned, row_meter)
         clock.lap("rows")
-        profile = replace(
-            answer.profile,
-            milliseconds=clock.milliseconds,
-            bytes_read={**answer.profile.bytes_read, **_row_bytes(row_meter)},
-            included_rows=self._included_rows(row_meter),
-        )
-        return self._result(rows, profile, (*answer.warnings, *row_meter.included.faults))
+        costs.add_bytes(**_row_bytes(row_meter))
+        costs.included_rows.update(self._included_rows(row_meter))
+        costs.milliseconds.update(clock.milliseconds)
+        return self._result(rows, answer.profile, (*answer.warnings, *row_meter.included.faults))
 
     def within(
         self,

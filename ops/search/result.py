@@ -93,6 +93,20 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchCosts:
+    """Time and bytes of one search, which counts them while it runs. Its profile has these very mappings."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    bytes_read: dict[str, int] = field(default_factory=dict)
+    included_rows: dict[str, int] = field(default_factory=dict)
+
+    def add_bytes(self, **stages: int) -> None:
+        """Count bytes that stages have read."""
+        for stage, read in stages.items():
+            self.bytes_read[stage] = self.bytes_read.get(stage, 0) + read
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Path and cost of one search."""
 

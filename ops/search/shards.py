@@ -82,7 +82,7 @@ class MaskedShard:
         """Nodes int64[Q, k] (-1 and infinitely far where there are fewer) as rows of the table."""
         files, positions = self.slot_to_number[self.shard.file_slots[nodes]], self.shard.row_positions[nodes]
         missing = nodes < 0
-        if missing.any():
+        if np.count_nonzero(missing):  # `any` would take four times as long for a few
             files[missing], positions[missing] = -1, -1
         return Candidates(files, positions, distances)
 
