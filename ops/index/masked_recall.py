@@ -22,6 +22,8 @@ _ONE_BYTE_IN = 16
 """Bytes of shards that stay per byte of those that are measured"""
 _ALWAYS_MEASURED = 8 * MIB
 """Bytes of shards that are measured however few there are"""
+_MANY_CHANGED = 1 / 20
+"""Share of a shard's nodes that have changed since its recall was measured, from which on it is measured at any size"""
 _COMPARED = 80 * MIB
 """Bytes of shards that are compared with queries, a byte counting once per query: 8 to 64 queries per shard"""
 _FEWEST_QUERIES = 8
@@ -35,7 +37,8 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
     """Recall of some of the shards, by id, as they are in the new version. `shards`: all that stay.
 
     Those with most changed nodes come first, up to a sixteenth of the bytes that stay: at least 8 MiB, and at most 64.
-    The choice never depends on what the shard cache holds, since a version keeps the result; a shard in the cache is
+    One beyond these, of any size, follows where a twentieth of its nodes have changed: so a large one is measured some
+    times before its tombstones have it rebuilt, and a refresh reads one of these at most. The choice never depends on what the shard cache holds, since a version keeps the result; a shard in the cache is
     only sooner read. Lean shards have no vectors to compare, and are not measured. Raises StorageError, PuffinError.
     """
     definition, plan = context.plan.definition, context.plan
@@ -69,11 +72,15 @@ def _chosen(shards: Collection[ShardResult]) -> list[ShardResult]:
     size = sum(shard.length for shard in shards)
     budget = min(max(_ALWAYS_MEASURED, size // _ONE_BYTE_IN), SMALL_WORK)
     outdated = [shard for shard in shards if shard.recall.changed]
-    chosen = []
+    chosen, has_one_more = [], False
     for shard in sorted(outdated, key=lambda shard: (-shard.recall.changed / shard.count, shard.shard_id)):
         if shard.length <= budget:
-            chosen.append(shard)
             budget -= shard.length
+        elif not has_one_more and shard.recall.changed >= _MANY_CHANGED * shard.count:
+            has_one_more = True
+        else:
+            continue
+        chosen.append(shard)
     return chosen
 
 

@@ -196,22 +196,22 @@ def _vector_bytes(
 
 
 def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: Engine, *, is_local: bool) -> _Work:
-    """The work of a refresh. In local files, one shard that stays is read whole now and then, too. Small ones are,
-    wherever they lie, whose recall is measured after deletes.
+    """The work of a refresh. One shard that stays is read whole, too: in local files now and then, and wherever it
+    lies to measure its recall after deletes.
     """
     base = bounds.base
     node = node_bytes(base.dims, definition.max_degree)
     task = SHARD_MEMORY_FACTOR * node * bounds.largest
     matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
     nodes = max(base.largest, *base.deltas, 0)
-    measured = min(nodes, SMALL_WORK / (2 * base.dims)) if bounds.removed or base.tombstones else 0
+    reads_shard = bool((is_local and bounds.written) or bounds.removed or base.tombstones)
     proof = _proof_bytes(nodes, base.shards + len(base.deltas), engine)
     return _Work(
         rows=bounds.arriving,
         files=bounds.files,
         shards=bounds.written,
         task=task,
-        driver=max(proof, matched, _SEARCH_FACTOR * node * (nodes if is_local and bounds.written else measured)),
+        driver=max(proof, matched, _SEARCH_FACTOR * node * nodes * reads_shard),
         in_driver=min(task, SHARD_MEMORY_FACTOR * SMALL_WORK * node / (4 * base.dims)),
         **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )

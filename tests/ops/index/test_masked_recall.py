@@ -98,7 +98,7 @@ def test_shards_over_the_budget_are_measured_by_a_later_refresh_and_are_said_to_
     table = table_factory()
     table.append(make_rows(0, 600))
     built = index_head(table)
-    delete_rows(table, 60)
+    delete_rows(table, 20)
     lengths = [shard.bytes for shard in built.shard_reports]
     monkeypatch.setattr(masked_recall, "_ALWAYS_MEASURED", max(lengths))
     masked = index_head(table)
@@ -127,6 +127,28 @@ def test_shards_over_the_budget_are_measured_by_a_later_refresh_and_are_said_to_
         **{shard.number: "here" for shard in outdated},
         3: "here",
     }
+
+
+def test_one_large_shard_is_measured_once_a_twentieth_of_its_nodes_has_changed(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masked_recall, "_ALWAYS_MEASURED", 1)
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    index_head(table)
+    delete_rows(table, 20)
+    few = index_head(table).shard_reports
+    assert [shard.measured for shard in few] == ["outdated"] * 3
+    assert max((shard.nodes - shard.live) / shard.nodes for shard in few) < 1 / 20
+    delete_rows(table, 70)
+    many = index_head(table).shard_reports
+    by_change = sorted(many, key=lambda shard: (shard.live - shard.nodes) / shard.nodes)
+    assert [shard.measured for shard in by_change] == ["here", "outdated", "outdated"]
+    assert (by_change[1].nodes - by_change[1].live) / by_change[1].nodes > 1 / 20
+    delete_rows(table, 71)
+    later = {shard.number: shard.measured for shard in index_head(table).shard_reports}
+    assert later[by_change[1].number] == "here"
+    assert later[by_change[2].number] == "outdated"
 
 
 def _rows(vectors: np.ndarray) -> pa.Table:
