@@ -38,7 +38,9 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
 
     Those with most changed nodes come first, up to a sixteenth of the bytes that stay: at least 8 MiB, and at most 64.
     One beyond these, of any size, follows where a twentieth of its nodes have changed: so a large one is measured some
-    times before its tombstones have it rebuilt, and a refresh reads one of these at most. The choice never depends on what the shard cache holds, since a version keeps the result; a shard in the cache is
+    times before its tombstones have it rebuilt, and a refresh reads one of these at most.
+
+    The choice never depends on what the shard cache holds, since a version keeps the result; a shard in the cache is
     only sooner read. Lean shards have no vectors to compare, and are not measured. Raises StorageError, PuffinError.
     """
     definition, plan = context.plan.definition, context.plan

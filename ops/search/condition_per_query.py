@@ -168,7 +168,10 @@ def _certificate(parts: Sequence[tuple[I64, Certificate | None]], queries: int) 
     if all(certificate is None for _, certificate in parts):
         return None
     last, pruned_from = np.full(queries, np.inf), np.full(queries, np.inf)
+    ruled_out: dict[str, float] = {}
     for places, certificate in parts:
         if certificate is not None:
             last[places], pruned_from[places] = certificate.last, certificate.pruned_from
-    return Certificate(tuple(last.tolist()), tuple(pruned_from.tolist()))
+            for path, margin in certificate.ruled_out.items():
+                ruled_out[path] = min(margin, ruled_out.get(path, np.inf))
+    return Certificate(tuple(last.tolist()), tuple(pruned_from.tolist()), ruled_out)

@@ -130,6 +130,24 @@ class FileBalls:
             nearest[place] = self._gaps(query, balls[least <= first], reaches).min()  # no other can be nearer
         return _reported(nearest, metric)
 
+    def margins(self, queries: F64, last: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[n]: how much farther than `last` f64[Q] the rows of each of n `files` are at least, as `metric` reports
+        distances, for the query for which that is least; inf without queries.
+
+        `files` bool[files] have balls, all of them farther. `rounded` as in `reachable`. By codes, where these tell.
+        """
+        balls = np.flatnonzero(files[self.numbers])
+        starts = np.flatnonzero(np.diff(self.numbers[balls], prepend=-1))
+        margins = np.full(len(starts), np.inf)
+        reaches = self._reaches(metric, rounded=rounded)
+        for query, limit in zip(queries if len(balls) else (), last, strict=False):
+            gaps = self._least_gaps(query, reaches)[balls]
+            doubtful = np.flatnonzero(_reported(gaps, metric) <= limit)
+            gaps[doubtful] = self._gaps(query, balls[doubtful], reaches)
+            bounds = _reported(np.minimum.reduceat(gaps, starts), metric)
+            margins = np.minimum(margins, bounds - limit)
+        return margins
+
     def _reaches(self, metric: Metric, *, rounded: bool) -> F64:
         return self.wide_reaches if rounded or metric is Metric.COSINE else self.reaches
 
@@ -216,6 +234,14 @@ class FilePruner:
             return np.full(len(queries), np.inf)
         balls, _ = self._read(opened, loaded)
         return balls.nearest(queries, ~reachable, self._target.metric, rounded=loaded.column_is_double)
+
+    def margins(self, queries: F64, last: F64, reachable: Bool) -> F64:
+        """f64[n]: how much farther than `last` f64[Q] the rows of each file that is not `reachable` are at least."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None or reachable.all():
+            return np.empty(0)
+        balls, _ = self._read(opened, loaded)
+        return balls.margins(queries, last, ~reachable, self._target.metric, rounded=loaded.column_is_double)
 
     def _read(
         self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion

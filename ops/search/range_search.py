@@ -150,10 +150,12 @@ class RangeSearch:
         np.maximum.at(farthest, first.queries, distances.read(first.queries, first.files, first.positions))
         thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
         answer = self.find(queries, thresholds, matches, k, clock, meter)
+        last = answer.hits.first_distances(len(queries), k)[:, -1]
         pruned_from = self._pruner.nearest_pruned(queries, answer.reachable)
+        margins = self._pruner.margins(queries, last, answer.reachable)
         return CertifiedHits(
             hits=answer.hits,
-            certificate=Certificate.of(answer.hits, k, pruned_from),
+            certificate=self._certificate(last, pruned_from, ~answer.reachable, margins),
             pruning=answer.pruning,
             compared=answer.compared * len(queries),
             read=answer.read,
@@ -190,15 +192,23 @@ class RangeSearch:
             pruned[list(scan.files)] = False
             compared += scan.compared
             skipped.add(scan.skipped.count, scan.skipped.first)
-        pruned_from = bounds.min(axis=1, initial=np.inf, where=pruned)
+        pruned_from, last = bounds.min(axis=1, initial=np.inf, where=pruned), best.distances[:, -1]
+        margins = (bounds[:, pruned] - last[:, None]).min(axis=0, initial=np.inf)
         return NearestRows(
             candidates=best,
-            certificate=Certificate(tuple(best.distances[:, -1].tolist()), tuple(pruned_from.tolist())),
+            certificate=self._certificate(last, pruned_from, pruned, margins),
             pruning=self._pruner.saved(pruned),
             compared=compared,
             tier=read.tier,
             where=self._files.where(read),
             warnings=unreadable,
+        )
+
+    def _certificate(self, last: F64, pruned_from: F64, pruned: Bool, margins: F64) -> Certificate:
+        """The proof of an answer, by the distances f64[Q] of its last rows, and the margins f64[n] of pruned files."""
+        paths = [self._live.files[number].path for number in np.flatnonzero(pruned).tolist()]
+        return Certificate(
+            tuple(last.tolist()), tuple(pruned_from.tolist()), dict(zip(paths, margins.tolist(), strict=True))
         )
 
     @property

@@ -2,18 +2,15 @@
 
 import html
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall_curve import Foresight
-from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.cold_shards import ColdReads
 from icepuffin.ops.search.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
 
 _SHOWN_ROWS = 50
 """Rows that a notebook shows of an answer"""
+_SHOWN_SHARDS = 8
+"""Shards that an explanation names, so that it fits on one screen"""
 
 
 class Coverage(StrEnum):
@@ -82,14 +81,10 @@ class Certificate:
     """Distance of each query's last row; inf where it has fewer rows than k, and than the snapshot's data files"""
     pruned_from: tuple[float, ...]
     """Distance that no row of the pruned files is under, per query; inf where no file was pruned"""
-
-    @classmethod
-    def of(cls, hits: Hits, k: int, pruned_from: F64) -> "Certificate":
-        """From the rows of a certified answer and the bound f64[Q] of the pruned files."""
-        last = np.full(len(pruned_from), np.inf)
-        kth = hits.ranks == k
-        last[hits.queries[kth]] = hits.distances[kth]
-        return cls(tuple(last.tolist()), tuple(pruned_from.tolist()))
+    ruled_out: Mapping[str, float] = field(default_factory=dict)
+    """Margin by which each pruned file was ruled out, by its path: all of its rows are farther than the last row by
+    that much at least, for the query for which it is least
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +267,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
         yield "parameters", f"{widths}; {parameters.why}"
         yield from _foreseen_and_happened(profile, parameters)
-    for shard in profile.work:
-        visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
-        work = f"{visited}{shard.distances:,} distances"
-        yield f"shard {shard.shard_id}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
+    yield from _shards(profile.work)
     yield from _compared(profile)
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)
@@ -288,6 +280,22 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
     for warning in result.warnings:
         yield "warning", warning
+
+
+def _shards(work: Sequence[ShardWork]) -> Iterator[tuple[str, str]]:
+    """The work of each shard; where there are many, of those with most of it, and of all others together."""
+    by_work = sorted(work, key=lambda shard: (-shard.distances, shard.shard_id))
+    shown = {shard.shard_id for shard in by_work[:_SHOWN_SHARDS]}
+    for shard in work:
+        if shard.shard_id in shown:
+            visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
+            queries = f", {shard.queries:,} queries" if shard.queries > 1 else ""
+            yield f"shard {shard.shard_id}", f"{visited}{shard.distances:,} distances{queries}"
+    if others := by_work[_SHOWN_SHARDS:]:
+        expanded, nodes = sum(shard.expanded for shard in others), sum(shard.nodes for shard in others)
+        visited = f"{expanded:,} of {nodes:,} nodes visited, " if expanded else ""
+        distances = sum(shard.distances for shard in others)
+        yield "shards", f"{len(others):,} others: {visited}{distances:,} distances"
 
 
 def _cells(cold: ColdReads) -> str:
@@ -347,7 +355,11 @@ def _proof(certificate: Certificate, row: str) -> str:
     )
     if math.isinf(pruned_from):
         return f"every {row} was compared"
-    return f"the last row is at {last:.6g}, and no row of the pruned files is under {pruned_from:.6g}"
+    proof = f"the last row is at {last:.6g}, and no row of the pruned files is under {pruned_from:.6g}"
+    if not certificate.ruled_out:
+        return proof
+    path, margin = min(certificate.ruled_out.items(), key=lambda item: item[1])
+    return f"{proof}; the nearest of these is {path}, ruled out by {margin:.6g}"
 
 
 def _probed_shards(parameters: SearchParameters) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.index.definition import IndexDefinition
     from icepuffin.ops.search import IndexReader, SearchResult
+    from icepuffin.ops.search.result import Certificate
 
 _COUNT = click.IntRange(min=1)
 _VALUE_WIDTH = 60
@@ -268,16 +269,18 @@ def _document(result: "SearchResult", arguments: SearchArguments) -> dict[str, o
         "where": arguments.where,
         "matching_rows": profile.matching_rows,
         **({"pruning": asdict(profile.pruning)} if profile.pruning else {}),
-        **({"certificate": _finite(asdict(profile.certificate))} if profile.certificate else {}),
+        **({"certificate": _proof(profile.certificate)} if profile.certificate else {}),
         "warnings": list(result.warnings),
         **({"explain": dict(explain(result))} if arguments.explain else {}),
         "results": result.rows.to_pylist(),
     }
 
 
-def _finite(bounds: dict[str, tuple[float, ...]]) -> dict[str, list[float | None]]:
-    """The same with null for infinity, which JSON lacks."""
-    return {name: [value if math.isfinite(value) else None for value in values] for name, values in bounds.items()}
+def _proof(certificate: "Certificate") -> dict[str, object]:
+    """A certificate with null for infinity, which JSON lacks."""
+    bounds = {"last": certificate.last, "pruned_from": certificate.pruned_from}
+    finite = {name: [value if math.isfinite(value) else None for value in values] for name, values in bounds.items()}
+    return {**finite, "ruled_out": dict(certificate.ruled_out)}
 
 
 def _id_text(snapshot_id: SnapshotId | None) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -121,6 +122,9 @@ def check_proof(
     assert pruning is not None
     rows = table.scan().to_arrow()
     files = np.asarray(rows["id"]) // ROWS_PER_FILE
+    live = live_files(table, table.metadata.current_snapshot_id or 0).files
+    first_ids = {file.path: pq.read_table(file.path.removeprefix("file://"))["id"][0].as_py() for file in live}
+    numbers = {path: first // ROWS_PER_FILE for path, first in first_ids.items()}
     vectors = np.array(rows["embedding"].to_pylist(), np.float64)
     for query, (last, bound) in enumerate(zip(certificate.last, certificate.pruned_from, strict=True)):
         answer = [row for row in result if row["query"] == query]
@@ -134,6 +138,9 @@ def check_proof(
         nearest = sorted(distances[files == number].min() for number in range(6))
         # the bound holds for the files that are farthest, which are the pruned ones where each query has the same
         assert len([distance for distance in nearest if distance < bound]) <= pruning.files - pruning.files_pruned
+        assert len(certificate.ruled_out) == pruning.files_pruned
+        for path, margin in certificate.ruled_out.items():
+            assert 0 <= margin <= distances[files == numbers[path]].min() - last
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
@@ -177,6 +184,10 @@ def test_files_out_of_reach_are_pruned(table: Table, readers: dict[tuple[str, st
         assert pruning is not None
         assert pruning.files_pruned == 3  # files that the index lacks have no balls
         assert "the last row is at" in result.explain()
+        certificate = result.profile.certificate
+        assert certificate is not None
+        nearest = min(certificate.ruled_out, key=lambda path: certificate.ruled_out[path])
+        assert f"the nearest of these is {nearest}, ruled out by" in result.explain()
         assert result.profile.strategy == ("pruned scan" if vectors == "balls" else "beam + certified")
 
 

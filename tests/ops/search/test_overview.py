@@ -19,6 +19,7 @@ from icepuffin.ops.index.recall_history import recall_history
 from icepuffin.ops.search import open_index
 from icepuffin.ops.search.overview import overview, time_widths
 from icepuffin.ops.search.result import explain
+from icepuffin.ops.search.version_search import ShardWork
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -169,6 +170,20 @@ def test_an_explanation_has_what_was_measured_of_live_queries(table: Table) -> N
         time.sleep(0.01)
     later = f"; live recall {measured.recall:.4f} ({measured.low:.4f} to {measured.high:.4f}), 1 measured"
     assert later in dict(explain(reader.search(queries(1))))["happened"]
+
+
+def test_an_explanation_fits_on_one_screen_however_many_shards_were_searched(table: Table) -> None:
+    result = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), where="id >= 0", search_list=50)
+    work = tuple(ShardWork(number, 1_000, 2, 10 + number, 100 + number % 60) for number in range(64))
+    many = replace(result, profile=replace(result.profile, work=work))
+    assert len(many.explain().splitlines()) <= 24
+    parts = dict(explain(many))
+    assert [name for name in parts if name.startswith("shard ")] == [f"shard {number}" for number in range(52, 60)]
+    left_out = [shard for shard in work if not 52 <= shard.shard_id < 60]
+    assert parts["shards"] == (
+        f"56 others: {sum(shard.expanded for shard in left_out):,} of 56,000 nodes visited, "
+        f"{sum(shard.distances for shard in left_out):,} distances"
+    )
 
 
 def test_an_explanation_counts_each_shard_and_what_was_read(table: Table) -> None:
