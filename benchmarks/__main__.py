@@ -15,6 +15,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.refresh_cost   a refresh beside a rebuild
   python -m benchmarks.drift          recall over many refreshes
   python -m benchmarks.search         searches of a table, end to end, beside DuckDB
+  python -m benchmarks.beside         the same searches by another checkout of this code, in turn
   python -m benchmarks.cold           the first answer of a process without a cache, from an object store
   python -m benchmarks.answers        the columns of answers, out of data files and out of an index
   python -m benchmarks.tails          rows that the index lacks: none, read from data files, kept in memory
