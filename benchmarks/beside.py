@@ -76,7 +76,7 @@ def _start(root: Path, scratch: Path, options: argparse.Namespace) -> "subproces
 
 
 def _answer(process: "subprocess.Popen[str]", question: str = "") -> str:
-    """The next line of a process, which is asked for it."""
+    """The next line of a process, after it was sent a question."""
     if process.stdin is None or process.stdout is None:
         raise ValueError("the process has no pipes")
     if question:
@@ -98,12 +98,12 @@ def _compared(here: "subprocess.Popen[str]", other: "subprocess.Popen[str]", kin
         else:
             first = float(_answer(here, kind))
             times.append((first, float(_answer(other, kind))))
-    low, median, high = statistics.quantiles((mine / theirs for mine, theirs in times), n=4)
+    low, median, high = statistics.quantiles((own / before for own, before in times), n=4)
     return {
         "median": median,
         "quartiles": [low, high],
-        "here_us": statistics.median(mine for mine, _ in times),
-        "other_us": statistics.median(theirs for _, theirs in times),
+        "here_us": statistics.median(own for own, _ in times),
+        "other_us": statistics.median(before for _, before in times),
     }
 
 
