@@ -83,7 +83,8 @@ def _output(column: Node, query: Node) -> Node:
     """The expression of the output with that name; the column itself where there is none."""
     name = column.name.lower()
     named = [] if column.table else [item for item in query.expressions if name_of(item).lower() == name]
-    if len(named) > 1 and len({shown(item.unalias()) for item in named}) > 1:
+    # of several, Spark takes a column of the source that has the name, unless all are one column
+    if len(named) > 1 and (len({shown(item) for item in named}) > 1 or isinstance(named[0], exp.Alias)):
         raise NotIndexableError(f"ORDER BY {column.name}: several columns have that name")
     return named[0].unalias() if named else column
 

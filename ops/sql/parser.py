@@ -31,11 +31,15 @@ TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
-_COMMENT = re.compile(
-    r"""((?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""",
+_PASSAGE = re.compile(
+    r"""(?P<quoted>(?<!\w)[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)"""
+    r"""|--(?:\\\n|[^\r\n])*|(?P<bracket>/\*(?!\+))""",
     re.DOTALL,
 )
-"""A comment, or a quoted text: within one, what looks like a comment is none. In r'...' a backslash escapes nothing"""
+"""A quoted text, within which nothing is a comment, a comment of one line, or the begin of another. In r'...' a
+backslash escapes nothing; one at the end of a line takes the next line into the comment
+"""
+_BRACKET = re.compile(r"/\*(?!\+)|\*/")
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,
@@ -127,7 +131,22 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
 
 
 def _without_comments(text: str) -> str:
-    return _COMMENT.sub(lambda match: match[1] or " ", text)
+    """Raises SqlError for a comment without an end."""
+    kept, place = [], 0
+    while passage := _PASSAGE.search(text, place):
+        kept += [text[place : passage.start()], passage["quoted"] or " "]
+        place = _end_of_comment(text, passage.end()) if passage["bracket"] else passage.end()
+    return "".join((*kept, text[place:]))
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    """The place behind a comment whose content begins at `start`: it may have others in it."""
+    depth = 1
+    for bracket in _BRACKET.finditer(text, start):
+        depth += -1 if bracket[0] == "*/" else 1
+        if not depth:
+            return bracket.end()
+    raise SqlError("the statement cannot be read: a comment has no end, */")
 
 
 def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowIndexes | None:

@@ -1,6 +1,7 @@
 """What a query does with the nearest rows: filter, order, limit, project."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,7 @@ class PostprocessingStep:
 
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The columns of the answer, for rows with these columns. Raises NotIndexableError for what is not computed."""
+        require_distinct_names(self.columns(), schema.names)
         if self.where is not None:
             condition(self.where, schema)
         for order in self.order:
@@ -91,6 +93,15 @@ class PostprocessingStep:
         if stars and self.order and len(set(names)) < len(names):
             raise NotIndexableError("several columns of its answer have the same name")
         return expanded
+
+
+def require_distinct_names(columns: Iterable[str], names: Sequence[str]) -> None:
+    """Raises NotIndexableError for a column beside which another one has its name in other letters: to Spark, the name
+    is ambiguous.
+    """
+    counts = Counter(name.lower() for name in set(names))
+    if ambiguous := sorted(name for name in columns if counts[name.lower()] > 1):
+        raise NotIndexableError(f"several columns have the name {ambiguous[0]}, in small letters or large ones")
 
 
 def _places(keys: pa.Array, order: Order) -> pa.Array:

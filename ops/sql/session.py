@@ -34,7 +34,7 @@ from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableEr
 from icepuffin.ops.sql.expressions import DISTANCE, condition
 from icepuffin.ops.sql.index_statements import Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
-from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star
+from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star, require_distinct_names
 from icepuffin.ops.sql.recent_values import RecentValues
 from icepuffin.ops.sql.row_filters import require_written_as_texts
 from icepuffin.ops.sql.spark_statements import for_spark
@@ -439,11 +439,12 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
             hint = "; in SELECT, only Spark reads its names" if spark_may else "; WHERE comes before SELECT gives names"
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
+    require_distinct_names((statement.vector_column, *statement.filtered), names)
     for item in statement.pushed:
         condition(item, columns)
     if statement.where is not None:
         require_written_as_texts(statement.where, schema)
-    for step in (first, *statement.steps[1:]):
+    for step in statement.steps:
         columns = step.check(columns)
     return first
 

@@ -3,6 +3,7 @@
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.marked_nodes import is_literal, is_written
 from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
@@ -41,7 +42,11 @@ _READ: dict[type, set[str]] = {
 }
 _ARGUMENTS = {sql_type: (read | _EVERYWHERE) - _NOT_HERE.get(sql_type, set()) for sql_type, read in _READ.items()}
 _COMPARISONS = {exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE}
-_PREDICATES = {exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.Not}
+_POSTFIX = {exp.Is, exp.In, exp.Between, exp.Like, exp.ILike}
+"""To Spark, a value takes one of them, and is compared with nothing then: `b IS TRUE = c` and `b IN (c) IS TRUE` are no
+SQL
+"""
+_PREDICATES = {*_POSTFIX, exp.Not}
 _BINDS_OTHERWISE = _COMPARISONS | _PREDICATES
 """`a > b IN (c)` is `(a > b) IN (c)` to Spark, and `a = b < c` is `(a = b) < c`: sqlglot binds the right side first"""
 _SELECT = {
@@ -61,8 +66,10 @@ def require_understood(query: Node) -> NotIndexableError | None:
     for node in query.walk():
         sql_type = type(node)
         read = _ARGUMENTS.get(sql_type, _EVERYWHERE)
-        if sql_type in _COMPARISONS and (type(node.left) in _PREDICATES or type(node.right) in _BINDS_OTHERWISE):
+        if _binds_otherwise(node):
             raise NotIndexableError(f"{_shown(node)}: write parentheses around what is compared")
+        if is_literal(node) or (sql_type is exp.Column and isinstance(node.this, exp.Literal)):
+            raise NotIndexableError(f"{_shown(node)} is a constant, and no name: write names in backticks")
         for name, value in node.args.items():
             if not value or name in read:
                 continue
@@ -75,6 +82,21 @@ def require_understood(query: Node) -> NotIndexableError | None:
                 raise problem
             later = later or problem
     return later
+
+
+def _binds_otherwise(node: Node) -> bool:
+    """Whether Spark reads an operator and what is beside it otherwise, or not at all."""
+    sql_type = type(node)
+    if sql_type in _COMPARISONS:
+        return type(_operand(node.left)) in _PREDICATES or type(_operand(node.right)) in _BINDS_OTHERWISE
+    return sql_type in _POSTFIX and type(_operand(node.this)) in _PREDICATES
+
+
+def _operand(node: Node) -> Node:
+    """An operand without the parentheses that sqlglot has put around it."""
+    while isinstance(node, exp.Paren) and not is_written(node):
+        node = node.this
+    return node
 
 
 def _shown(node: Node) -> str:

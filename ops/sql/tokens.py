@@ -12,18 +12,36 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.marked_nodes import as_literal, as_written
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
+_LITERALS = frozenset(
+    {TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER, TokenType.HEX_STRING, TokenType.BIT_STRING}
+)
 
 
 class _Parser(SparkParser):
-    """Spark's parser with a sign plus, which sqlglot ignores: it casts a text to a number, and types a number anew."""
+    """Spark's parser with a sign plus, which sqlglot ignores: it casts a text to a number, and types a number anew.
+
+    It marks the parentheses that are written, and the texts and numbers that sqlglot takes for names.
+    """
 
     UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
         **SparkParser.UNARY_PARSERS,
         TokenType.PLUS: lambda self: _plus(self._parse_unary()),
     }
+
+    def _parse_paren(self) -> Any:
+        return as_written(super()._parse_paren())
+
+    def _parse_id_var(self, *arguments: Any, **options: Any) -> Any:
+        is_literal = self._curr is not None and self._curr.token_type in _LITERALS
+        name = super()._parse_id_var(*arguments, **options)
+        return as_literal(name) if is_literal else name
+
+    def _parse_string_as_identifier(self) -> Any:
+        return as_literal(super()._parse_string_as_identifier())
 
 
 def _plus(node: Any) -> Any:

@@ -61,6 +61,16 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 
 @pytest.fixture(scope="module")
+def catalog_of_two(catalog: Catalog) -> Catalog:
+    """With a table that has columns whose names differ in letters alone."""
+    numbers = {"id": [1, 2], "S": [3, 4], "s": [6, 5]}
+    vectors = {"v": [[0.0, 0.0], [1.0, 0.0]], "w": [[1.0], [2.0]], "W": [[1.0], [2.0]]}
+    two = pa.table(numbers | vectors)
+    catalog.create_table("db.two", two.schema).append(two)
+    return catalog
+
+
+@pytest.fixture(scope="module")
 def session(catalog: Catalog) -> SqlSession:
     return SqlSession.on(catalog, storage=STORAGE)
 
@@ -299,6 +309,8 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT id FROM {found} WHERE x < CAST(1 AS DECIMAL(16, 0))", {}),
         ("SELECT id FROM {found} WHERE f IN (CAST(1 AS DECIMAL(16, 0)), 2)", {}),
         ("SELECT -n AS n, n AS n FROM {found} ORDER BY n", {}),
+        ("SELECT -n AS n, -n AS n FROM {found} ORDER BY n", {}),
+        ("SELECT id AS n, id AS N FROM db.t ORDER BY {near}, n LIMIT 2", {}),
         ("SELECT *, -n AS n FROM {found} ORDER BY n", {}),
         ("SELECT *, -n AS n FROM db.t ORDER BY {near}, n LIMIT 2", {}),
         ("SELECT n FROM (SELECT *, -n AS n FROM db.t) ORDER BY {near} LIMIT 2", {}),
@@ -331,6 +343,25 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT id FROM {found} WHERE b > (n = 1) IN (false)", {}),
         ("SELECT id FROM {found} WHERE b = b < true", {}),
         ("SELECT id FROM {found} WHERE s LIKE 'a' = b", {}),
+        ("SELECT id FROM {found} WHERE b IS TRUE = b", {}),
+        ("SELECT id FROM {found} WHERE b = (n IS NULL) IS NULL = b", {}),
+        ("SELECT id FROM {found} WHERE b IS NOT NULL = b", {}),
+        ("SELECT id FROM {found} WHERE b IS TRUE IS TRUE", {}),
+        ("SELECT id FROM {found} WHERE n IN (1) IS TRUE", {}),
+        ("SELECT id FROM {found} WHERE n NOT IN (1) IS TRUE", {}),
+        ("SELECT id FROM {found} WHERE n BETWEEN 0 AND 1 IN (true)", {}),
+        ("SELECT id FROM {found} WHERE s LIKE 'a' IS NULL", {}),
+        ("SELECT id AS \"x\" FROM {found}", {}),
+        ("SELECT id AS 'x' FROM {found}", {}),
+        ("SELECT id AS 5 FROM {found}", {}),
+        ("SELECT id FROM db.\"t\" ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t \"x\" ORDER BY {near} LIMIT 2", {}),
+        ("SELECT t.\"id\" FROM db.t ORDER BY {near} LIMIT 2", {}),
+        ("WITH \"w\" AS (SELECT * FROM db.t) SELECT id FROM w ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id /* a /* b */ FROM db.t ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id /* a */ */ FROM db.t ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id /* a /*+ b */ c */ FROM db.t ORDER BY {near} LIMIT 2", {}),
+        ("SELECT n FROM (SELECT n, id AS N FROM db.t ORDER BY {near} LIMIT 2)", {}),
         ("SELECT +s AS e FROM {found}", {}),
         ("SELECT id FROM db.t ORDER BY {near}, +s LIMIT 2", {}),
         ("SELECT id FROM db.t WHERE s = '${spark.app.name}' ORDER BY {near} LIMIT 2", {}),
@@ -355,7 +386,7 @@ def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number
         ("SELECT m / (-3L) AS e FROM {found}", {}),
         ("SELECT -(3L) + m AS e FROM {found}", {}),
     ],
-    ids=range(71),
+    ids=range(92),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
@@ -372,6 +403,10 @@ def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, 
         ("SELECT -n AS n, id FROM db.t ORDER BY {near}, n + 0 LIMIT 3", [2, 1, 0]),
         ("SELECT -n AS n, id FROM {found} ORDER BY n + 0", [2, 1, 0, 3]),
         ("SELECT -n AS n, id FROM {found} ORDER BY N", [2, 1, 0, 3]),
+        ("SELECT n, n, id FROM {found} ORDER BY n DESC", [2, 1, 0, 3]),
+        ("SELECT id FROM {found} WHERE (b IS TRUE) = (n IS NOT NULL) ORDER BY id", [0, 3]),
+        ("SELECT id FROM {found} WHERE id = 1 IS NOT TRUE AND NOT b IS FALSE ORDER BY id", [0, 2, 3]),
+        ("SELECT id /* a /* b */ c */ FROM {found} -- d \\\n AS e\r ORDER /**/ BY/*/*/ */ id */ id", [0, 1, 2, 3]),
         ("SELECT near.* FROM {found} near WHERE near.id > 1 ORDER BY id", [2, 3]),
         ("SELECT near.*, n + 1 AS more FROM {found} AS near ORDER BY more, id DESC LIMIT 1", [3]),
         ("SELECT id FROM {found} ORDER BY b, id DESC", [2, 1, 3, 0]),
@@ -405,6 +440,32 @@ def test_a_column_without_as_has_a_name(session: SqlSession, rest: str) -> None:
     inner = f"SELECT CAST(x AS INT), (n), id, {NEAR} AS a FROM db.t"
     outer = f"SELECT x, n FROM ({inner} {rest.replace('WHERE a < 9', '')}) WHERE id = 2 AND a < 9"
     assert session.sql(outer).rows.to_pylist() == [{"x": -3, "n": 2}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT s FROM {table} ORDER BY {near} LIMIT 2",
+        "SELECT S + 1 AS e FROM {table} ORDER BY {near} LIMIT 2",
+        "SELECT id FROM {table} WHERE s > 0 ORDER BY {near} LIMIT 2",
+        "SELECT id FROM {table} ORDER BY {near}, S LIMIT 2",
+        "SELECT id FROM {table} WHERE {near} < 9 AND s + 1 > 0",
+        "SELECT id FROM {table} ORDER BY l2_distance(w, array(0.0)) LIMIT 2",
+        "SELECT s FROM (SELECT * FROM {table} ORDER BY {near} LIMIT 2)",
+        "SELECT id FROM (SELECT * FROM {table} ORDER BY {near} LIMIT 2) WHERE S > 0",
+    ],
+)
+def test_a_column_whose_name_another_one_has_in_other_letters_is_refused(catalog_of_two: Catalog, text: str) -> None:
+    """To Spark the name is ambiguous."""
+    with pytest.raises(SqlError, match=r"several columns have the name [sSw]"):
+        SqlSession.on(catalog_of_two, storage=STORAGE).sql(text.replace("{table}", "db.two").replace("{near}", NEAR))
+
+
+@pytest.mark.parametrize("text", ["SELECT * FROM {table}", "SELECT * FROM (SELECT * FROM {table}) WHERE id > 0"])
+def test_a_star_has_columns_whose_names_differ_in_letters_alone(catalog_of_two: Catalog, text: str) -> None:
+    near = f"db.two ORDER BY {NEAR} LIMIT 2"
+    rows = SqlSession.on(catalog_of_two, storage=STORAGE).sql(text.replace("{table}", near)).rows
+    assert rows.select(["id", "S", "s"]).to_pydict() == {"id": [1, 2], "S": [3, 4], "s": [6, 5]}
 
 
 def test_names_of_a_with_clause_ignore_case(session: SqlSession) -> None:
