@@ -11,12 +11,18 @@ form's file for the other. Numba does not check the types of what it loads, and 
 Numba fails at each start where a file is cut off, as after a power failure, and it runs machine code that has changed.
 Each file ends with its digest here, and what does not match is compiled anew. A kernel also runs where what is compiled
 cannot be kept, as on a full disk.
+
+A process that makes a new folder deletes those of other sources that no process has begun with for a month.
 """
 
 import hashlib
 import logging
+import os
+import re
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -32,6 +38,8 @@ from numba.core import caching, config, event
 _numba: Any = caching  # its cache has no types
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
+_SOURCES_DIGEST = re.compile(r"[0-9a-f]{16}")
+_UNUSED_SECONDS = 30 * 86_400
 
 
 @cache
@@ -59,6 +67,14 @@ def _package_locator(locator: Any) -> Any:
         def get_cache_path(self) -> str:
             return str(Path(super().get_cache_path()) / sources_digest())
 
+        def ensure_cache_path(self) -> None:
+            folder = Path(self.get_cache_path())
+            is_new = not folder.exists()
+            super().ensure_cache_path()
+            _mark_as_used(folder)
+            if is_new:
+                _delete_unused(folder.parent)
+
     return PackageLocator
 
 
@@ -67,10 +83,31 @@ def _filled_locator(locator: Any) -> Any:
 
     class FilledLocator(_package_locator(locator)):  # type: ignore[misc]
         def ensure_cache_path(self) -> None:
-            if not any(Path(self.get_cache_path()).glob("*.nbi")):
+            folder = Path(self.get_cache_path())
+            if any(folder.glob("*.nbi")):
+                _mark_as_used(folder)
+            else:
                 super().ensure_cache_path()
 
     return FilledLocator
+
+
+@cache
+def _mark_as_used(folder: Path) -> None:
+    """Once per process. Reading changes no time of a folder, so that its age would not show when it was read last."""
+    with suppress(OSError):  # of a read-only image, where nobody deletes it
+        os.utime(folder)
+
+
+def _delete_unused(folder: Path) -> None:
+    """Delete the folders of other sources in here that no process has begun with for a month.
+
+    One that is still running compiles what it has not loaded yet, and keeps none of it.
+    """
+    for old in folder.iterdir():
+        with suppress(OSError):  # another process deletes it as well, or it is another user's: it takes room, no more
+            if _SOURCES_DIGEST.fullmatch(old.name) and old.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                shutil.rmtree(old)
 
 
 class _Kernel(_numba.CompileResultCacheImpl):  # type: ignore[misc]

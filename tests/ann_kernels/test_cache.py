@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from numba import config
 
 from icepuffin.ann_kernels.compilation import kernel
-from icepuffin.ann_kernels.compiled_code import kernel_cache, sources_digest
+from icepuffin.ann_kernels.compiled_code import _mark_as_used, kernel_cache, sources_digest
 from icepuffin.puffin import varint
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +93,38 @@ def test_what_is_compiled_lies_in_a_folder_of_these_sources(tmp_path: Path) -> N
     """Kernels whose types have moved to other modules cannot be loaded, not even to see that they are old."""
     started(tmp_path).communicate(timeout=300)
     assert {path.parent.name for path in tmp_path.rglob("*.nb[ic]")} == {sources_digest()}
+
+
+def test_a_new_folder_takes_the_place_of_those_that_nobody_uses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each upgrade left one behind for ever."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    own = Path(kernel_cache(doubled).cache_path)
+    own.rmdir()
+    folders = {name: own.with_name(name) for name in ("0123456789abcdef", "fedcba9876543210", "__pycache__", "0123")}
+    month_ago = time.time() - 31 * 86_400
+    for name, folder in folders.items():
+        folder.mkdir()
+        (folder / "kernel.nbi").touch()
+        if name != "fedcba9876543210":
+            os.utime(folder, (month_ago, month_ago))
+    kernel_cache(doubled)
+    assert {path.name for path in own.parent.iterdir()} == {own.name, *folders} - {"0123456789abcdef"}
+
+
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_folder_that_a_process_begins_with_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_filled: bool
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    own = Path(kernel_cache(doubled).cache_path)
+    if is_filled:
+        kernel(doubled)(np.arange(3))
+    os.utime(own, (0, 0))
+    _mark_as_used.cache_clear()  # as in another process
+    kernel_cache(doubled)
+    assert own.stat().st_mtime > time.time() - 60
 
 
 def test_each_version_of_numba_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
