@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from numba import config, njit
 from numba.extending import overload
 
-from icepuffin.ann_kernels.compiled_code import announce_compilations, kernel_cache
+from icepuffin.ann_kernels.compiled_code import kernel_cache, observe_compilations
 
-announce_compilations()  # all kernels of the package import this module
+observe_compilations()  # all kernels of the package import this module
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 numba_jit: Any = njit

@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -219,7 +220,40 @@ class _Compilations(event.Listener):
         del compilation
 
 
-def announce_compilations() -> None:
-    """Have a line logged when numba begins to compile kernels of this package into an empty cache."""
+class _ThreadCompilations(threading.local):
+    """Compilations of one thread. One that calls others begins them within itself."""
+
+    depth = 0
+    begun = 0.0
+    seconds = 0.0
+
+
+_of_thread = _ThreadCompilations()
+
+
+class _CompilationClock(event.Listener):
+    """Adds up the processor time of compilations, by thread."""
+
+    def on_start(self, compilation: Any) -> None:
+        del compilation
+        if not _of_thread.depth:
+            _of_thread.begun = time.thread_time()
+        _of_thread.depth += 1
+
+    def on_end(self, compilation: Any) -> None:
+        del compilation
+        _of_thread.depth -= 1
+        if not _of_thread.depth:
+            _of_thread.seconds += time.thread_time() - _of_thread.begun
+
+
+def compilation_seconds() -> float:
+    """Processor time that this thread has compiled kernels for, until now."""
+    return _of_thread.seconds
+
+
+def observe_compilations() -> None:
+    """Have compilations timed, and a line logged when numba begins to compile this package's into an empty cache."""
     register: Any = event.register  # it has no types
     register("numba:compile", _Compilations())
+    register("numba:compile", _CompilationClock())

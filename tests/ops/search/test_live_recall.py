@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from pyiceberg.table import Table
@@ -70,6 +71,24 @@ def test_the_budget_is_kept_and_what_it_does_not_admit_is_counted() -> None:
     assert measured.seconds >= 5 * 0.02
     assert measured.seconds - 0.05 <= 0.1 * elapsed, "the last one has not been rested for"
     sampler._waiting.clear()
+
+
+def test_kernels_that_an_exact_answer_compiles_do_not_count() -> None:
+    """In a new environment the first answer compiled for seconds, and the next one waited a hundred times as long."""
+    compiled = []
+
+    def exact() -> np.ndarray:
+        begun = time.thread_time()
+        new_kernel: Any = numba.njit(lambda values: np.sort(values * 2))
+        new_kernel(np.ones(3))
+        compiled.append(time.thread_time() - begun)
+        return np.ones((1, 1))
+
+    sampler = RecallSampler(1.0, budget=1e6)
+    sampler.add(VERSION, np.ones(1), exact)
+    measured = settled(lambda: sampler.recall(VERSION), 1)
+    assert compiled[0] > 0.05
+    assert measured.seconds < compiled[0] / 2
 
 
 def test_an_exact_answer_that_fails_is_reported() -> None:
