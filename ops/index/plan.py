@@ -163,7 +163,8 @@ def plan_version(
 
         return check_integrity(table, version, storage, runner=runner, progress=progress).faults
 
-    opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)
+    fitting = [version for version in nearest if version.may_have(distances)]  # others have graphs of other vectors
+    opened, unreadable = _open_nearest(table, fitting, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     if (
@@ -186,7 +187,7 @@ def plan_version(
         plan = _refresh_or_build(table, plan, base, storage, runner, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
-    elif opened:
+    elif nearest:
         plan = replace(plan, reason="the definition has changed since the versions there are")
     return replace(plan, build_id=_build_id(plan))
 

@@ -21,6 +21,8 @@ from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import Action
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
+from icepuffin.ops.storage import open_storage
+from tests.conftest import STORAGE
 from tests.orchestration.lake import make_lake
 
 DIMS = 16
@@ -86,6 +88,16 @@ def test_versions_of_before_are_no_versions_of_an_index_that_is_made_otherwise(
         query = vectors[3] + vectors[5]
         result = icepuffin.open_index(table, "e", snapshot=snapshot).search(query, k=5, search_list=2 * ROWS)
         assert [row["id"] for row in result] == nearest(vectors, query, definition.metric)
+
+
+@pytest.mark.parametrize("changes", OTHERWISE)
+def test_a_damaged_version_of_before_is_no_reason_for_a_build(table: Table, changes: dict[str, Any]) -> None:
+    """Its file was named as that of a version of the index."""
+    for version in index_versions(table, "e"):
+        open_storage(version.puffin_path, STORAGE).delete(version.puffin_path)
+    icepuffin.create_index(table, IndexDefinition(name="e", **BEFORE | changes))
+    report = icepuffin.refresh(table, "e").indexes["e"]
+    assert (report.action, report.reason) == (Action.BUILT, "the definition has changed since the versions there are")
 
 
 def test_an_index_that_is_made_again_as_it_was_has_the_versions_of_before(table: Table) -> None:
