@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import (
     UnsupportedPyArrowTypeException,
-    _to_requested_schema,
     pyarrow_to_schema,
     schema_to_pyarrow,
 )
@@ -26,6 +25,7 @@ from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.parquet import ParquetObject
+from icepuffin.ops.projection import projected
 from icepuffin.ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
@@ -128,14 +128,8 @@ class DataFile:
             if self._as_stored is not None:
                 return batch.select(self._as_stored).rename_columns(self.schema.names).cast(self.schema)
             filled = {key: _for_arrow(value) for key, value in self._file.constants}
-            return _to_requested_schema(
-                self._projected,
-                self._present,
-                _in_supported_types(batch),
-                downcast_ns_timestamp_to_us=True,  # INT96, as Spark wrote timestamps before there were tables
-                projected_missing_fields=filled,
-                allow_timestamp_tz_mismatch=True,
-            ).cast(self.schema)
+            rows = _in_supported_types(batch)
+            return projected(self._projected, self._present, rows, filled).cast(self.schema)
         except (ValueError, TypeError, ResolveError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
 

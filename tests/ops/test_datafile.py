@@ -30,6 +30,7 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
@@ -293,6 +294,58 @@ def test_fields_inside_a_field_are_found_by_their_ids(tmp_path: Path) -> None:
         NestedField(3, "x", LongType(), required=False), NestedField(2, "y", LongType(), required=False)
     )
     assert rows(file, one(1, "s", swapped), 1) == [{"s": {"x": 2, "y": 1}}]
+
+
+def inside(name: str, field_id: int, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})
+
+
+def nested_in(around: str, element: Any) -> Any:
+    """A list or a map of `element`, a type of Arrow or of Iceberg."""
+    if isinstance(element, pa.DataType):
+        of_list = (pa.large_list if around == "large list" else pa.list_)(inside("element", 10, element))
+        of_map = pa.map_(inside("key", 11, pa.string()).with_nullable(False), inside("value", 10, element))
+        return of_map if around == "map" else of_list
+    of_list = ListType(10, element, element_required=False)
+    return of_list if around != "map" else MapType(11, StringType(), 10, element, value_required=False)
+
+
+def nested_value(around: str, struct: dict[str, Any], *, deep: bool) -> Any:
+    items: list[Any] = [[None, struct], None, []] if deep else [None, struct]
+    return items if around != "map" else list(zip("pqr", items, strict=False))
+
+
+@pytest.mark.parametrize("around", ["list", "large list", "map"])
+@pytest.mark.parametrize("deep", [False, True], ids=["of structs", "of lists of structs"])
+def test_fields_of_nested_values_are_found_by_their_ids_and_nulls_stay(
+    tmp_path: Path, around: str, *, deep: bool
+) -> None:
+    """One field is renamed, one is dropped and added again under its name. Null is not empty."""
+    struct: Any = pa.struct([inside("a", 2, pa.int64()), inside("b", 3, pa.string())])
+    later: Any = StructType(
+        NestedField(4, "b", StringType(), required=False), NestedField(2, "renamed", LongType(), required=False)
+    )
+    if deep:
+        struct = pa.list_(inside("element", 20, struct))
+        later = ListType(20, later, element_required=False)
+    stored = [nested_value(around, {"a": number, "b": "x"}, deep=deep) for number in range(3)]
+    expected = [nested_value(around, {"b": None, "renamed": number}, deep=deep) for number in range(3)]
+    file = write(tmp_path, column("n", 1, [None, *stored, [], None], nested_in(around, struct)), row_group_size=4)
+    schema = one(1, "n", nested_in(around, later))
+    for batch_rows in (2, 100):
+        batches = read_live(STORE, file, schema, [1], batch_rows=batch_rows)
+        read = [value for batch in batches for value in batch.columns["n"].to_pylist()]
+        assert read == [None, *expected, [], None]
+    assert take_rows(STORE, file, schema, [1], np.array([3, 0])).column(0).to_pylist() == [expected[2], None]
+
+
+def test_lists_of_structs_that_are_all_equally_long_are_read(tmp_path: Path) -> None:
+    struct = pa.struct([inside("a", 2, pa.int64())])
+    stored = [[{"a": 1}, None], None, [{"a": 3}, {"a": 4}]]
+    file = write(tmp_path, column("n", 1, stored, pa.list_(inside("element", 10, struct), 2)))
+    schema = one(1, "n", nested_in("list", StructType(NestedField(2, "b", LongType(), required=False))))
+    read = [batch.columns["n"].to_pylist() for batch in read_live(STORE, file, schema, [1], batch_rows=2)]
+    assert read == [[[{"b": 1}, None], None], [[{"b": 3}, {"b": 4}]]]
 
 
 def test_files_of_one_schema_share_what_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
