@@ -172,7 +172,7 @@ def plan_version(
         and not _missing_columns(existing, plan)
         and not files_mapped_since(table, existing, live, plan.schema, storage)
     ):
-        return _reuse(plan, existing)
+        return _reuse(plan, existing, _tagged_otherwise(plan, opened))
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
     # after a rewrite no version shares a file; then the last one of the snapshot's own ancestors is the most similar
@@ -189,7 +189,8 @@ def plan_version(
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
     elif nearest:
         plan = replace(plan, reason="the definition has changed since the versions there are")
-    return replace(plan, build_id=_build_id(plan))
+    repeated = "" if base is None else _tagged_otherwise(plan, opened)
+    return replace(plan, build_id=_build_id(plan), reason=plan.reason + repeated)
 
 
 def _missing_columns(version: OpenVersion, plan: VersionPlan) -> set[int]:
@@ -257,6 +258,23 @@ def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:
     return version.definition.graph_identity() == definition.graph_identity()
 
 
+def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
+    """A clause on the parameters of the version that has the index's tag, where they are others; empty else.
+
+    Beside a version by this definition it shows that two define the index, each of which moves the tag to its own.
+    """
+    tagged = (item for item in opened if plan.is_head and plan.tag in item.bound.tags)
+    other = next((item for item in tagged if not _same_graphs(item, plan.definition)), None)
+    if other is None:
+        return ""
+    own, others = plan.definition.graph_identity(), other.definition.graph_identity()
+    changed = [f"{name} {others.get(name)}" for name in own if others.get(name) != own[name]]
+    return (
+        f"; the tag was on a version with {', '.join(changed)}: if that comes again, the index is defined in two "
+        "places, such as a settings file and a component"
+    )
+
+
 def _open_nearest(
     table: Table,
     versions: Sequence[DerivedVersion],
@@ -287,10 +305,11 @@ def _open_nearest(
     return opened, unreadable
 
 
-def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
+def _reuse(plan: VersionPlan, existing: OpenVersion, repeated: str) -> VersionPlan:
+    """`repeated`: what `_tagged_otherwise` gives."""
     version = existing.bound
     if plan.is_head and plan.tag not in version.tags:
-        action, reason = Action.RETAGGED, "a version of this snapshot exists; the tag pointed elsewhere"
+        action, reason = Action.RETAGGED, f"a version of this snapshot exists; the tag pointed elsewhere{repeated}"
     else:
         action, reason = Action.REUSED, "a version of this snapshot and definition exists"
     return replace(

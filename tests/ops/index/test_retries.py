@@ -195,6 +195,23 @@ def test_a_changed_definition_is_built_anew_and_says_why(table: Table) -> None:
     assert second.reason == "the definition has changed since the versions there are"
 
 
+def test_two_definitions_of_an_index_that_take_turns_are_reported(table: Table) -> None:
+    """As of a settings file and of a component in code: each moved the tag to its own version, with no word on it."""
+    other = replace(DEFINITION, max_degree=12)
+    clause = "the tag was on a version with max_degree {}: if that comes again, the index is defined in two places"
+    build(table, LocalRunner(1))
+    assert "the tag was on" not in build(table, LocalRunner(1), other).reason, "a parameter may be changed"
+    again = build(table, LocalRunner(1))
+    assert again.action is Action.RETAGGED
+    assert clause.format(12) in again.reason
+    table.append(make_rows(600, 640))
+    assert "the tag was on" not in build(table, LocalRunner(1)).reason
+    refreshed = build(table, LocalRunner(1), other)
+    assert refreshed.action is Action.REFRESHED
+    assert clause.format(DEFINITION.max_degree) in refreshed.reason
+    assert "the tag was on" not in build(table, LocalRunner(1), other).reason
+
+
 def test_a_version_whose_file_is_gone_is_built_anew(table: Table, expected: bytes) -> None:
     first = build(table, LocalRunner(1))
     assert first.puffin_path is not None
