@@ -25,6 +25,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import derived_ids, parents_of_data
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId
 
@@ -150,9 +151,9 @@ def _reasons_to_expire(
         elif retention.versions is RetentionScope.TAGGED:
             reason = "no branch or tag points at its snapshot"
         elif retention.days is not None and age > retention.days:
-            reason = f"it is older than {retention.days:g} days"
+            reason = f"it is older than {plural(retention.days, 'day')}"
         elif retention.last is not None and counted >= retention.last:
-            reason = f"there are {retention.last} newer ones"
+            reason = f"there {'is' if retention.last == 1 else 'are'} {plural(retention.last, 'newer one')}"
         else:
             counted += 1
         yield version, reason

@@ -15,6 +15,7 @@ from icepuffin.ann_kernels.distance import prepare_exact
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
@@ -93,7 +94,7 @@ def prepare_queries(
     if metric is Metric.HAMMING and not ((vectors == 0) | (vectors == 1)).all():
         raise QueryError("under hamming a query is numbers that are 0 or 1, or their bits packed, as u8 or bytes")
     if dims is not None and vectors.shape[1] != dims:
-        raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
+        raise QueryError(f"the query has {plural(vectors.shape[1], 'dimension')}, the index has {dims}")
     return vectors
 
 

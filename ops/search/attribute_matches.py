@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.attributes import Attributes, Condition
 from icepuffin.ops.search.condition_parser import look_ups
@@ -140,10 +141,10 @@ def find_matches_by_attributes(
         rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
     how = _how(condition, Matches({}, 0, ""))
     if rest is not None:
-        how += f"; {rest.files_read:,} data files read for the other columns"
+        how += f"; {plural(rest.files_read, 'data file')} read for the other columns"
     if missing:
         why = next(iter(missing.values()))
-        how += f"; {others.files_read:,} data files read, of {len(missing):,} without {why}"
+        how += f"; {plural(others.files_read, 'data file')} read, of {len(missing):,} without {why}"
     return _matches_of(condition, rest, others, how)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ops.catalog.row_deletes import growing_groups
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import IN_PROCESS_MB, MIB, FileNumber
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.candidates import Hits, merge_sorted
@@ -188,7 +189,7 @@ class FileScans:
             for share in bitmaps
             for number, bitmap in share.items()
         }
-        return positions, f"by the data files, which {len(shares):,} tasks read"
+        return positions, f"by the data files, which {plural(len(shares), 'task')} read"
 
     def where(self, read: FilesRead) -> str:
         """Place where a search has read data files, in words."""

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import head_of, resolve_snapshot, table_name
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
@@ -98,7 +99,8 @@ class Overview:
     @property
     def without_graphs(self) -> str:
         """What an index without graphs holds, in words; empty where there are shards."""
-        return "" if self.shards else f"no graphs: {self.balls:,} balls around the vectors of {self.files:,} files"
+        balls, files = plural(self.balls, "ball"), plural(self.files, "file")
+        return "" if self.shards else f"no graphs: {balls} around the vectors of {files}"
 
     @property
     def bytes_alone(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weakref import finalize
 
 from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process_lock import ProcessLock
@@ -123,7 +124,7 @@ class PrivateDelta:
             return False
         finalize(kept, TAIL_MEMORY.release, self._bytes)
         by = "by codes" if kept.coded else "each"
-        self._kept, self._why = kept, f"{kept.count:,} rows in memory, compared {by}"
+        self._kept, self._why = kept, f"{plural(kept.count, 'row')} in memory, compared {by}"
         return True
 
 

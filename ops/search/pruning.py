@@ -8,6 +8,7 @@ from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
 from icepuffin.ops.model import FileNumber, LiveFiles
 from icepuffin.ops.search.arguments import RangeThresholds
@@ -71,7 +72,7 @@ class FileBalls:
     @property
     def description(self) -> str:
         """Number of balls and of their files, in words."""
-        return f"{len(self.radii)} balls of the centroid index, of {len(self.starts)} files"
+        return f"{plural(len(self.radii), 'ball')} of the centroid index, of {plural(len(self.starts), 'file')}"
 
     def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
         """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.

@@ -15,6 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.arguments import (
@@ -117,8 +118,8 @@ class IndexReader:
 
     def __repr__(self) -> str:
         index = f"index {self.definition.name!r}" if self.definition and self._choice.loaded else "no index"
-        dims = "" if self.dims is None else f"{self.dims} dimensions, "
-        shape = f"{self.row_count:,} rows, {dims}{self.metric}"
+        dims = "" if self.dims is None else f"{plural(self.dims, 'dimension')}, "
+        shape = f"{plural(self.row_count, 'row')}, {dims}{self.metric}"
         return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
 
     def __reduce__(self) -> NoReturn:

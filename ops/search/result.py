@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall_curve import Foresight
 from icepuffin.ops.search.cold_shards import ColdReads
@@ -221,7 +222,7 @@ class SearchResult:
 
     def __repr__(self) -> str:
         queries = len(self.rows["query"].unique())
-        rows = f"{len(self):,} rows" + (f" of {queries:,} queries" if queries > 1 else "")
+        rows = plural(len(self), "row") + (f" of {queries:,} queries" if queries > 1 else "")
         warned = "".join(f", warning: {warning}" for warning in self.warnings)
         return f"SearchResult({rows}, snapshot {self.snapshot_id}, {self.coverage}{warned})"
 
@@ -249,9 +250,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     if (opening := result.opening) is not None:
         yield "opened", f"{opening.index_bytes:,} bytes of shards in {opening.milliseconds:,.1f} ms, once"
     strategy = (
-        profile.strategy
-        if profile.matching_rows is None
-        else f"{profile.strategy}, {profile.matching_rows:,} rows match"
+        profile.strategy if profile.matching_rows is None else f"{profile.strategy}, {_matching(profile.matching_rows)}"
     )
     yield "strategy", strategy
     if profile.condition:
@@ -298,10 +297,14 @@ def _shards(work: Sequence[ShardWork]) -> Iterator[tuple[str, str]]:
         yield "shards", f"{len(others):,} others: {visited}{distances:,} distances"
 
 
+def _matching(rows: int) -> str:
+    return "1 row matches" if rows == 1 else f"{rows:,} rows match"
+
+
 def _cells(cold: ColdReads) -> str:
     """What was read of shards that are not in the cache, in words."""
     more = f", {cold.left_out:,} farther ones were left out" if cold.left_out else ""
-    read = f"{cold.bytes:,} bytes by {cold.requests:,} requests in {cold.rounds} rounds"
+    read = f"{cold.bytes:,} bytes by {plural(cold.requests, 'request')} in {plural(cold.rounds, 'round')}"
     return (
         f"{cold.cells:,} of {cold.shards:,} shards that this process does not have{more}: {read}; recall "
         f"{cold.recall:.4f} was measured through them when they were written"
@@ -327,7 +330,7 @@ def _foreseen_and_happened(profile: Profile, parameters: SearchParameters) -> It
         yield "foreseen", f"recall {foreseen.recall:.4f}{_cost(foreseen)}, by {foreseen.source}"
     queries = max(1, profile.queries)
     distances, shards = profile.distances / queries, sum(shard.queries for shard in profile.work) / queries
-    measured = f"{distances:,.0f} distances in {_number(shards)} shards per query"
+    measured = f"{distances:,.0f} distances in {_shard_count(shards)} per query"
     if foreseen is not None and foreseen.distances and not foreseen.shards_without_curve:
         measured += f", {distances / foreseen.distances:.0%} of the foreseen"
     if live is not None and live.recall is not None:
@@ -339,12 +342,13 @@ def _cost(foreseen: Foresight) -> str:
     if foreseen.distances is None or foreseen.shards is None:
         return ""
     more = f" and some in {foreseen.shards_without_curve} of later rows" if foreseen.shards_without_curve else ""
-    return f", {foreseen.distances:,.0f} distances in {_number(foreseen.shards)} shards{more} per query"
+    return f", {foreseen.distances:,.0f} distances in {_shard_count(foreseen.shards)}{more} per query"
 
 
-def _number(value: float) -> str:
-    """With one decimal where it is no whole number."""
-    return f"{value:,.1f}".removesuffix(".0")
+def _shard_count(count: float) -> str:
+    """A mean number of shards, with one decimal where it is no whole number."""
+    number = f"{count:,.1f}".removesuffix(".0")
+    return f"{number} shard" if number == "1" else f"{number} shards"
 
 
 def _proof(certificate: Certificate, row: str) -> str:
@@ -364,7 +368,7 @@ def _proof(certificate: Certificate, row: str) -> str:
 
 def _probed_shards(parameters: SearchParameters) -> str:
     if parameters.shards is not None:
-        return f"the nearest {parameters.shards} shards"
+        return f"the nearest {plural(parameters.shards, 'shard')}"
     if math.isinf(parameters.probe_slack):
         return "every shard"
     return f"shards up to {parameters.probe_slack:.0%} farther than the nearest one"

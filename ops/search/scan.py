@@ -15,6 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.catalog.row_deletes import deleted_in_group, deleted_of_scanned
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.datafile import batch_rows, take_rows
 from icepuffin.ops.live_rows import LiveBatch, read_live
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
@@ -72,8 +73,10 @@ class SkippedRows:
     def warnings(self) -> tuple[str, ...]:
         if not self.count:
             return ()
-        rows = "1 row has" if self.count == 1 else f"{self.count:,} rows have"
-        return (f"{rows} no distance from anything, and no search finds them: {self.first}",)
+        have = "has" if self.count == 1 else "have"
+        return (
+            f"{plural(self.count, 'row')} {have} no distance from anything, and no search finds them: {self.first}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,7 @@ def _require_dims(column: pa.Array, dims: int, file: LiveFile, element_type: str
     """Raises QueryError where no vector of a scan's first batch has the query's dimensions."""
     lengths = vector_lengths(column, element_type)
     if pc.all(pc.not_equal(lengths, dims)).as_py():
-        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {lengths[0]}")
+        raise QueryError(f"the query has {plural(dims, 'dimension')}, the vectors of {file.path} have {lengths[0]}")
 
 
 def _batches(

@@ -14,6 +14,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, StorageConfig
 from icepuffin.ops.search.attribute_values import Entries, VersionValues
@@ -91,7 +92,7 @@ class TailValues:
             for place, number in enumerate(self.files)
             if number in condition.missing and len(rows := np.flatnonzero(own.rows(FileNumber(place))))
         }
-        how = f"those in memory of {len(condition.missing):,} data files that it lacks"
+        how = f"those in memory of {plural(len(condition.missing), 'data file')} that it lacks"
         return Matches(positions, 0, how, in_tail=True)
 
     def _are_here(self, field_ids: Collection[int]) -> bool:

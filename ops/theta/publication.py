@@ -21,6 +21,7 @@ from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of, remember_
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
@@ -164,7 +165,7 @@ def publish_file_sketches(
     entries = {file.path: entry_bytes(plan.keys[file.path], of_columns) for file in files}
     chosen = within_budget(files, sizes, entries, budget_bytes)
     over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
-    note = f"{len(over)} files' sketches are over the budget of {budget_bytes:,} bytes" if over else ""
+    note = f"the sketches of {plural(len(over), 'file')} are over the budget of {budget_bytes:,} bytes" if over else ""
     if not chosen:
         return FileSketchesResult(None, 0, note)
     if isinstance(folder, IcepuffinError):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.orchestration.cli.output import (
-    plural,
     print_fields,
     print_json,
     print_lines,

@@ -85,11 +85,6 @@ def cell(value: object, width: int) -> "Text":
     return Text(text if len(text) <= width else f"{text[: width - 1]}…")
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def print_json(document: object) -> None:
     """One JSON document on stdout. A value that JSON lacks becomes text, NaN and infinity among them."""
     click.echo(json.dumps(_json_value(document), indent=2, allow_nan=False))

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import click
 
 from icepuffin.ops.confidence import confidence_interval
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import MIB, Action, SnapshotId
 from icepuffin.orchestration.cli.output import (
-    plural,
     print_fields,
     print_json,
     print_lines,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from icepuffin.orchestration.cli.output import plural, print_json
+from icepuffin.ops.counted_nouns import plural
+from icepuffin.orchestration.cli.output import print_json
 from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
 

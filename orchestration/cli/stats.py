@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import (
-    plural,
     print_json,
     print_lines,
     print_table,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import dagster as dg
 
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.jobs import AssetJob
@@ -95,9 +96,11 @@ def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorR
 
 def _why_no_run(spec: TableSpec, evaluation: SensorEvaluation, absent: Sequence[str]) -> str:
     if evaluation.postponed:
-        return f"recorded {len(evaluation.recorded)} snapshots; {evaluation.postponed} are left for the next evaluation"
+        recorded = plural(len(evaluation.recorded), "snapshot")
+        return f"recorded {recorded}; {evaluation.postponed} left for the next evaluation"
     if evaluation.plan.waiting and evaluation.oldest_unfinished_run:
-        return f"{evaluation.plan.waiting} snapshots wait for {evaluation.oldest_unfinished_run} of this table to end"
+        waiting, end = evaluation.plan.waiting, f"{evaluation.oldest_unfinished_run} of this table to end"
+        return f"1 snapshot waits for {end}" if waiting == 1 else f"{waiting} snapshots wait for {end}"
     if evaluation.plan.request and spec.attributes.automation:
-        return f"{len(evaluation.plan.request)} snapshots are left to the automation condition"
+        return f"{plural(len(evaluation.plan.request), 'snapshot')} left to the automation condition"
     return f"no new snapshot; there is no branch or tag {', '.join(absent)} yet" if absent else "no new snapshot"

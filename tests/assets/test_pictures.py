@@ -104,7 +104,7 @@ def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Ta
     assert metadata["rows/live"].value == 60
     assert not [name for name in metadata if "recall" in name]
     drawn = base64.b64decode(str(metadata["at a glance"].value).partition("base64,")[2].rstrip(")")).decode()
-    assert "no graphs: 3 balls around the vectors of 1 files" in drawn
+    assert "no graphs: 3 balls around the vectors of 1 file" in drawn
     assert png(metadata["picture"].value)
 
 

@@ -294,7 +294,7 @@ def test_a_condition_requests_the_runs_in_place_of_the_sensor(lake: Lake, stored
     assert before.total_requested == 0
     result = tick(definitions, stored)
     assert result.run_requests == []
-    assert result.skip_reason.skip_message == "2 snapshots are left to the automation condition"
+    assert result.skip_reason.skip_message == "2 snapshots left to the automation condition"
     after = dg.evaluate_automation_conditions(definitions, stored, cursor=before.cursor)
     assert after.total_requested == 4, "sketches and an index of two snapshots"
     lake.append()

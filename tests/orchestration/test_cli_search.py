@@ -253,7 +253,7 @@ def test_tuning_is_shown_kept_and_forgotten(
     for wrong, message in (
         (parquet, "name the column of the queries with --column: vector, other"),
         ([*parquet, "--column", "absent"], "has no column 'absent'; it has id, vector, other"),
-        ([*parquet, "--column", "other"], f"the query has 1 dimensions, the index has {DIMS}"),
+        ([*parquet, "--column", "other"], f"the query has 1 dimension, the index has {DIMS}"),
         ([*tuning, str(tmp_path / "logged.npy"), "--column", "vector"], "--column goes with a Parquet file"),
         (["tune", "demo.packages"], "give --queries, or --forget"),
         (["tune", "demo.packages", "--forget", "--dry-run"], "--dry-run goes with --queries"),

@@ -117,6 +117,7 @@ def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> N
     table.manage_snapshots().create_tag(second, "release").commit()
     assert going(table, RetentionPolicy(RetentionScope.TAGGED)) == [0, 2]
     assert going(table, RetentionPolicy(last=1)) == [0, 2]
+    assert {item.why for item in planned(table, RetentionPolicy(last=1)).expire} == {"there is 1 newer one"}
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
     plan = planned(table, RetentionPolicy())
     assert [item.base_snapshot_id for item in plan.pin] == [second]

@@ -226,7 +226,7 @@ def test_rows_that_are_not_indexed_yet_are_read(table: Table) -> None:
     table.refresh().append(make_rows(900, 950))
     own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 500")
     assert own == scanned
-    assert how.endswith("1 data files read, of 1 without values of section: the version lacks them")
+    assert how.endswith("1 data file read, of 1 without values of section: the version lacks them")
     result = reader(table).search(queries(1), 300, where="section = 'section 2'", columns=["id"])
     assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert sorted(result.rows["id"].to_pylist()) == list(range(2, 950, 5))

@@ -175,7 +175,7 @@ def test_columns_mean_the_same_under_another_name_and_a_wider_type(sql_catalog: 
     reader = copied.open()
     for _ in range(3):
         answer = copied.check(reader, conditions)
-    assert answer.profile.condition == f"by the index's values of score, x, and {IN_MEMORY} 1 data files that it lacks"
+    assert answer.profile.condition == f"by the index's values of score, x, and {IN_MEMORY} 1 data file that it lacks"
     with copied.table.refresh().update_schema() as change:
         change.update_column("score", field_type=LongType())
         change.update_column("x", field_type=DoubleType())

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_disk_cache")
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
 SECTIONS = replace(DEFINITION, filters=("section", "id", "name"))
 LIVE = [number for number in range(600, 650) if (number - 600) % 7]
-IN_MEMORY = "and those in memory of 1 data files that it lacks"
+IN_MEMORY = "and those in memory of 1 data file that it lacks"
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +102,9 @@ def test_random_conditions_match_the_rows_that_a_scan_finds(
 
 def test_the_second_condition_on_a_column_reads_it_for_all_later_ones(table: Table) -> None:
     reader = opened(with_tail(table))
-    assert ids(reader, "section = 'section 1'")[1].endswith("1 data files read, of 1 without values of section: the "
+    assert ids(reader, "section = 'section 1'")[1].endswith("1 data file read, of 1 without values of section: the "
         "version lacks them")  # fmt: skip
-    assert "1 data files read" in ids(reader, "id >= 640")[1]
+    assert "1 data file read" in ids(reader, "id >= 640")[1]
     in_memory = f"by the index's values of id, {IN_MEMORY}"
     assert ids(reader, "id >= 600") == (LIVE, in_memory)
     assert ids(reader, None)[0] == [*range(600), *LIVE]
@@ -122,7 +122,7 @@ def test_a_condition_on_other_columns_too_reads_the_data_files(table: Table) -> 
     for _ in range(3):
         own, how = ids(reader, "id >= 600 and embedding is not null")
         assert own == LIVE
-        assert how.endswith("1 data files read, of 1 without values of id: the version lacks them")
+        assert how.endswith("1 data file read, of 1 without values of id: the version lacks them")
 
 
 def test_a_column_of_too_many_values_is_read_from_the_data_files(table: Table) -> None:
@@ -134,7 +134,7 @@ def test_a_column_of_too_many_values_is_read_from_the_data_files(table: Table) -
     for first in range(1, 5):
         own, how = ids(reader, f"name >= '{first}' and id >= 600")
         assert own == sorted(600 + number for number in range(100) if str(number)[0] >= str(first))
-        assert how.endswith("1 data files read, of 1 without values of name: the version lacks them")
+        assert how.endswith("1 data file read, of 1 without values of name: the version lacks them")
 
 
 def test_the_memory_of_values_is_of_the_budget_of_tails_and_given_back(table: Table) -> None:
@@ -151,7 +151,7 @@ def test_the_memory_of_values_is_of_the_budget_of_tails_and_given_back(table: Ta
     del reader
     gc.collect()
     assert TAIL_MEMORY.reserved == before
-    for budget, how in ((rows - before + values, IN_MEMORY), (rows - before + values - 1, "1 data files read")):
+    for budget, how in ((rows - before + values, IN_MEMORY), (rows - before + values - 1, "1 data file read")):
         other = opened(table, tail_bytes=before + budget)
         other.search(queries(1), 1, columns=[])
         for first in range(4):
@@ -197,7 +197,7 @@ def test_files_without_a_match_may_be_damaged(table: Table, monkeypatch: pytest.
     for first in range(10):
         result = reader.search(queries(1), 1_000, columns=["id"], where=f"id >= {650 + first}")
         assert sorted(result.rows["id"].to_pylist()) == list(range(650 + first, 690))
-        assert "1 data files read, of 2" in result.profile.condition
+        assert "1 data file read, of 2" in result.profile.condition
     assert len(attempts) == 2
     hidden.rename(path)
     for first in range(8):

@@ -26,7 +26,7 @@ def test_spark_counts_the_same_over_the_budget_and_within_it(session: "SparkSess
             ids = list(range(300 * number, 300 * number + 400))
             change.append(pa.table({"id": ids, "name": [f"name-{i % 50}" for i in ids]}))
     counts = []
-    for budget, note in ((9_000, "files' sketches are over the budget of 9,000 bytes"), (1 << 20, "")):
+    for budget, note in ((9_000, "files are over the budget of 9,000 bytes"), (1 << 20, "")):
         snapshot = table.refresh().current_snapshot()
         assert snapshot is not None
         report = materialize_theta_sketches(
