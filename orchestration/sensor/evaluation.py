@@ -30,8 +30,10 @@ from icepuffin.orchestration.sensor.plan import (
 
 WRITING_SECONDS = 3.0
 """Time that one evaluation may write into Dagster's database. The rest waits for the next evaluation."""
-_OWNERS = "icepuffin/partitions/"
-"""Prefix of the key with the uuids of the tables that were evaluated with a set of partitions, the last one last."""
+_OWNERS = "icepuffin/tables/"
+"""Prefix of a set of partitions of no asset: uuids of the tables that were evaluated with another set, the last one
+last. Dagster keeps partitions wherever it runs, other than keys and values.
+"""
 _MOST_OWNERS = 8
 
 
@@ -94,11 +96,12 @@ def _require_own_partitions(instance: dg.DagsterInstance, spec: TableSpec, table
     table that was dropped, and made again under its name, does not come back.
     """
     name = partitions_name(spec)
-    before = instance.daemon_cursor_storage.get_cursor_values({_OWNERS + name}).get(_OWNERS + name, "").split()
+    before = list(instance.get_dynamic_partitions(_OWNERS + name))
     if before[-1:] == [table_uuid]:
         return True
-    owners = [*(owner for owner in before if owner != table_uuid), table_uuid][-_MOST_OWNERS:]
-    instance.daemon_cursor_storage.set_cursor_values({_OWNERS + name: " ".join(owners)})
+    for owner in {table_uuid, *before[:-_MOST_OWNERS]} & {*before}:
+        instance.delete_dynamic_partition(_OWNERS + name, owner)
+    instance.add_dynamic_partitions(_OWNERS + name, [table_uuid])
     if table_uuid in before:
         raise SharedPartitionsError(
             f"nothing is done for {spec.identifier}: another table of this name has the partitions '{name}' of this "
