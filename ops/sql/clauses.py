@@ -10,7 +10,7 @@ from icepuffin.ops.sql.computed_numbers import as_computed, is_computed
 from icepuffin.ops.sql.constants import node_of
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, check, shown
-from icepuffin.ops.sql.postprocessing import Order, Output
+from icepuffin.ops.sql.postprocessing import STAR, Order, Output
 from icepuffin.ops.sql.values import Node, Values
 
 DISTANCES = {
@@ -115,7 +115,7 @@ def is_star(node: Node) -> bool:
 def output_of(projection: Node, function: Node | None, values: Values) -> Output:
     inner = projection.unalias().unnest()
     if is_star(inner):
-        return Output("*", "*")
+        return STAR
     if function is not None and inner == function:
         return Output(None, projection.alias or "distance")
     name = name_of(projection) or shown(inner)

@@ -24,10 +24,18 @@ class Output:
     expression: Node | None = None
 
     @property
+    def is_star(self) -> bool:
+        """Whether it stands for every column: one that is called `*` is a column as any other."""
+        return isinstance(self.expression, exp.Star)
+
+    @property
     def node(self) -> Node:
         if self.expression is not None:
             return self.expression
         return exp.column(DISTANCE if self.column is None else self.column)
+
+
+STAR = Output(None, "*", exp.Star())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class PostprocessingStep:
         """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: it would be ambiguous."""
         expanded = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
         names = [output.name.lower() for output in expanded]
-        stars = self.outputs is None or any(output.column == "*" for output in self.outputs)
+        stars = self.outputs is None or any(output.is_star for output in self.outputs)
         if stars and self.order and len(set(names)) < len(names):
             raise NotIndexableError("several columns of its answer have the same name")
         return expanded
@@ -120,9 +128,9 @@ def _places(keys: pa.Array, order: Order) -> pa.Array:
 
 def expand_star(outputs: Sequence[Output] | None, names: Sequence[str]) -> tuple[Output, ...]:
     """Outputs with `*` replaced by the columns of the table."""
-    requested = (Output("*", "*"),) if outputs is None else outputs
+    requested = (STAR,) if outputs is None else outputs
     return tuple(
         item
         for output in requested
-        for item in ([Output(name, name) for name in names] if output.column == "*" else [output])
+        for item in ([Output(name, name) for name in names] if output.is_star else [output])
     )

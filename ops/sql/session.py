@@ -417,7 +417,8 @@ def _plan_lines(statement: Nearest) -> list[str]:
         done += ["ORDER BY " + ", ".join(item.key.sql(dialect="spark") for item in step.order)] if step.order else []
         done += [f"LIMIT {step.limit}"] if step.limit is not None and statement.limit != step.limit else []
         done += [f"OFFSET {step.offset}"] if step.offset else []
-        done += ["expressions"] if any(output.expression is not None for output in step.outputs or ()) else []
+        computed = [output for output in step.outputs or () if output.expression is not None and not output.is_star]
+        done += ["expressions"] if computed else []
         if done:
             lines.append("then, of these rows: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
     return lines

@@ -89,6 +89,19 @@ def test_a_star_gives_every_column(session: SqlSession) -> None:
     assert found.rows.column_names == ["id", "name", "section", "embedding"]
 
 
+def test_a_column_that_is_called_as_the_star_is_one_column(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 50).rename_columns(["id", "*", "section", "embedding"])
+    sql_catalog.create_table("db.stars", rows.schema).append(rows)
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    nearest = f"FROM db.stars ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 3"
+    whole = session.sql(f"SELECT * {nearest}").rows
+    assert whole.column_names == rows.column_names
+    named = session.sql(f"SELECT `*` {nearest}").rows
+    assert named.to_pylist() == whole.select(["*"]).to_pylist()
+    (plan,) = session.sql(f"EXPLAIN SELECT * FROM (SELECT * {nearest}) WHERE id > 1").rows["plan"].to_pylist()[-1:]
+    assert "expressions" not in plan
+
+
 def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) -> None:
     rows = make_rows(0, 50).rename_columns(["query", "rank", "distance", "embedding"])
     sql_catalog.create_table("db.clash", rows.schema).append(rows)
