@@ -14,7 +14,6 @@ from icepuffin.ops import steps
 from icepuffin.ops.steps import RunStep
 from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
-"""Each time that each step is reached, in every scenario; else each step of each scenario once."""
 Kill = Callable[[Stage, str], int]
 
 

@@ -156,7 +156,7 @@ def test_a_join_finds_the_rows_of_a_tail_whose_matches_its_reader_has_in_memory(
         assert rows["id"].to_pylist() == live[order].ravel().tolist() == local_result.rows["id"].to_pylist()
         assert rows["distance"].to_pylist() == pytest.approx(np.take_along_axis(distances, order, 1).ravel().tolist())
         assert rows["section"].to_pylist() == [f"section {number % 5}" for number in live[order].ravel()]
-    assert "those in memory of 1 data files" in local_result.profile.condition
+    assert "those in memory of 1 data file that" in local_result.profile.condition
 
 
 @pytest.fixture(scope="module")
