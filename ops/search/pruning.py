@@ -117,37 +117,26 @@ class FileBalls:
             nearest[start : start + step] = gaps.min(axis=1)
         return _reported(nearest, metric)
 
-    def nearest(self, queries: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
-        """f64[Q]: a distance, as `metric` reports it, that no row of `files` is under; inf where there are none.
+    def proof(self, queries: F64, last: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> tuple[F64, F64]:
+        """(f64[Q]: a distance that no row of `files` is under, f64[n]: how much farther than `last` f64[Q] the rows of
+        each of these n files are at least, for the query for which that is least). inf where there is nothing.
 
-        `files` bool[files] have balls. `rounded` as in `reachable`.
-        """
-        balls = np.flatnonzero(files[self.numbers])
-        nearest = np.full(len(queries), np.inf)
-        reaches = self._reaches(metric, rounded=rounded)
-        for place, query in enumerate(queries if len(balls) else ()):
-            least = self._least_gaps(query, reaches)[balls]
-            first = self._gaps(query, balls[[least.argmin()]], reaches)
-            nearest[place] = self._gaps(query, balls[least <= first], reaches).min()  # no other can be nearer
-        return _reported(nearest, metric)
-
-    def margins(self, queries: F64, last: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> F64:
-        """f64[n]: how much farther than `last` f64[Q] the rows of each of n `files` are at least, as `metric` reports
-        distances, for the query for which that is least; inf without queries.
-
-        `files` bool[files] have balls, all of them farther. `rounded` as in `reachable`. By codes, where these tell.
+        As `metric` reports distances. `files` bool[files] have balls, all of them farther than `last`. `rounded` as in
+        `reachable`. Margins are by codes, where these tell.
         """
         balls = np.flatnonzero(files[self.numbers])
         starts = np.flatnonzero(np.diff(self.numbers[balls], prepend=-1))
-        margins = np.full(len(starts), np.inf)
+        nearest, margins = np.full(len(queries), np.inf), np.full(len(starts), np.inf)
         reaches = self._reaches(metric, rounded=rounded)
-        for query, limit in zip(queries if len(balls) else (), last, strict=False):
+        for place, query in enumerate(queries if len(balls) else ()):
             gaps = self._least_gaps(query, reaches)[balls]
-            doubtful = np.flatnonzero(_reported(gaps, metric) <= limit)
+            first = self._gaps(query, balls[[gaps.argmin()]], reaches)
+            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, metric) <= last[place]))
             gaps[doubtful] = self._gaps(query, balls[doubtful], reaches)
+            nearest[place] = gaps.min()  # no other than those `<= first` can be nearer
             bounds = _reported(np.minimum.reduceat(gaps, starts), metric)
-            margins = np.minimum(margins, bounds - limit)
-        return margins
+            margins = np.minimum(margins, bounds - last[place])
+        return _reported(nearest, metric), margins
 
     def _reaches(self, metric: Metric, *, rounded: bool) -> F64:
         return self.wide_reaches if rounded or metric is Metric.COSINE else self.reaches
@@ -228,21 +217,13 @@ class FilePruner:
         counts = np.array([file.record_count for file in self._target.live.files], np.int64)
         return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
 
-    def nearest_pruned(self, queries: F64, reachable: Bool) -> F64:
-        """f64[Q]: a distance that no row of the files that are not `reachable` is under; inf where all are."""
+    def proof(self, queries: F64, last: F64, reachable: Bool) -> tuple[F64, F64]:
+        """`FileBalls.proof` for the files that are not `reachable`."""
         opened, loaded = self._choice.opened, self._choice.loaded
         if opened is None or loaded is None or reachable.all():
-            return np.full(len(queries), np.inf)
+            return np.full(len(queries), np.inf), np.empty(0)
         balls, _ = self._read(opened, loaded)
-        return balls.nearest(queries, ~reachable, self._target.metric, rounded=loaded.column_is_double)
-
-    def margins(self, queries: F64, last: F64, reachable: Bool) -> F64:
-        """f64[n]: how much farther than `last` f64[Q] the rows of each file that is not `reachable` are at least."""
-        opened, loaded = self._choice.opened, self._choice.loaded
-        if opened is None or loaded is None or reachable.all():
-            return np.empty(0)
-        balls, _ = self._read(opened, loaded)
-        return balls.margins(queries, last, ~reachable, self._target.metric, rounded=loaded.column_is_double)
+        return balls.proof(queries, last, ~reachable, self._target.metric, rounded=loaded.column_is_double)
 
     def _read(
         self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion

@@ -151,8 +151,7 @@ class RangeSearch:
         thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
         answer = self.find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
-        pruned_from = self._pruner.nearest_pruned(queries, answer.reachable)
-        margins = self._pruner.margins(queries, last, answer.reachable)
+        pruned_from, margins = self._pruner.proof(queries, last, answer.reachable)
         return CertifiedHits(
             hits=answer.hits,
             certificate=self._certificate(last, pruned_from, ~answer.reachable, margins),
