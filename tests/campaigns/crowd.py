@@ -1,7 +1,9 @@
-"""Sixteen refreshers, four writers, a compactor, an expirer and garbage collection at one table at once, in rounds.
+"""Sixteen refreshers of indexes and sketches, four writers, a compactor, an expirer, garbage collection and another
+engine's ANALYZE at one table at once, in rounds.
 
-After each round every row is there, each index is right after one more refresh, and `gc` leaves what is named and
-nothing else. On SQLite, PostgreSQL, or Iceberg's own REST server.
+After each round every row is there. After one more refresh each index is right, the sketches count what the table
+holds, and those of the other engine stand beside them. `gc` leaves what is named and nothing else. On SQLite,
+PostgreSQL, or Iceberg's own REST server.
 """
 
 import contextlib
@@ -18,18 +20,23 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from pyiceberg.expressions import In
 
 from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.catalog.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.catalog.statistics import StatisticsError
 from icepuffin.ops.index import collect_garbage, packs
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.interop.test_concurrency import at_last, compact, expire, index_files, index_head
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
+from tests.ops.theta import foreign
 from tests.services.postgres import postgres, uri
 from tests.services.rest import rest_catalog
 
@@ -39,8 +46,11 @@ _WRITERS = 4
 _FIRST_ROWS = 60
 _ROWS_PER_WRITE = 20
 _NAMES = ("a", "b")
+_SKETCHED = ("name", "section")
+_ANALYZED = ("id", "name")
+"""Columns of the other engine; one is sketched by both"""
 _PAUSE_SECONDS = 0.2
-"""Between two collections of garbage"""
+"""Between two collections of garbage, and two ANALYZEs"""
 _ROUND_SECONDS = 600
 """A round that takes longer is stuck"""
 OpenLake = Callable[[], Lake]
@@ -82,20 +92,30 @@ def _round(open_one: OpenLake, rng: random.Random, budget: Budget) -> None:
     lake.create("t").append(make_rows(0, _FIRST_ROWS))
     deleted = [rng.sample(range(_FIRST_ROWS), 5) for _ in range(_WRITERS)]
     jobs: list[Callable[[], None]] = [partial(_write, open_one(), number, ids) for number, ids in enumerate(deleted)]
-    jobs += [partial(_refresh, open_one(), _NAMES[number % len(_NAMES)], budget) for number in range(_REFRESHERS)]
+    refreshes = [partial(_index, name=name) for name in _NAMES] + [_sketch]
+    jobs += [
+        partial(_at_last_refresh, open_one(), refreshes[number % len(refreshes)], budget)
+        for number in range(_REFRESHERS)
+    ]
     jobs += [partial(at_last, open_one(), change) for change in (compact, expire)]
     rng.shuffle(jobs)
+    analyzed: list[str] = []
+    steps = [partial(_collect, open_one()), partial(_analyze, open_one(), analyzed)]
     others_done = threading.Event()
-    with ThreadPoolExecutor(len(jobs) + 1) as pool:
+    with ThreadPoolExecutor(len(jobs) + len(steps)) as pool:
         begun = time.monotonic()
-        collecting = pool.submit(_collect, open_one(), others_done)
+        repeated = [pool.submit(_repeat, step, others_done) for step in steps]
         try:
             for job in [pool.submit(job) for job in jobs]:
                 job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
         finally:
             others_done.set()
-        collecting.result()
+        for step in repeated:
+            step.result()
+    budget.notes["ANALYZEs"] += len(analyzed)
     _require_whole(lake, deleted)
+    lost = [path for path in analyzed if not to_path(path).exists()]
+    assert not lost, f"statistics of the other engine were deleted: {lost}"
 
 
 def _write(lake: Lake, number: int, ids: Sequence[int]) -> None:
@@ -104,36 +124,54 @@ def _write(lake: Lake, number: int, ids: Sequence[int]) -> None:
     at_last(lake, lambda table: table.delete(In("id", ids)))
 
 
-def _refresh(lake: Lake, name: str, budget: Budget) -> None:
+def _at_last_refresh(lake: Lake, refresh: Callable[[Lake], object], budget: Budget) -> None:
     """As Dagster does: what lost a race, or met a snapshot that has expired, is tried again."""
     while True:
         try:
-            index_head(lake, name)
-        except (UnknownSnapshotError, LostRaceError) as error:
+            refresh(lake)
+        except (UnknownSnapshotError, LostRaceError, StatisticsError) as error:
             budget.notes[f"{type(error).__name__} and another try"] += 1
         else:
             return
 
 
-def _collect(lake: Lake, others_done: threading.Event) -> None:
-    """Until others are done, and once more, as if all that is published were older than the grace period: what is named
-    stays.
-    """
+def _index(lake: Lake, name: str) -> None:
+    index_head(lake, name)
+
+
+def _sketch(lake: Lake) -> ThetaReport:
+    table = lake.load("t")
+    head = data_snapshots(table)[-1].snapshot_id
+    return materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE, columns=_SKETCHED)
+
+
+def _repeat(step: Callable[[], None], others_done: threading.Event) -> None:
+    """Until others are done, and once more."""
     is_last = False
     while not is_last:
         is_last = others_done.wait(_PAUSE_SECONDS)
-        aged = _named(lake)
-        for path in aged:
-            with contextlib.suppress(FileNotFoundError):  # nobody names it any more
-                os.utime(to_path(path), (0, 0))
-        at_last(lake, lambda table: collect_garbage(table, storage=STORAGE))
-        gone = aged.difference(index_files(lake)) & _named(lake)
-        assert not gone, f"files that are named were collected: {gone}"
+        step()
+
+
+def _analyze(lake: Lake, analyzed: list[str]) -> None:
+    at_last(lake, lambda table: analyzed.append(foreign.analyze(table, _ANALYZED)))
+
+
+def _collect(lake: Lake) -> None:
+    """As if all that is published were older than the grace period: what is named stays."""
+    aged = _named(lake)
+    for path in aged:
+        with contextlib.suppress(FileNotFoundError):  # nobody names it any more
+            os.utime(to_path(path), (0, 0))
+    at_last(lake, lambda table: collect_garbage(table, storage=STORAGE))
+    gone = aged.difference(index_files(lake)) & _named(lake)
+    assert not gone, f"files that are named were collected: {gone}"
 
 
 def _named(lake: Lake) -> set[str]:
-    """Files of the versions, and those of their packs that have not expired."""
-    versions = [version for name in _NAMES for version in index_versions(lake.load("t"), name)]
+    """Files of the versions and file sketches, and those of their packs that have not expired."""
+    table = lake.load("t")
+    versions = [*sketch_versions(table), *(version for name in _NAMES for version in index_versions(table, name))]
     packs_of = {pack.path for version in versions for pack in version.packs if pack.path}
     return {version.puffin_path for version in versions} | packs_of
 
@@ -141,11 +179,21 @@ def _named(lake: Lake) -> set[str]:
 def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
     """Raises AssertionError."""
     written = set(range(_FIRST_ROWS + _WRITERS * _ROWS_PER_WRITE)).difference(*deleted)
-    assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == sorted(written), "rows of the writers"
+    rows = lake.load("t").scan().to_arrow()
+    assert sorted(rows["id"].to_pylist()) == sorted(written), "rows of the writers"
     for name in _NAMES:
         assert index_head(lake, name).rows == len(written), f"rows of index {name}"
         result, recall = answer_with_recall(lake.load("t"), definition=replace(DEFINITION, name=name))
         assert not result.warnings, f"index {name} warns: {result.warnings}"
         assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
+    _require_counted(lake, rows)
     collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
-    assert {path for path in index_files(lake) if "/ann-" in path} == _named(lake), "files of the indexes"
+    assert set(index_files(lake)) == _named(lake), "files of indexes and sketches"
+
+
+def _require_counted(lake: Lake, rows: pa.Table) -> None:
+    """Raises AssertionError."""
+    assert _sketch(lake).merged_columns == ("id",), "columns of the other engine's last ANALYZE"
+    counted = {name: (entry.ndv, entry.fresh) for name, entry in read_ndv(lake.load("t")).entries.items()}
+    distinct = {name: len(rows[name].unique()) for name in {*_SKETCHED, *_ANALYZED}}
+    assert counted == {name: (distinct[name], name in _SKETCHED) for name in distinct}, "distinct values"

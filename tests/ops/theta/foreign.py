@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import BlobMetadata
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator, union
 from icepuffin.ops.catalog.snapshots import data_snapshots
@@ -46,6 +46,48 @@ def stamp(
 
     listed_ndv: columns whose `ndv` stands in the table's metadata alone, not in the file.
     """
+    entry = write_statistics(
+        folder or table.location(), snapshot, sketches, more, without_ndv, listed_ndv, store or LocalStorage()
+    )
+    over = find_statistics(table.refresh(), snapshot.snapshot_id)
+    done = register_statistics(
+        table,
+        snapshot.snapshot_id,
+        path=entry.statistics_path,
+        blobs=entry.blob_metadata,
+        over=over and over.statistics_path,
+        file_size=entry.file_size_in_bytes,
+        footer_size=entry.file_footer_size_in_bytes,
+    )
+    assert done
+
+
+def analyze(table: Table, columns: Collection[str]) -> str:
+    """Count the distinct values of the head of `main`, and take its slot, whatever is there; path of the new file.
+
+    Raises what PyIceberg raises where another commit came first.
+    """
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    rows = table.scan(snapshot_id=snapshot.snapshot_id, selected_fields=tuple(columns)).to_arrow()
+    fields = [table.schema().find_field(name) for name in columns]
+    sketches = {field.field_id: sketch(rows[field.name], str(field.field_type)) for field in fields}
+    entry = write_statistics(table.location(), snapshot, sketches)
+    with table.update_statistics() as update:
+        update.set_statistics(entry)
+    return entry.statistics_path
+
+
+def write_statistics(
+    folder: str,
+    snapshot: Snapshot,
+    sketches: Mapping[int, ThetaSketch],
+    more: Mapping[int, Mapping[str, str]] = {},
+    without_ndv: Collection[int] = (),
+    listed_ndv: Collection[int] = (),
+    store: Storage | None = None,
+) -> StatisticsFile:
+    """A file of sketches under `folder`, as `stamp` registers it; its entry."""
     sink, store = io.BytesIO(), store or LocalStorage()
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
@@ -58,14 +100,15 @@ def stamp(
         )
         listed.append(BlobMetadata(type=BlobType.THETA.value, fields=[field_id], properties=properties, **about))
     info = writer.finish({"created-by": "another engine"})
-    path = f"{folder or table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
+    path = f"{folder}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
     store.create(path, sink.getvalue())
-    over = find_statistics(table.refresh(), snapshot.snapshot_id)
-    sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
-    done = register_statistics(
-        table, snapshot.snapshot_id, path=path, blobs=listed, over=over and over.statistics_path, **sizes
+    return StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=info.file_size,
+        file_footer_size_in_bytes=info.footer_size,
+        blob_metadata=listed,
     )
-    assert done
 
 
 def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
