@@ -1,22 +1,26 @@
-"""What a condition costs a search of a table: keywords from half of the rows down to one in 8,000.
+"""What a condition costs a search of a table: keywords from half of the rows down to one in 8,000, ranges, and tags.
 
     python -m benchmarks.filters --vectors embeddings.npy --out filters.json [--queries 100] [--seed 0]
     python -m benchmarks.filters --vectors embeddings.npy --out filters.json --keep FOLDER
 
 `--vectors` is an .npy f32[N, D] of any vectors. Some of them are held out as queries by a permutation that is always
-the same; the table holds the others, and columns of keywords that `--seed` draws. The shapes:
+the same; the table holds the others, and columns that `--seed` draws. The shapes:
 
   keyword s %        one column, rows with one keyword: the shares of Qdrant's benchmark of filters (August 2026)
   two keywords s %   two independent columns, rows with both keywords
   correlated         the rows of the k-means cluster that the query lies in
   anti-correlated    the rows of the cluster that is farthest from the query
+  range s %          a column of doubles, rows between two bounds
+  tag 1 %            a column of lists of three texts, rows with one text among them
 
 `share` is of the rows that match, `recall` is recall@10 beside exact search over the rows that match (candidates by
 f32, ranked by f64; 1 where no row matches), `p50_ms` of one query after another in a warm reader on one thread, without
-columns. No reader sees a condition twice, so that no cache can answer: each names, beside its keyword, one that
-no row has and no other query names. `parquet_bytes` is what such a query reads of Parquet files on average: each read
-of Arrow's is counted where the file is opened, in queries of their own, since that costs time. Progress, on stderr, has
-the processor time of a query as well: where the machine is busy, `p50_ms` is mostly waiting.
+columns. No reader sees a condition twice, so that no cache can answer: each names, beside its keyword or tag, one that
+no row has and no other query names, or bounds between two cents that no other query has. `first_ms` is the median of
+the first condition of five readers that have searched without one: it reads the columns. `parquet_bytes` is what such
+a query reads of Parquet files on average: each read of Arrow's is counted where the file is opened, in queries of their
+own, since that costs time. Progress, on stderr, has the processor time of a query as well: where the machine is busy,
+`p50_ms` is mostly waiting.
 
 `build_ratio` is the time to build the index with the filters named by its definition, divided by that without, both
 after a small build that loads the kernels; of several pairs (`--builds`) it is that of the medians.
@@ -34,8 +38,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,105 +47,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows, held_out
-from icepuffin.ann_kernels import kmeans
+from benchmarks.filter_columns import COLUMNS, SHAPES, Columns, FilterLake, Shape
+from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
 
 K = 10
-_CLUSTERS = 10
 _WARM_UP = 10
 _WARM_UP_ROWS = 2_000
-_SAMPLE = 20_000
 _QUERIES_AT_ONCE = 16
+_NEW_READERS = 5
 _TIES = 20
 """Rows beyond the k nearest by f32 that are ranked by f64"""
-
-KEYWORDS = {"half": 2, "fifth": 5, "tenth": 10, "hundredth": 100, "fifth_b": 5, "tenth_b": 10, "rare": 83}
-"""Number of keywords of each column; all are equally frequent"""
-CLUSTER = "cluster"
-FILTERS = (*KEYWORDS, CLUSTER)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A kind of condition."""
-
-    name: str
-    columns: tuple[str, ...]
-    """Columns of which a matching row has one keyword each"""
-    farthest: bool = False
-    """Whether a cluster is the one farthest from the query, not the one that it lies in"""
-
-
-SHAPES = (
-    Shape("keyword 50 %", ("half",)),
-    Shape("keyword 20 %", ("fifth",)),
-    Shape("keyword 10 %", ("tenth",)),
-    Shape("keyword 1 %", ("hundredth",)),
-    Shape("two keywords 4 %", ("fifth", "fifth_b")),
-    Shape("two keywords 1 %", ("tenth", "tenth_b")),
-    Shape("two keywords .012 %", ("hundredth", "rare")),
-    Shape("correlated", (CLUSTER,)),
-    Shape("anti-correlated", (CLUSTER,), farthest=True),
-)
-
-
-class Columns:
-    """Keywords of the rows by a seed, as numbers; and the condition of each shape for each query."""
-
-    def __init__(self, base: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], seed: int) -> None:
-        rng = np.random.default_rng([seed, len(base)])
-        self._numbers = {name: rng.integers(0, keywords, len(base)) for name, keywords in KEYWORDS.items()}
-        centroids = kmeans.train(base[:: max(1, len(base) // _SAMPLE)], _CLUSTERS, seed=seed)
-        self._numbers[CLUSTER] = kmeans.assign(base, centroids)[0].astype(np.int64)
-        used = np.unique(self._numbers[CLUSTER])
-        distances = np.linalg.norm(queries[:, None] - centroids[None, used], axis=2)
-        self._nearest, self._farthest = used[distances.argmin(axis=1)], used[distances.argmax(axis=1)]
-        self._drawn = {name: rng.integers(0, keywords, len(queries)) for name, keywords in KEYWORDS.items()}
-        self._unused = count()
-
-    def of_rows(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-        """The columns of some rows, as texts."""
-        texts = {name: pa.array([_keyword(name, number) for number in range(100)]) for name in FILTERS}
-        return {name: texts[name].take(pa.array(numbers[rows])) for name, numbers in self._numbers.items()}
-
-    def condition(self, shape: Shape, query: int) -> str:
-        """The condition of a query. No two calls give the same, and the same rows satisfy all for one query."""
-        first, *others = (f"'{_keyword(name, self._number(shape, name, query))}'" for name in shape.columns)
-        unused = f"'unused {next(self._unused)}'"
-        rest = [f" and {name} = {value}" for name, value in zip(shape.columns[1:], others, strict=True)]
-        return f"{shape.columns[0]} in ({first}, {unused})" + "".join(rest)
-
-    def matching(self, shape: Shape, query: int) -> npt.NDArray[np.int64]:
-        """Rows that satisfy the condition of a query."""
-        masks = [self._numbers[name] == self._number(shape, name, query) for name in shape.columns]
-        return np.flatnonzero(np.logical_and.reduce(masks))
-
-    def _number(self, shape: Shape, name: str, query: int) -> int:
-        clusters = self._farthest if shape.farthest else self._nearest
-        return int(clusters[query] if name == CLUSTER else self._drawn[name][query])
-
-
-def _keyword(column: str, number: int) -> str:
-    return f"{column} keyword {number:02}"
-
-
-class KeywordLake(Lake):
-    """A table with columns of keywords beside its vectors."""
-
-    schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in FILTERS)])
-
-    def __init__(self, columns: Columns, *arguments: Any, **options: Any) -> None:
-        self._columns = columns
-        super().__init__(*arguments, **options)
-
-    def rows_of(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
-        rows = arrow_rows(ids, vectors)
-        for name, values in self._columns.of_rows(ids).items():
-            rows = rows.append_column(name, values)
-        return rows
 
 
 class _CountedFile(io.RawIOBase):
@@ -194,7 +112,7 @@ def true_distances(
         products = norms - 2 * (queries[start : start + _QUERIES_AT_ONCE] @ base.T)
         for query, scores in enumerate(products, start):
             for shape in SHAPES:
-                rows = columns.matching(shape, query)
+                rows = shape.matching(columns, query)
                 if len(rows) > K + _TIES:
                     rows = rows[np.argpartition(scores[rows], K + _TIES)[: K + _TIES]]
                 gaps = base[rows].astype(np.float64) - queries[query]
@@ -212,11 +130,11 @@ def measured(
     """(the figures of one shape, median milliseconds of processor time of a query)."""
     shares, recalls, milliseconds, of_processor = [], [], [], []
     for number in range(min(_WARM_UP, len(queries))):
-        reader.search(queries[number], K, where=columns.condition(shape, number), columns=[])
+        reader.search(queries[number], K, where=shape.condition(columns, number), columns=[])
     # counted beforehand: reading whole columns between two queries would take the index out of the processor's caches
-    expected = [len(columns.matching(shape, number)) for number in range(len(queries))]
+    expected = [len(shape.matching(columns, number)) for number in range(len(queries))]
     for number, (query, true) in enumerate(zip(queries, truth, strict=True)):
-        where = columns.condition(shape, number)
+        where = shape.condition(columns, number)
         begun, worked = time.perf_counter(), time.thread_time()
         result = reader.search(query, K, where=where, columns=[])
         milliseconds.append(1000 * (time.perf_counter() - begun))
@@ -229,7 +147,7 @@ def measured(
     with counted_parquet() as read:
         few = queries[: max(1, len(queries) // 4)]
         for number, query in enumerate(few):
-            reader.search(query, K, where=columns.condition(shape, number), columns=[])
+            reader.search(query, K, where=shape.condition(columns, number), columns=[])
     figures = {
         "name": shape.name,
         "share": float(np.mean(shares)),
@@ -240,9 +158,23 @@ def measured(
     return figures, float(np.median(of_processor))
 
 
+def first_milliseconds(
+    opened: Callable[[], IndexReader], shape: Shape, columns: Columns, queries: npt.NDArray[np.float32]
+) -> float:
+    """Median milliseconds of the first condition of a new reader, after a search without one."""
+    milliseconds = []
+    for number, query in enumerate(queries[:_NEW_READERS]):
+        reader, where = opened(), shape.condition(columns, number)
+        reader.search(query, K, columns=[])
+        begun = time.perf_counter()
+        reader.search(query, K, where=where, columns=[])
+        milliseconds.append(1000 * (time.perf_counter() - begun))
+    return float(np.median(milliseconds))
+
+
 def with_filters(definition: IndexDefinition) -> IndexDefinition:
     """The definition that names the filters."""
-    return replace(definition, name="filtered", filters=FILTERS)
+    return replace(definition, name="filtered", filters=tuple(field.name for field in COLUMNS))
 
 
 def build_seconds(lake: Lake, definitions: Sequence[IndexDefinition], rounds: int) -> list[float]:
@@ -277,22 +209,24 @@ def measure(options: argparse.Namespace, folder: Path, write: Callable[[str], No
     write(f"{len(base):,} rows x {base.shape[1]}: the table")
     ratio = None
     if options.keep and (folder / "warm").exists():
-        lake = KeywordLake(columns, folder, base, len(base), None, filtered, options.threads)
+        lake = FilterLake(columns, folder, base, len(base), None, filtered, options.threads)
     else:
         (folder / "warm").mkdir()
         small = base[:_WARM_UP_ROWS]
-        KeywordLake(columns, folder / "warm", small, len(small), 1, filtered, options.threads).index()
-        lake = KeywordLake(columns, folder, base, len(base), options.files, filtered, options.threads)
+        FilterLake(columns, folder / "warm", small, len(small), 1, filtered, options.threads).index()
+        lake = FilterLake(columns, folder, base, len(base), options.files, filtered, options.threads)
         write("builds")
         without, named = build_seconds(lake, (plain, filtered), options.builds)
         ratio = named / without
         write(f"{without:.1f} s without filters, {named:.1f} s with them")
     write("exact search")
     truth = true_distances(base, queries, columns)
-    reader = open_index(lake.table.refresh(), filtered, storage=STORAGE, threads=1)
+    opened = partial(open_index, lake.table.refresh(), filtered, storage=STORAGE, threads=1)
+    reader = opened()
     shapes = []
     for shape in SHAPES:
         figures, of_processor = measured(reader, shape, columns, queries, truth[shape.name])
+        figures["first_ms"] = first_milliseconds(opened, shape, columns, queries)
         shapes.append(figures)
         write(f"{json.dumps(figures)}, {of_processor:.2f} ms of processor time")
     return {"shapes": shapes, "build_ratio": ratio}
