@@ -125,6 +125,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     """A query that reads a table: its k nearest rows, or all within a distance."""
     for column in query.find_all(exp.Column):
         require_source(column, table.alias_or_name)
+    _write_alike(query)
     ordered = query.args["order"].expressions if query.args.get("order") else ()
     keys = [resolved(term.this, query).unnest() for term in ordered]
     conjuncts = _conjuncts(query, values)
@@ -164,6 +165,13 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         ties=top and len(keys) > 1,
         absent=absent_of(query),
     )
+
+
+def _write_alike(query: Node) -> None:
+    """Write the columns of distances without source and backticks: `t.embedding` and `embedding` are one column."""
+    distances = [node for node in query.walk() if function_name(node) in DISTANCES]
+    for column in [column for node in distances for column in node.find_all(exp.Column)]:
+        column.replace(exp.column(column.name))
 
 
 def _name(table: Node) -> str:

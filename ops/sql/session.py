@@ -427,6 +427,8 @@ def _plan_lines(statement: Nearest) -> list[str]:
 def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> PostprocessingStep:
     """The first step over rows of the table. Raises SqlError for a column that the table does not have."""
     names = [field.name for field in schema.fields]
+    if DISTANCE in names:
+        raise NotIndexableError(f"{statement.table} has a column `{DISTANCE}`, which is the name of the distance here")
     if ambiguous := sorted(statement.absent & {name.lower() for name in names}):
         raise NotIndexableError(
             f"{ambiguous[0]} is a column of {statement.table} and a name that SELECT gives beside *"

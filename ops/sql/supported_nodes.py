@@ -4,6 +4,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.marked_nodes import is_literal, is_written
+from icepuffin.ops.sql.typed_expressions import DISTANCE
 from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
@@ -70,6 +71,8 @@ def require_understood(query: Node) -> NotIndexableError | None:
             raise NotIndexableError(f"{_shown(node)}: write parentheses around what is compared")
         if is_literal(node) or (sql_type is exp.Column and isinstance(node.this, exp.Literal)):
             raise NotIndexableError(f"{_shown(node)} is a constant, and no name: write names in backticks")
+        if sql_type is exp.Identifier and node.this == DISTANCE:
+            raise NotIndexableError(f"{_shown(node)} is the name of the distance here")
         for name, value in node.args.items():
             if not value or name in read:
                 continue

@@ -161,6 +161,30 @@ def test_every_clause_takes_parameters(session: SqlSession, table: Table) -> Non
     same(positional.rows, duck(table, f"SELECT id FROM db.t WHERE {DISTANCE} < 3.1 ORDER BY id"))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("`embedding`", "embedding"), ("t.embedding", "`embedding`"), ("embedding", "`t`.`embedding`")],
+)
+def test_a_column_is_the_same_however_it_is_written(session: SqlSession, one: str, other: str) -> None:
+    plain = session.sql(f"SELECT id, {DISTANCE} AS d FROM db.t WHERE {DISTANCE} < 9 ORDER BY {DISTANCE} LIMIT 5").rows
+    named, sorted_ = (DISTANCE.replace("embedding", written) for written in (one, other))
+    text = f"SELECT id, {named} AS d FROM db.t WHERE {DISTANCE} < 9 ORDER BY {sorted_} LIMIT 5"
+    assert session.sql(text).rows.equals(plain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT * FROM (SELECT id, name AS ` distance` FROM db.t ORDER BY {DISTANCE} LIMIT 2)",
+        f"SELECT id FROM db.t WHERE {DISTANCE} < 3 AND ` distance` > 2",
+    ],
+)
+def test_the_inner_name_of_the_distance_is_none_of_a_text(session: SqlSession, text: str) -> None:
+    """The first answer had no column of that name, and the second rows by their distance."""
+    with pytest.raises(SqlError, match="` distance` is the name of the distance here"):
+        session.sql(text)
+
+
 def test_no_condition_is_true_of_nothing(session: SqlSession) -> None:
     found = session.sql(f"SELECT id FROM db.t WHERE 1 = 0 ORDER BY {DISTANCE} LIMIT 5")
     assert (found.rows.num_rows, found.rows.column_names) == (0, ["id"])

@@ -112,6 +112,16 @@ def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) 
             assert (row["rank"], row["distance"]) == (f"name {row['query']}", f"section {row['query'] % 5}")
 
 
+def test_a_table_with_the_inner_name_of_the_distance_is_refused(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 50).rename_columns(["id", " distance", "section", "embedding"])
+    sql_catalog.create_table("db.named", rows.schema).append(rows)
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    near = f"ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 3"
+    for text in (f"SELECT * FROM db.named {near}", f"SELECT id FROM db.named {near}"):
+        with pytest.raises(SqlError, match="has a column ` distance`"):
+            session.sql(text)
+
+
 def test_another_metric_is_answered_exactly_and_explained(session: SqlSession) -> None:
     text = f"SELECT id, inner_product(embedding, ARRAY({VECTOR})) AS p FROM db.t ORDER BY p DESC LIMIT 3"
     result = session.sql(text)
