@@ -22,6 +22,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.parquet import ParquetObject
@@ -168,7 +169,9 @@ class DataFile:
 
     def _require_rows(self, low: int, high: int) -> None:
         if low < 0 or high >= self._bounds[-1]:
-            raise DataFileError(f"{self._file.path} has {self._bounds[-1]} rows, position {high} was requested")
+            raise DataFileError(
+                f"{self._file.path} has {plural(int(self._bounds[-1]), 'row')}, position {high} was requested"
+            )
 
 
 def _name(schema: Schema, field_id: int) -> str:

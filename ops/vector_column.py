@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.element_types import ELEMENT_BITS, OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import IcepuffinError
 
@@ -141,7 +142,9 @@ def _of_bytes(array: pa.Array, dims: int | None, element_type: str) -> npt.NDArr
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False)
     if (spare := 8 * lengths % bits).any():
         row = int(np.argmax(spare > 0))
-        raise VectorColumnError(f"has {lengths[row]} bytes, no whole number of {element_type} elements", row)
+        raise VectorColumnError(
+            f"has {plural(int(lengths[row]), 'byte')}, no whole number of {element_type} elements", row
+        )
     width = _common_length(vector_lengths(array, element_type), dims)
     flat = array.cast(pa.large_binary())
     first, last = np.frombuffer(flat.buffers()[1], np.int64)[[flat.offset, flat.offset + len(flat)]]
@@ -157,7 +160,7 @@ def _common_length(lengths: pa.Array, dims: int | None) -> int:
     bad = pc.not_equal(lengths, width)
     if pc.any(bad).as_py():
         row = _first(bad)
-        raise VectorColumnError(f"has a vector of {lengths[row].as_py()} dimensions, {width} were expected", row)
+        raise VectorColumnError(f"has a vector of {plural(lengths[row].as_py(), 'dimension')}, not {width}", row)
     return int(width)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import I64
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.search.candidates import Hits
 from icepuffin.ops.search.condition_text import condition_key
 from icepuffin.ops.search.errors import QueryError
@@ -39,8 +40,8 @@ def conditions_of(where: object, queries: int) -> list[Condition | None] | None:
     conditions = list(where)
     if len(conditions) != queries:
         raise QueryError(
-            f"there are {len(conditions):,} conditions and {queries:,} queries: where takes one condition for all "
-            "queries, or one per query, None for a query without one"
+            f"where has {plural(len(conditions), 'condition')} for {plural(queries, 'query')}: it takes one condition "
+            "for all queries, or one per query, None for a query without one"
         )
     return conditions
 

@@ -272,7 +272,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         read = profile.bytes_read.get(stage, 0)
         yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
     if profile.included_rows:
-        columns = ", ".join(f"{name} of {rows:,} rows" for name, rows in profile.included_rows.items())
+        columns = ", ".join(f"{name} of {plural(rows, 'row')}" for name, rows in profile.included_rows.items())
         of_index, of_files = profile.bytes_read.get("included", 0), profile.bytes_read.get("rows", 0)
         others = f", and {of_files:,} of data files for the others" if of_files else ""
         yield "included", f"{columns}: {of_index:,} bytes of the index{others}"
@@ -314,9 +314,12 @@ def _cells(cold: ColdReads) -> str:
 def _compared(profile: Profile) -> Iterator[tuple[str, str]]:
     """Distances, and where rows that the index lacks were."""
     if profile.strategy == "threshold" or profile.strategy.endswith("certified"):
-        yield "distances", f"{profile.distances:,}, those of {profile.tail_rows:,} rows beside the index among them"
+        yield (
+            "distances",
+            f"{profile.distances:,}, those of {plural(profile.tail_rows, 'row')} beside the index among them",
+        )
     else:
-        yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
+        yield "distances", f"{profile.distances:,} in the index, {plural(profile.tail_rows, 'row')} scanned beside it"
     if profile.tail:
         yield "tail", profile.tail
 

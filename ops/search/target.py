@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, SnapshotId, StorageConfig
@@ -77,7 +78,7 @@ class SnapshotCoverage:
         if stale is not StalePolicy.NEAREST_ONLY:
             return cls(Coverage.NEAREST_VERSION_AND_TAIL, uncovered, choice.warnings)
         rows = live.record_count_of(uncovered)
-        missing = f"up to {rows:,} rows of snapshot {live.snapshot_id} are not in the index that answered"
+        missing = f"up to {plural(rows, 'row')} of snapshot {live.snapshot_id} are not in the index that answered"
         warnings = (missing, *choice.warnings) if uncovered else choice.warnings
         return cls(Coverage.NEAREST_VERSION_ONLY, (), warnings)
 

@@ -23,6 +23,8 @@ from icepuffin.puffin.errors import PuffinError
 
 Answer = tuple[pa.Table, str]
 """(rows, what was done)"""
+MESSAGE = "result"
+"""Column of an answer that is a text"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +135,4 @@ def _parameters(statement: CreateIndex) -> dict[str, Any]:
 
 def message_of(text: str) -> Answer:
     """An answer of one row, which is the text."""
-    return pa.table({"result": [text]}), text
+    return pa.table({MESSAGE: [text]}), text

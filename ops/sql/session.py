@@ -32,7 +32,7 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
-from icepuffin.ops.sql.index_statements import Builder, message_of, run_on
+from icepuffin.ops.sql.index_statements import MESSAGE, Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star, require_distinct_names
 from icepuffin.ops.sql.recent_values import RecentValues
@@ -72,6 +72,8 @@ class SqlResult:
     """The path that answered, and why"""
     search: "SearchResult | None" = None
     """Coverage, profile and warnings, where a search answered"""
+    is_text: bool = False
+    """Whether the rows are lines to read: a plan, or what was done"""
 
 
 OpenTable = Callable[[str], tuple[Table, StorageConfig]]
@@ -208,7 +210,8 @@ class SqlSession:
             case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
                 table, storage = self._open(statement.table)
                 builder = Builder(self._runner_for, storage, self._progress, self._ref_of)
-                return SqlResult(*run_on(table, statement, builder=builder))
+                rows, how = run_on(table, statement, builder=builder)
+                return SqlResult(rows, how, is_text=rows.column_names == [MESSAGE])
             case SparkStatement():
                 return self._run_on_spark(statement)
 
@@ -289,13 +292,13 @@ class SqlSession:
             engine = "Spark runs it as it is" if self._spark is not None else f"it cannot run here. {_WITHOUT_SPARK}"
             if statement.hints:
                 engine = _hint_without_index(statement)
-            return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"))
+            return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"), is_text=True)
         if not isinstance(statement, Nearest):
-            return SqlResult(*message_of(str(type(statement).__doc__)))
+            return SqlResult(*message_of(str(type(statement).__doc__)), is_text=True)
         if explained.analyze:
             answer = self._search(statement)
             lines = [answer.how, *([] if answer.search is None else answer.search.explain().splitlines())]
-            return SqlResult(pa.table({"plan": lines}), answer.how, answer.search)
+            return SqlResult(pa.table({"plan": lines}), answer.how, answer.search, is_text=True)
         try:
             table, storage = self._open(statement.table)
             schema = schema_at(table, statement.snapshot)
@@ -309,7 +312,7 @@ class SqlSession:
         if index is not None and (table.metadata.current_snapshot_id is not None or statement.snapshot is not None):
             reader = self._reader(statement, table, index, storage)
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
-        return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
+        return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0], is_text=True)
 
     def _run_on_spark(self, statement: SparkStatement) -> SqlResult:
         if self._spark is None:

@@ -10,6 +10,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.marked_nodes import as_literal, as_written
@@ -78,7 +79,7 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     values = tuple(() if parameters is None else parameters)
     if places and len(places) != len(values):
-        raise SqlError(f"the statement has {len(places)} ?, and {len(values)} values were given")
+        raise SqlError(f"the statement has {len(places)} ?, and got {plural(len(values), 'value')}")
     for place in range(len(places), 0, -1):
         at = places[place - 1]
         text = f"{text[:at]}:p{place}{text[at + 1 :]}"

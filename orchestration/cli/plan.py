@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import MIB, Action, SnapshotId
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
@@ -103,7 +104,7 @@ def _sketch_fields(context: TableContext, estimate: "ThetaEstimate") -> dict[str
     return {
         "action": "count what is new, unite, register",
         "files": f"{estimate.files_sketched:,} to sketch, {estimate.files_reused:,} known",
-        "values": f"{estimate.values:,} to read, of {estimate.columns} columns",
+        "values": f"{estimate.values:,} to read, of {plural(estimate.columns, 'column')}",
         **_total_fields(context, estimate),
     }
 

@@ -67,7 +67,9 @@ class SearchArguments:
 
     @property
     def returned_columns(self) -> tuple[str, ...] | None:
-        return tuple(name.strip() for name in self.columns.split(",")) if self.columns else None
+        if self.columns is None:
+            return None
+        return tuple(name.strip() for name in self.columns.split(",")) if self.columns.strip() else ()
 
 
 @click.command("search")
@@ -134,7 +136,7 @@ class SearchArguments:
     help="Search an index, and read data files, of more than [spark] in_process_mb by tasks on Spark, not here.",
 )
 @click.option("--explain", is_flag=True, help="Show how the answer was made: path, parameters, shards, stages, bytes.")
-@click.option("--columns", help="Columns to return, separated by commas. [default: all but nested ones]")
+@click.option("--columns", help="Columns to return, separated by commas; '' for none. [default: all but nested ones]")
 @options_as(SearchArguments)
 def command(context: TableContext, arguments: SearchArguments, /) -> None:
     """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.

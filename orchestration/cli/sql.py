@@ -206,13 +206,29 @@ def _unique_names(names: list[str]) -> list[str]:
 
 def _show(console: "Console", result: "SqlResult") -> None:
     print_warnings(console, result.search.warnings if result.search else ())
-    if result.rows.column_names in (["plan"], ["result"]):  # of EXPLAIN, or what was done: a table would cut these
+    if result.is_text:  # a table would cut it
         print_lines(console, *result.rows.column(0).to_pylist())
         return
-    columns = [column.to_pylist() for column in result.rows.columns]
-    rows = (
-        [f"{value:.4f}" if isinstance(value, float) else value for value in row] for row in zip(*columns, strict=True)
-    )
-    print_table(console, result.rows.column_names, rows, width=_VALUE_WIDTH)
+    columns = [_values(column) for column in result.rows.columns]
+    print_table(console, result.rows.column_names, zip(*columns, strict=True), width=_VALUE_WIDTH)
     if result.search:
         print_lines(console, result.how)
+
+
+def _values(column: Any) -> list[object]:
+    """Values as Python shows them. Those of float32 have as many digits as tell them apart, in lists as well."""
+    import pyarrow as pa
+
+    element_type = column.type
+    while pa.types.is_list(element_type) or pa.types.is_large_list(element_type):
+        element_type = element_type.value_type
+    values: list[object] = column.to_pylist()
+    return [_shortest(value) for value in values] if pa.types.is_float32(element_type) else values
+
+
+def _shortest(value: Any) -> object:
+    import numpy as np
+
+    if isinstance(value, list):
+        return [_shortest(item) for item in value]
+    return None if value is None else float(str(np.float32(value)))

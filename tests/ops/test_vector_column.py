@@ -38,8 +38,8 @@ def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
     ("values", "dims", "message"),
     [
         ([[1.0, 2.0], None], None, r"row 1 has no vector \(null\)"),
-        ([[1.0, 2.0], [1.0]], None, "row 1 has a vector of 1 dimensions, 2 were expected"),
-        ([[1.0, 2.0]], 3, "row 0 has a vector of 2 dimensions, 3 were expected"),
+        ([[1.0, 2.0], [1.0]], None, "row 1 has a vector of 1 dimension, not 2"),
+        ([[1.0, 2.0]], 3, "row 0 has a vector of 2 dimensions, not 3"),
         ([[1.0, 2.0], [None, 1.0]], None, "row 1 has a null element"),
     ],
 )
@@ -119,9 +119,10 @@ def test_bytes_are_their_elements_wherever_the_column_is_cut(
 def test_bytes_that_are_no_vectors_are_named_with_their_row() -> None:
     for values, element_type, message in (
         ([b"1234", None], "f32", r"row 1 has no vector \(null\)"),
+        ([b"12", b"1"], "f16", "row 1 has 1 byte, no whole number of f16 elements"),
         ([b"1234", b"123456"], "f32", "row 1 has 6 bytes, no whole number of f32 elements"),
-        ([b"12", b"1234"], "f16", "row 1 has a vector of 2 dimensions, 1 were expected"),
-        ([b"1", b""], "bit", "row 1 has a vector of 0 dimensions, 8 were expected"),
+        ([b"12", b"1234"], "f16", "row 1 has a vector of 2 dimensions, not 1"),
+        ([b"1", b""], "bit", "row 1 has a vector of 0 dimensions, not 8"),
     ):
         with pytest.raises(VectorColumnError, match=message):
             exact_vectors(pa.array(values, pa.binary()), None, element_type)

@@ -38,6 +38,14 @@ def run(lake: Lake, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
+@pytest.mark.parametrize("columns", ["", " "])
+def test_no_columns_are_none(run: Run, columns: str) -> None:
+    """It was every column, as if the option were not there."""
+    exact = ("--exact", "--vector-column", "embedding", "--columns", columns, "--json")
+    (row,) = json.loads(run("search", "demo.packages", "--vector", VECTOR, "-k", "1", *exact))["results"]
+    assert [*row] == ["query", "rank", "distance"]
+
+
 def test_all_rows_within_a_distance(run: Run) -> None:
     document = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--json"))
     exact = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--exact", "--json"))

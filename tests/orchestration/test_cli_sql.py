@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
@@ -69,6 +70,28 @@ def test_numbers_that_json_lacks_are_texts(directory: Path, capsys: pytest.Captu
     main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
     (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["rows"]
     assert row == {"a": "NaN", "b": "-Infinity", "c": 0.5}
+
+
+@pytest.mark.parametrize("name", ["plan", "result"])
+def test_a_column_has_a_header_whatever_its_name(
+    directory: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    text = f"SELECT id AS `{name}` FROM demo.packages ORDER BY {NEAR} LIMIT 2"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory)])
+    assert capsys.readouterr().out.splitlines()[1].split() == [name]
+
+
+def test_numbers_have_the_digits_that_tell_them_apart(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = "0.100000001D AS a, 1e-7 AS b, CAST(0.1D AS FLOAT) AS c, CAST(0.1D AS FLOAT) + 0D AS d, embedding"
+    text = f"SELECT {numbers} FROM demo.packages ORDER BY {NEAR} LIMIT 1"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory)])
+    row = capsys.readouterr().out.splitlines()[3]
+    assert row.split()[:4] == ["0.100000001", "1e-07", "0.1", "0.10000000149011612"]
+    main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
+    vector = json.loads(capsys.readouterr().out)["rows"][0]["embedding"]
+    shown = row[row.index("[") + 1 :].split(",")[:5]
+    assert [float(np.float32(number)) for number in shown] == vector[:5]
+    assert max(len(number) for number in shown) < 14
 
 
 def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,7 +199,7 @@ def test_bytes_of_another_length_or_without_a_number_are_refused_by_file_and_row
     bad[1]["embedding"] = None
     for value, message in (
         (bytes(25), "row 3 has 25 bytes, no whole number of f16 elements"),
-        (bytes(28), "row 3 has a vector of 14 dimensions, 13 were expected"),
+        (bytes(28), "row 3 has a vector of 14 dimensions, not 13"),
         (np.full(DIMS, np.nan, "<f2").tobytes(), "the vector of row 3 holds NaN or infinity"),
     ):
         bad[3]["embedding"] = value

@@ -325,7 +325,7 @@ def test_rows_without_a_vector_are_near_nothing(table: Table, search: Search) ->
 WITHOUT_A_DISTANCE = [
     ([float("nan")] * 16, "holds NaN or infinity"),
     ([float("inf")] + [0.0] * 15, "holds NaN or infinity"),
-    ([1.0] * 15, "has a vector of 15 dimensions, 16 were expected"),
+    ([1.0] * 15, "has a vector of 15 dimensions, not 16"),
     ([], "has a vector of 0 dimensions"),
     ([None] * 16, "has a null element in its vector"),
     ([0.0] * 16, "is zero, under cosine"),

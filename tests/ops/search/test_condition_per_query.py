@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import MIB
 from icepuffin.ops.search import IndexReader, SearchResult, open_index
@@ -465,7 +466,7 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
     index(table)
     reader = opened(table)
     for conditions in ([], ["shelf = 1"], ["shelf = 1"] * 4):
-        with pytest.raises(QueryError, match=f"there are {len(conditions)} conditions and 3 queries"):
+        with pytest.raises(QueryError, match=f"where has {plural(len(conditions), 'condition')} for 3 queries"):
             reader.search(queries(3), 2, where=conditions)
     with pytest.raises(FilterError, match="nothing"):
         reader.search(queries(3), 2, where=["shelf = 1", "shelf = 2", "nothing = 1"])

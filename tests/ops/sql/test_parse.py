@@ -59,7 +59,7 @@ def test_parameters_stand_for_vectors_limits_and_constants() -> None:
     assert positional.where == EqualTo("name", "a?")  # type: ignore[arg-type, misc]
     with pytest.raises(SqlError, match=":q has no value"):
         parse(text, {"k": 4})
-    with pytest.raises(SqlError, match=r"2 \?, and 1 values"):
+    with pytest.raises(SqlError, match=r"2 \?, and got 1 value$"):
         parse("SELECT id FROM t ORDER BY l2_distance(v, ?) LIMIT ?", ([1, 2],))
 
 
