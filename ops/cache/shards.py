@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig, StoredAddresses, StoredShard
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.shard_reader import read_addresses
@@ -101,8 +101,7 @@ class ShardCache:
         self.settings = settings
         self._disk = DiskCache.opened(settings.folder, settings.disk_bytes) if settings.disk_bytes else None
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[str, str], ReadyShard | NodeAddresses] = OrderedDict()
-        self._bytes = 0
+        self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
         self._written = threading.Semaphore()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
         self._reads = dict.fromkeys(SOURCES, 0)
@@ -116,7 +115,7 @@ class ShardCache:
     @property
     def bytes_in_memory(self) -> int:
         """Bytes of the entries in memory; mapped arrays count in full."""
-        return self._bytes
+        return self._entries.weight
 
     def holds(self, key: ShardKey, storage: StorageConfig) -> bool:
         """Whether the shard is in this process's memory."""
@@ -229,20 +228,12 @@ class ShardCache:
     def _from_memory(self, owner: str, name: str, kind: type[T]) -> T | None:
         with self._lock:
             entry = self._entries.get((owner, name))
-            if not isinstance(entry, kind):
-                return None
-            self._entries.move_to_end((owner, name))
-            return entry
+            return entry if isinstance(entry, kind) else None
 
     def _hold(self, owner: str, name: str, entry: ReadyShard | NodeAddresses) -> None:
         with self._lock:
-            if (owner, name) in self._entries or entry.nbytes > self.settings.memory_bytes:
-                return
-            self._entries[owner, name] = entry
-            self._bytes += entry.nbytes
-            while self._bytes > self.settings.memory_bytes:
-                _, dropped = self._entries.popitem(last=False)
-                self._bytes -= dropped.nbytes
+            if (owner, name) not in self._entries:
+                self._entries.put((owner, name), entry, entry.nbytes)
 
 
 def _fetch(

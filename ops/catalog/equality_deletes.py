@@ -11,7 +11,7 @@ Executors import this: no dagster, no pyspark.
 """
 
 import hashlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from pyiceberg.types import StructType
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.datafile import DataFile
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.storage import Storage, StorageError
@@ -202,27 +203,20 @@ class _Resolutions:
 
     def __init__(self) -> None:
         self._lock = ProcessLock()
-        self._of_file: OrderedDict[tuple[object, ...], tuple[_Resolution, ...]] = OrderedDict()
-        self._nbytes = 0
+        self._of_file = LruCache[tuple[object, ...], tuple[_Resolution, ...]](_BUDGET)
 
     def largest(self, key: tuple[object, ...], deletes: _DeleteSet) -> _Resolution:
         """The resolution of the most of these deletes, from the oldest on, and of no others."""
         with self._lock:
-            kept = self._of_file.get(key, ())
-            if kept:
-                self._of_file.move_to_end(key)
+            kept = self._of_file.get(key) or ()
         kept = tuple(one for one in kept if deletes.begins_with(one.count, one.digest))
         return max(kept, key=lambda one: one.count, default=_NOTHING)
 
     def keep(self, key: tuple[object, ...], resolution: _Resolution) -> None:
         with self._lock:
-            before = self._of_file.pop(key, ())
+            before = self._of_file.pop(key) or ()
             kept = (*(one for one in before if one.digest != resolution.digest), resolution)[-_SETS_PER_FILE:]
-            self._of_file[key] = kept
-            self._nbytes += sum(one.nbytes for one in kept) - sum(one.nbytes for one in before)
-            while self._nbytes > _BUDGET:
-                _, dropped = self._of_file.popitem(last=False)
-                self._nbytes -= sum(one.nbytes for one in dropped)
+            self._of_file.put(key, kept, sum(one.nbytes for one in kept))
 
 
 _resolved = _Resolutions()

@@ -3,7 +3,7 @@
 What a search needs of all files is read in two rounds at most: block indexes that are not in memory, then blocks.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +18,7 @@ from icepuffin.ops.attributes import is_by_name, reading_of, stored_type
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.included_columns import values_at
 from icepuffin.ops.index.version_reader import OpenVersion, place_of, read_included_blob, same_files
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.storage import StorageError, open_storage
@@ -88,18 +89,16 @@ class IncludedColumns:
         self._live = live
         self._schema = schema
         self._storage = storage
-        self._budget = budget_bytes
         self._lock = ProcessLock()
         self._entries: dict[int, dict[FileNumber, IncludedEntry]] = {}
         self._stored: dict[_Key, _StoredValues | None] = {}
         self._types: dict[int, tuple[pa.DataType, pa.DataType]] = {}
-        self._kept: OrderedDict[_BlockKey, Any] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept = LruCache[_BlockKey, Any](budget_bytes)
 
     @property
     def cached_bytes(self) -> int:
         """Bytes of the decoded blocks and block indexes in memory."""
-        return self._kept_bytes
+        return self._kept.weight
 
     def has(self, field_id: int) -> bool:
         """Whether the version stores a column."""
@@ -196,9 +195,7 @@ class IncludedColumns:
     ) -> dict[_BlockKey, _Decoded]:
         """Decoded parts of the values, from memory or from their places; those that cannot be read are `faults`."""
         with self._lock:
-            decoded = {key: self._kept[key] for key in places if key in self._kept}
-            for key in decoded:
-                self._kept.move_to_end(key)
+            decoded = {key: kept for key in places if (kept := self._kept.get(key)) is not None}
         missing: dict[str, list[_BlockKey]] = defaultdict(list)
         for key, place in places.items():
             if key not in decoded:
@@ -225,16 +222,11 @@ class IncludedColumns:
         meter.faults[f"included column {name} cannot be read, data files were: {reason}"] = None
 
     def _keep(self, key: _BlockKey, block: BlockIndex | ValueBlock) -> None:
-        if block.nbytes > self._budget // 4:
+        if block.nbytes > self._kept.budget // 4:
             return
         with self._lock:
-            if key in self._kept:
-                return
-            self._kept[key] = block
-            self._kept_bytes += block.nbytes
-            while self._kept_bytes > self._budget:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.nbytes
+            if key not in self._kept:
+                self._kept.put(key, block, block.nbytes)
 
     def _entries_of(self, field_id: int) -> dict[FileNumber, IncludedEntry]:
         """The entries of a column, by file number. Raises StorageError, PuffinError."""

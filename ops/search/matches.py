@@ -4,7 +4,7 @@ A condition is an Iceberg row filter. Partitions and column statistics exclude f
 only the columns of the condition are read.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +24,7 @@ from icepuffin.ops.catalog.manifests import read_manifests
 from icepuffin.ops.catalog.row_deletes import deleted_of_scanned
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.live_rows import read_live
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.condition_text import condition_key
@@ -35,9 +36,10 @@ from icepuffin.ops.tasks.rows import by_file
 _LOWER, _UPPER = 2, 3
 """Places of the bounds in the summary of a partition field"""
 _ALL_UUIDS = bytes(16), b"\xff" * 16
-_MAX_CONDITIONS = 64
 _MAX_WEIGHT = 4_000_000
 """Numbers of 8 bytes that a cache keeps"""
+_LEAST_WEIGHT = _MAX_WEIGHT // 64
+"""Weight of a condition's matches at least, so that a cache keeps 64 at most"""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -131,23 +133,19 @@ class MatchCache:
 
     def __init__(self) -> None:
         self._lock = ProcessLock()
-        self._matches: OrderedDict[str, Matches] = OrderedDict()
-        self._weight = 0
+        self._matches = LruCache[str, Matches](_MAX_WEIGHT)
 
     def get(self, where: str | BooleanExpression, find: Callable[[], Matches]) -> Matches:
         """The matches of a condition: kept from an earlier call, or made by `find`. Raises FilterError."""
         key = condition_key(where)
         with self._lock:
-            if key in self._matches:
-                self._matches.move_to_end(key)
-                return self._matches[key]
+            kept = self._matches.get(key)
+        if kept is not None:
+            return kept
         new_matches = find()
         with self._lock:
             if key not in self._matches:  # else another thread was faster
-                self._matches[key] = new_matches
-                self._weight += new_matches.weight
-            while self._weight > _MAX_WEIGHT or len(self._matches) > _MAX_CONDITIONS:
-                self._weight -= self._matches.popitem(last=False)[1].weight
+                self._matches.put(key, new_matches, max(new_matches.weight, _LEAST_WEIGHT))
         return new_matches
 
 

@@ -16,6 +16,7 @@ from weakref import finalize, ref
 import pyarrow as pa
 
 from icepuffin.ops.cache import process_cache
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.process_budget import ROWS_ON_DISK
 
@@ -54,29 +55,25 @@ class RowGroups:
     """
 
     def __init__(self, budget_bytes: int) -> None:
-        self._budget = budget_bytes
         self._lock = ProcessLock()
-        self._in_memory: OrderedDict[Hashable, pa.Table] = OrderedDict()
+        self._in_memory = LruCache[Hashable, pa.Table](budget_bytes)
         self._on_disk: OrderedDict[Hashable, pa.Table] = OrderedDict()
-        self._bytes = 0
-        self._remembered: OrderedDict[Hashable, int] = OrderedDict()
+        self._remembered = LruCache[Hashable, int](ROWS_ON_DISK.budget)
         """Row groups that were decoded last, with their sizes, which are within the budget on disk"""
-        self._remembered_bytes = 0
         self._can_write = True
 
     @property
     def bytes_in_memory(self) -> int:
         """Bytes of the row groups in memory."""
-        return self._bytes
+        return self._in_memory.weight
 
     def get(self, key: Hashable) -> pa.Table | None:
         """The row group, where it is kept."""
         with self._lock:
-            for kept in (self._in_memory, self._on_disk):
-                if key in kept:
-                    kept.move_to_end(key)
-                    return kept[key]
-        return None
+            if key in self._on_disk:
+                self._on_disk.move_to_end(key)
+                return self._on_disk[key]
+            return self._in_memory.get(key)
 
     def keep(self, key: Hashable, rows: pa.Table) -> None:
         """Keep a row group that has been decoded, if budgets allow. A full disk is a warning, not an error."""
@@ -86,40 +83,33 @@ class RowGroups:
     def kept(self) -> "KeptRowGroups":
         """What is kept now, the least recently used first."""
         with self._lock:
-            return KeptRowGroups(dict(self._in_memory), dict(self._on_disk), dict(self._remembered))
+            return KeptRowGroups(dict(self._in_memory.items()), dict(self._on_disk), dict(self._remembered.items()))
 
     def take_over(self, kept: "KeptRowGroups") -> None:
         """Keep, before any other, what another one keeps."""
         with self._lock:
             self._on_disk.update(kept.on_disk)
-            self._remembered.update(kept.remembered)
-            self._remembered_bytes = sum(self._remembered.values())
+            for key, size in kept.remembered.items():
+                self._remembered.put(key, size, size)
         for key, rows in kept.in_memory.items():
             self._keep_in_memory(key, rows)
 
     def _remember(self, key: Hashable, size: int) -> bool:
         """Remember that a row group was decoded. Returns whether that was remembered before."""
-        budget = ROWS_ON_DISK.budget
+        budget = ROWS_ON_DISK.budget  # of the settings that hold now
+        counted = _counted(size, budget)
         with self._lock:
-            before = self._remembered.pop(key, None)
-            self._remembered[key] = _counted(size, budget)
-            self._remembered_bytes += self._remembered[key] - (before or 0)
-            while self._remembered_bytes > budget:
-                _, forgotten = self._remembered.popitem(last=False)
-                self._remembered_bytes -= forgotten
+            self._remembered.budget = budget
+            before = self._remembered.pop(key)
+            self._remembered.put(key, counted, counted)
         return before is not None
 
     def _keep_in_memory(self, key: Hashable, rows: pa.Table) -> None:
-        if rows.nbytes > self._budget // 4:
+        if rows.nbytes > self._in_memory.budget // 4:
             return
         with self._lock:
-            if key in self._in_memory or key in self._on_disk:
-                return
-            self._in_memory[key] = rows
-            self._bytes += rows.nbytes
-            while self._bytes > self._budget:
-                _, dropped = self._in_memory.popitem(last=False)
-                self._bytes -= dropped.nbytes
+            if key not in self._in_memory and key not in self._on_disk:
+                self._in_memory.put(key, rows, rows.nbytes)
 
     def _write(self, key: Hashable, rows: pa.Table) -> bool:
         """Move a row group to the disk. Returns whether it is there now."""
@@ -137,8 +127,7 @@ class RowGroups:
             return False
         with self._lock:
             self._on_disk[key] = mapped
-            if (rows_in_memory := self._in_memory.pop(key, None)) is not None:
-                self._bytes -= rows_in_memory.nbytes
+            self._in_memory.pop(key)
         return True
 
     def _reserve(self, size: int) -> bool:

@@ -4,7 +4,6 @@ A search returns few rows of many files; neighbours share row groups, and so do 
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.datafile import DataFile, arrow_schema
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.included_columns import IncludedColumns, IncludedMeter
@@ -79,7 +79,7 @@ class RowReader:
         self._included = included
         self._is_local = live.location.startswith("file:")
         self._lock = ProcessLock()
-        self._files: OrderedDict[tuple[int, _FileKey], tuple[DataFile, ProcessLock]] = OrderedDict()
+        self._files = LruCache[tuple[int, _FileKey], tuple[DataFile, ProcessLock]](_MAX_OPEN_FILES)
         """Open files, by process too: a fork has neither the connections nor the threads of its parent"""
         self._pools: dict[int, ThreadPoolExecutor] = {}
         """Threads that read side by side, by process"""
@@ -227,18 +227,12 @@ class RowReader:
         file = self._live.files[key[0]]
         opened = DataFile(open_storage(file.path, self._storage), file, self._schema, key[1]), ProcessLock()
         with self._lock:
-            self._files[os.getpid(), key] = opened
-            while len(self._files) > _MAX_OPEN_FILES:
-                self._files.popitem(last=False)
+            self._files.put((os.getpid(), key), opened)
         return opened
 
     def _opened(self, key: _FileKey) -> tuple[DataFile, ProcessLock] | None:
-        own = os.getpid(), key
         with self._lock:
-            if own in self._files:
-                self._files.move_to_end(own)
-                return self._files[own]
-        return None
+            return self._files.get((os.getpid(), key))
 
     def _group(self, key: _FileKey, file: DataFile, lock: ProcessLock, meter: Meter, group: int) -> pa.Table:
         kept = self._groups.get((key, group))

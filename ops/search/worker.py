@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.candidates import Candidates, table_distances
 from icepuffin.ops.search.errors import IndexUnavailableError
@@ -84,15 +85,15 @@ class SerializedSearchJob:
     def worker(self) -> "SearchWorker":
         """The worker for this job in this process."""
         with _lock:
-            if self.name not in _workers:
-                _workers[self.name] = SearchWorker(pickle.loads(self.data))  # noqa: S301  made by our own driver
-            while len(_workers) > _MAX_WORKERS:
-                _workers.popitem(last=False)
-            return _workers[self.name]
+            worker = _workers.get(self.name)
+            if worker is None:
+                worker = SearchWorker(pickle.loads(self.data))  # noqa: S301  made by our own driver
+                _workers.put(self.name, worker)
+            return worker
 
 
 _lock = threading.Lock()
-_workers: "OrderedDict[str, SearchWorker]" = OrderedDict()
+_workers = LruCache[str, "SearchWorker"](_MAX_WORKERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -203,13 +203,13 @@ def test_nothing_is_read_again_but_for_new_deletes(folder: Folder, monkeypatch: 
 
 
 def test_what_is_kept_is_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equality_deletes, "_BUDGET", 2_000)
+    monkeypatch.setattr(equality_deletes._resolved._of_file, "budget", 2_000)
     schema = one(LongType())
     delete = folder.deletes(schema, [{"a": number} for number in range(20)])
     for _ in range(10):
         file = folder.data(schema, [{"a": number} for number in range(20)], deletes=(delete,))
         assert deleted(file) == [list(range(20))]
-        assert equality_deletes._resolved._nbytes <= 2_000
+        assert equality_deletes._resolved._of_file.weight <= 2_000
     assert len(equality_deletes._resolved._of_file) == 4
     assert equality_deletes._Resolution(3, b"d" * 16, np.arange(5)).nbytes == 5 * 8 + 16 + 256
 
@@ -252,7 +252,7 @@ def test_a_history_of_upserts_takes_as_much_per_commit_however_long_it_is(
     ]
     expected = [[0, 1]] * 7 + [[0]] * 4 + [[]]
     assert deleted(*files) == expected
-    assert equality_deletes._resolved._nbytes == sum(8 * len(rows) + 272 for rows in expected[:-1])
+    assert equality_deletes._resolved._of_file.weight == sum(8 * len(rows) + 272 for rows in expected[:-1])
 
 
 @pytest.mark.parametrize("seed", range(6))
