@@ -16,7 +16,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.snapshots import schema_at, with_zone
+from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.snapshots import ref_snapshot_id, schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
@@ -218,6 +219,7 @@ class SqlSession:
     def _search(self, statement: Nearest) -> SqlResult:
         try:
             table, storage = self._open(statement.table)
+            statement = _with_id(statement, table)
             return self._search_table(statement, table, schema_at(table, statement.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
             if self._spark is None and isinstance(error, UnknownTableError):
@@ -301,6 +303,7 @@ class SqlSession:
             return SqlResult(pa.table({"plan": lines}), answer.how, answer.search, is_text=True)
         try:
             table, storage = self._open(statement.table)
+            statement = _with_id(statement, table)
             schema = schema_at(table, statement.snapshot)
             _first_step(schema, statement, self._columns_of(table, schema))
             if statement.where is not None:
@@ -334,6 +337,20 @@ def _state(table: Table) -> tuple[str, str, int]:
     table, and number those of the next table of its name alike.
     """
     return str(table.metadata.table_uuid), table.metadata_location, table.metadata.last_updated_ms
+
+
+def _with_id(statement: Nearest, table: Table) -> Nearest:
+    """The statement with an id in place of its text: to Spark, ids of snapshots come before names of refs, and a text
+    that is neither is no time. Raises UnknownSnapshotError for such a text.
+    """
+    name = statement.snapshot
+    if not isinstance(name, str):
+        return statement
+    is_id = name.isdecimal() and int(name) in snapshots_by_id(table.metadata)
+    if is_id or (name.isdecimal() and name not in table.metadata.refs):
+        return replace(statement, snapshot=int(name))
+    ref_snapshot_id(table, name)
+    return statement
 
 
 def _element_type(table: Table, statement: Nearest) -> str:

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.parser import parse
@@ -214,6 +215,24 @@ def test_a_subquery_reads_a_snapshot(catalog: Catalog, name: str) -> None:
     assert session.sql(text).rows["id"].to_pylist() == [59]
     assert session.sql(text.replace(travel, "")).rows["id"].to_pylist() == [89]
     catalog.drop_table("db.old")
+
+
+def test_a_version_is_an_id_before_it_is_a_name_and_never_a_time(catalog: Catalog) -> None:
+    """As Iceberg's documentation has it for Spark. A tag of the same name came first, and a date was a time."""
+    table = catalog.create_table("db.ids", ROWS)
+    for start in (0, 60):
+        table.append(make_rows(start, start + 30))
+    first, second = (snapshot.snapshot_id for snapshot in table.refresh().metadata.snapshots)
+    for name in (str(second), "17"):
+        table.manage_snapshots().create_tag(first, name).commit()
+    session = SqlSession.on(catalog, storage=STORAGE)
+    text = f"SELECT id FROM db.ids VERSION AS OF '{{}}' WHERE {DISTANCE} < 99 ORDER BY id DESC LIMIT 1"
+    for version, last in ((second, 89), (first, 29), (17, 29)):
+        assert session.sql(text.format(version)).rows["id"].to_pylist() == [last], version
+    for explain in ("", "EXPLAIN "):
+        with pytest.raises(UnknownSnapshotError, match="no ref '2999-01-01'"):
+            session.sql(explain + text.format("2999-01-01"))
+    catalog.drop_table("db.ids")
 
 
 def test_no_rows_have_columns_too(session: SqlSession) -> None:
