@@ -383,6 +383,61 @@ def test_a_type_that_cannot_become_the_schemas_is_reported(tmp_path: Path) -> No
         rows(file, one(1, "a", IntegerType()), 1)
 
 
+@pytest.mark.parametrize("by_name", [False, True], ids=["by id", "by name"])
+@pytest.mark.parametrize("inside_of_list", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value", "now"),
+    [
+        (pa.string(), "[1.0, 2.0]", ListType(9, FloatType(), element_required=False)),
+        (pa.binary(), b"12345678", ListType(9, FloatType(), element_required=False)),
+        (pa.string(), "{}", StructType(NestedField(9, "x", LongType(), required=False))),
+        (pa.list_(pa.int64()), [1], StructType(NestedField(9, "x", LongType(), required=False))),
+        (pa.int64(), 1, MapType(9, StringType(), 11, LongType(), value_required=False)),
+        (pa.date32(), 1, TimestampType()),
+        (pa.int64(), 1, TimestampType()),
+    ],
+)
+def test_no_value_becomes_null_because_its_type_does_not_fit(
+    tmp_path: Path, kind: Any, value: Any, now: Any, *, by_name: bool, inside_of_list: bool
+) -> None:
+    def field(name: str, field_id: int, kind: pa.DataType) -> pa.Field:
+        return pa.field(name, kind) if by_name else inside(name, field_id, kind)
+
+    later = NestedField(2, "a", now, required=False)
+    stored = field("a", 2, pa.list_(field("element", 9, kind.value_type)) if pa.types.is_list(kind) else kind)
+    if inside_of_list:
+        later = NestedField(1, "n", ListType(3, StructType(later), element_required=False), required=False)
+        stored, value = field("n", 1, pa.list_(field("element", 3, pa.struct([stored])))), [{"a": value}]
+    file = write(tmp_path, (stored, pa.array([value], stored.type)))
+    with pytest.raises(DataFileError, match=r"0\.parquet(: its columns| cannot be read)"):
+        rows(file, Schema(later), later.field_id)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LongType(),
+        TimestampType(),
+        ListType(9, FloatType(), element_required=False),
+        StructType(NestedField(9, "x", LongType(), required=False)),
+        MapType(9, StringType(), 11, LongType(), value_required=False),
+    ],
+    ids=str,
+)
+def test_columns_of_nulls_without_a_type_are_null(tmp_path: Path, kind: Any) -> None:
+    """Arrow and pandas write such columns where no row has a value."""
+    inner = pa.struct([inside("a", 2, pa.null())])
+    file = write(
+        tmp_path,
+        column("a", 2, [None, None], pa.null()),
+        column("n", 1, [[{"a": None}, None], None], pa.list_(inside("element", 3, inner))),
+    )
+    nothing = NestedField(2, "a", kind, required=False)
+    assert rows(file, Schema(nothing), 2) == [{"a": None}] * 2
+    nested = one(1, "n", ListType(3, StructType(nothing), element_required=False))
+    assert rows(file, nested, 1) == [{"n": [{"a": None}, None]}, {"n": None}]
+
+
 def test_a_file_without_field_ids_is_read_by_name(tmp_path: Path) -> None:
     vectors = column("v", None, [[1.0], [2.0]], pa.list_(pa.float32()))
     file = write(tmp_path, column("a", None, [1, 2], pa.int64()), column("other", None, [3, 4], pa.int64()), vectors)
