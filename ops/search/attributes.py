@@ -5,14 +5,28 @@ of comparing the rows of the data files: the same code compares (`predicate`), b
 which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import And, BooleanExpression, BoundEqualTo, BoundIn, BoundIsNull, BoundNotNull, Or
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundIsNaN,
+    BoundIsNull,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundNotNull,
+    Or,
+)
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType
@@ -43,13 +57,19 @@ from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.puffin.blobs.attributes import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
 
+_FALLING = BoundLessThan | BoundLessThanOrEqual
+_RISING = BoundGreaterThan | BoundGreaterThanOrEqual
+_MOST_COMPARED = 1_000
+"""Values that are all compared: that takes microseconds"""
+
 
 class AttributeColumn:
     """The values of one column, for one snapshot: the code of each row and of each node."""
 
-    def __init__(self, values: pa.Array, codes: Codes, missing: Mapping[FileNumber, str]) -> None:
+    def __init__(self, values: pa.Array, codes: Codes, missing: Mapping[FileNumber, str], *, in_order: bool) -> None:
         self.values = values
         """Distinct values, in order where they have one, and null"""
+        self._in_order = in_order
         self.rows = CodedRows(codes, len(values) + 1)
         """All rows, by file number and position. A code is the place of the row's value. Rows that are deleted, or lie
         in a file whose values are missing, have the code `len(values)`"""
@@ -81,7 +101,33 @@ class AttributeColumn:
         if self._value_codes and isinstance(part, BoundEqualTo | BoundIn):
             values = part.value_set if isinstance(part, BoundIn) else {part.literal.value}
             return ColumnPart(field_id, [(code, code) for code in self._value_codes.codes(values)])
+        if self._in_order and len(self.values) > _MOST_COMPARED:
+            if isinstance(part, _FALLING):
+                return ColumnPart.of_run(field_id, 0, self._first_codes(part, predicate, are_true=True))
+            if self._is_rising(part):
+                return ColumnPart.of_run(
+                    field_id, self._first_codes(part, predicate, are_true=False), len(self.values) - 1
+                )
         return ColumnPart.of(field_id, predicate.truth(part, self.values))
+
+    def _is_rising(self, part: BooleanExpression) -> bool:
+        """Whether a part is true for the last values alone; NaN, which is over all others, is among them."""
+        if pa.types.is_floating(self.values.type):
+            return isinstance(part, Or) and isinstance(part.left, _RISING) and isinstance(part.right, BoundIsNaN)
+        return isinstance(part, _RISING)
+
+    def _first_codes(self, part: BooleanExpression, predicate: RowPredicate, *, are_true: bool) -> int:
+        """Number of the first values for which a comparison by order is true, or is not.
+
+        Few values are compared: one per block, and those of the block where the comparison may change.
+        Raises FilterError.
+        """
+        count = len(self.values) - 1  # without null
+        step = math.isqrt(count)
+        of_blocks = predicate.truth(part, self.values.take(np.arange(0, count, step)))
+        start = max(0, (int(np.count_nonzero(of_blocks == are_true)) - 1) * step)
+        of_values = predicate.truth(part, self.values[start : min(start + step, count)])
+        return start + int(np.count_nonzero(of_values == are_true))
 
 
 class ListColumn:
@@ -263,7 +309,7 @@ class Attributes:
             file_values = values_of(entry)
             values[number] = decoded_values(file_values, kind), file_values.codes
         distinct, places = merged([pa.array([], kind), *(own for own, _ in values.values())])
-        distinct, ranks = _sorted(distinct)
+        distinct, ranks, in_order = _sorted(distinct)
         null = len(distinct)
         dead = null + 1
         codes = np.full(int(self.starts[-1]), dead, code_type(dead))
@@ -273,7 +319,7 @@ class Attributes:
             codes[self.starts[number] : self.starts[number + 1]] = new_codes[own_codes]
             first += len(own)
         codes[self._deleted] = dead
-        return AttributeColumn(pa.concat_arrays([distinct, pa.nulls(1, kind)]), codes, missing)
+        return AttributeColumn(pa.concat_arrays([distinct, pa.nulls(1, kind)]), codes, missing, in_order=in_order)
 
     def _joined_lists(
         self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
@@ -283,7 +329,7 @@ class Attributes:
         files = [lists_of(entries[number]) for number in numbers]
         elements = [decoded_values(file.tokens, kind) for file in files]
         distinct, codes_of = merged([pa.array([], kind), *elements])
-        distinct, ranks = _sorted(distinct)
+        distinct, ranks, _ = _sorted(distinct)
         codes_of = ranks[codes_of]
         count = int(self.starts[-1])
         row_type = np.uint32 if count < 1 << 32 else np.uint64
@@ -303,15 +349,17 @@ class Attributes:
         return ListColumn(distinct, Lists(states, starts, row[order]), missing)
 
 
-def _sorted(values: pa.Array) -> tuple[pa.Array, I64]:
-    """(the values in order, the new place of each), so that ranges are runs; as they are, where Arrow has no order."""
+def _sorted(values: pa.Array) -> tuple[pa.Array, I64, bool]:
+    """(the values, the new place of each, whether they are in order), so that ranges are runs; as they are, where Arrow
+    has no order.
+    """
     try:
         order = pc.array_sort_indices(values)
     except pa.ArrowNotImplementedError:
-        return values, np.arange(len(values))
+        return values, np.arange(len(values)), False
     ranks = np.empty(len(values), np.int64)
     ranks[order.to_numpy()] = np.arange(len(values))
-    return values.take(order), ranks
+    return values.take(order), ranks, True
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +388,7 @@ class Condition:
                 return _list_part(part, min(own), column.values)
             raise TypeError(f"{part} is on several columns")
 
-        trees = tuple(map(tree_of, parts))
+        trees = _one_run_per_column(map(tree_of, parts))
         return cls(attributes, trees[0] if len(trees) == 1 else Combination(every=True, parts=trees), columns)
 
     @property
@@ -382,6 +430,21 @@ class Condition:
     def _rows(self) -> Bitmap:
         """The rows that satisfy it, of all."""
         return evaluate(self.tree, {field_id: column.rows for field_id, column in self.columns.items()})
+
+
+def _one_run_per_column(trees: Iterable[ConditionTree]) -> tuple[ConditionTree, ...]:
+    """The parts of a conjunction. Those with one run of codes of one column are one, which has fewer rows."""
+    runs: dict[int, tuple[int, int]] = {}
+    others: list[ConditionTree] = []
+    for tree in trees:
+        if isinstance(tree, ColumnPart) and len(tree.runs) == 1:
+            first, last = tree.runs[0]
+            other_first, other_last = runs.get(tree.field_id, (first, last))
+            runs[tree.field_id] = max(first, other_first), min(last, other_last)
+        else:
+            others.append(tree)
+    joined = (ColumnPart.of_run(field_id, first, last + 1) for field_id, (first, last) in runs.items())
+    return *joined, *others
 
 
 def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> ListPart:

@@ -21,8 +21,8 @@ NO_LIST = 3
 _MOST_RUNS = 8
 """Runs of codes whose rows are looked up run by run, which is faster than a look-up of each row's code"""
 _SPARSE = 32
-"""Rows of a column per row with some codes, from which these rows are marked one by one: a bitmap has as many rows in
-the bytes of one number"""
+"""Rows of a column per row with a code, from which these rows are marked one by one: a bitmap has as many rows in the
+bytes of one number. With several codes it is bytes of the column, which are read instead"""
 
 
 class CodedRows:
@@ -62,9 +62,10 @@ class CodedRows:
 
     def within(self, first: int, last: int) -> Bitmap:
         """The rows with the codes `first` to `last`."""
-        if self.number_within(first, last) * _SPARSE <= len(self.codes):
-            if first == last:
-                return Bitmap.of_few(self._order[self.starts[first] : self.starts[first + 1]], len(self.codes))
+        count = self.number_within(first, last)
+        if first == last and count * _SPARSE <= len(self.codes):
+            return Bitmap.of_few(self._order[self.starts[first] : self.starts[first + 1]], len(self.codes))
+        if first < last and count * _SPARSE <= self.codes.nbytes:
             return Bitmap.of_rows(self._order[self.starts[first] : self.starts[last + 1]], len(self.codes))
         if first < last:
             return Bitmap.of(_within(self.codes, first, last))
@@ -88,6 +89,11 @@ class ColumnPart:
         breaks = np.flatnonzero(np.diff(codes) > 1)
         firsts, lasts = np.append(codes[:1], codes[breaks + 1]), np.append(codes[breaks], codes[-1:])
         return cls(field_id, list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
+    @classmethod
+    def of_run(cls, field_id: int, start: int, end: int) -> "ColumnPart":
+        """True for the codes from `start` on, to the one before `end`."""
+        return cls(field_id, [(start, end - 1)] if start < end else [])
 
     def count(self, rows: CodedRows) -> int:
         """Number of rows for which it is true."""

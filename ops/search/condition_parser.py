@@ -7,8 +7,9 @@ here, to the same expression; all other texts, and those in error, go to PyIcebe
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg.expressions import (
     And,
@@ -30,19 +31,21 @@ from pyiceberg.expressions import (
     Reference,
     parser,
 )
-from pyiceberg.expressions.literals import Literal, LongLiteral, StringLiteral
+from pyiceberg.expressions.literals import DecimalLiteral, Literal, LongLiteral, StringLiteral
 from pyparsing import CaselessKeyword, DelimitedList, Group, OpAssoc, Opt, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.literals import is_text
 
+V = TypeVar("V")
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
 _UNCLEAR_PATTERN = re.compile(r"_|\\(?!%)")
-# Whole numbers of more than 40 characters are left to the other parser: Python refuses to read thousands. So are texts
-# with half of a surrogate pair, which no column has
+# Numbers of more than 40 digits are left to the other parser: Python refuses to read thousands. So are texts with half
+# of a surrogate pair, which no column has
 _COMMON_TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<word>[A-Za-z_][A-Za-z0-9_$]*)|(?P<text>'[^'\\\n\r\ud800-\udfff]*')(?!')"""
+    r"""|(?P<real>[+-]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}))(?![\w.$])"""
     r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
 )
 _SPACE, _WORD_END = r"[ \t\n\r]*", r"(?![A-Za-z0-9_$])"
@@ -169,7 +172,7 @@ class _UncommonError(Exception):
 
 
 class _CommonForms:
-    """Comparisons of a column with a text or a whole number, IN, IS, `array_contains`; NOT, AND, OR and parentheses."""
+    """Comparisons of a column with a text or a number, IN, IS, `array_contains`; NOT, AND, OR and parentheses."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -214,16 +217,16 @@ class _CommonForms:
             return LookUp(column, (value,), of_lists=True)
         name = self._name(name)
         if self._takes_word("in"):
-            return LookUp(name, self._values(), of_lists=False)
+            return LookUp(name, self._values(self._value), of_lists=False)
         if self._take("sign") not in ("=", "=="):
             raise _UncommonError
         return LookUp(name, (self._value(),), of_lists=False)
 
-    def _values(self) -> tuple[str | int, ...]:
+    def _values(self, value: Callable[[], V]) -> tuple[V, ...]:
         self._require("(")
-        values = [self._value()]
+        values = [value()]
         while self._takes(","):
-            values.append(self._value())
+            values.append(value())
         self._require(")")
         if len({type(value) for value in values}) > 1:
             raise _UncommonError
@@ -273,11 +276,16 @@ class _CommonForms:
 
     def _in(self, name: str, *, negated: bool) -> BooleanExpression:
         chosen: Any = NotIn if negated else In
-        expression: BooleanExpression = chosen(name, [_literal(value) for value in self._values()])
+        expression: BooleanExpression = chosen(name, list(self._values(self._literal)))
         return expression
 
     def _literal(self) -> Literal[Any]:
-        return _literal(self._value())
+        kind, text = self._tokens[self._next]
+        if kind == "real":
+            self._next += 1
+            return DecimalLiteral(Decimal(text))
+        value = self._value()
+        return StringLiteral(value) if isinstance(value, str) else LongLiteral(value)
 
     def _value(self) -> str | int:
         kind, text = self._tokens[self._next]
@@ -315,10 +323,6 @@ class _CommonForms:
     def _require(self, sign: str) -> None:
         if not self._takes(sign):
             raise _UncommonError
-
-
-def _literal(value: str | int) -> Literal[Any]:
-    return StringLiteral(value) if isinstance(value, str) else LongLiteral(value)
 
 
 def _array_contains(result: ParseResults) -> ArrayContains:

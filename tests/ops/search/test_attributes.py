@@ -1,11 +1,13 @@
 """Conditions by the values that a version keeps: the rows that the data files give, and no data file is read."""
 
 import datetime as dt
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, BooleanExpression, IsNull, Not, Or
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    Or,
+)
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform, Transform
 from pyiceberg.types import (
     BooleanType,
     DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
     IntegerType,
     ListType,
     LongType,
@@ -55,7 +72,7 @@ from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
 from icepuffin.ops.search.attribute_matches import find_matches_by_attributes
 from icepuffin.ops.search.attribute_values import VersionValues
-from icepuffin.ops.search.attributes import Attributes
+from icepuffin.ops.search.attributes import AttributeColumn, Attributes
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.loaded_version import load_version
@@ -98,11 +115,49 @@ def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExp
     return *({number: rows.tolist() for number, rows in one.positions.items()} for one in (kept, scanned)), kept.how
 
 
+ORDERED: dict[str, tuple[IcebergType, Callable[[int], Any]]] = {
+    "long": (LongType(), lambda number: 3 * number - 20),
+    "double": (DoubleType(), lambda number: (math.inf, -math.inf, 0.0, -0.0)[number] if number < 4 else number / 7 - 2),
+    "float": (FloatType(), lambda number: (math.inf, -math.inf, 0.0, -0.0)[number] if number < 4 else number / 7 - 2),
+    "text": (StringType(), lambda number: "aé"[number % 2] * number),
+    "decimal": (DecimalType(9, 2), lambda number: Decimal(number).scaleb(-1)),
+    "date": (DateType(), lambda number: (dt.date(1970, 1, 1) + dt.timedelta(7 * number - 90)).isoformat()),
+}
+
+
+@pytest.mark.parametrize("with_nan", [False, True])
+@pytest.mark.parametrize("kind", ORDERED)
+def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch, *, with_nan: bool
+) -> None:
+    """Few of the values are compared; which these are depends on how many there are."""
+    field_type, value = ORDERED[kind]
+    schema = Schema(NestedField(1, "a", field_type))
+    compared = partial(monkeypatch.setattr, by_attributes, "_MOST_COMPARED")
+    for count in (0, 1, 2, 3, 4, 5, 9, 16, 23, 24, 25):
+        made = [dt.date.fromisoformat(value(n)) if kind == "date" else value(n) for n in range(count)]
+        made += [math.nan] if with_nan and kind in ("double", "float") else []
+        values, _, in_order = by_attributes._sorted(pa.array(made, schema_to_pyarrow(field_type)))
+        assert in_order
+        codes = np.zeros(0, np.uint8)
+        column = AttributeColumn(pa.concat_arrays([values, pa.nulls(1, values.type)]), codes, {}, in_order=True)
+        for operator in (LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual):
+            for number in range(count + 2):
+                predicate = RowPredicate(operator("a", value(number)), schema)
+                parts = [compared(most) or column.part(predicate.bound, 1, predicate) for most in (1, 1_000)]
+                assert parts[0].runs == parts[1].runs, (operator, count, number)
+
+
 @pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=lambda value: str(value or "plain"))
 def test_random_conditions_mean_what_they_mean_to_the_data_files(
-    catalog: Catalog, column: str, transform: Transform[Any, Any] | None, seed: str
+    catalog: Catalog,
+    column: str,
+    transform: Transform[Any, Any] | None,
+    seed: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes."""
+    monkeypatch.setattr(by_attributes, "_MOST_COMPARED", random.Random(seed).choice((1, 1_000)))
     number = PARTITIONS.index((column, transform))
     table, _ = random_table(catalog, f"db.t{number}", column, transform, seed)
     build_version(table, RANDOM)
@@ -199,6 +254,30 @@ def test_values_that_a_condition_names_are_looked_up(table: Table, where: str, m
     assert result.rows.equals(slowly.rows)
     assert result.profile.matching_rows == slowly.profile.matching_rows
     assert result.profile.condition == slowly.profile.condition
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("id >= 250 and id < 640", 390),
+        ("id >= 250 and section = 'section 1' and id < 640 and id > 300", 68),
+        ("id < 250 and id >= 640", 0),
+        ("id > 250 and section >= 'section 1' and id in (250, 251, 640) and section < 'section 2'", 1),
+        ("id >= 898", 2),
+        ("id < 0", 0),
+        ("id < 3 or id > 897", 5),
+    ],
+)
+def test_ranges_of_a_column_are_one_run_of_its_values(
+    table: Table, where: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_version(table, SECTIONS)
+    for most in (1, 1_000):
+        monkeypatch.setattr(by_attributes, "_MOST_COMPARED", most)
+        own, scanned, how = both_ways(table, SECTIONS, where)
+        assert own == scanned
+        assert sum(map(len, own.values())) == expected
+        assert "read" not in how
 
 
 def test_rows_without_a_vector_are_counted_among_those_that_match(table: Table) -> None:
