@@ -58,7 +58,7 @@ class RowGroups:
         self._lock = ProcessLock()
         self._in_memory = LruCache[Hashable, pa.Table](budget_bytes)
         self._on_disk: OrderedDict[Hashable, pa.Table] = OrderedDict()
-        self._remembered = LruCache[Hashable, int](ROWS_ON_DISK.budget)
+        self._remembered = LruCache[Hashable, int](0)
         """Row groups that were decoded last, with their sizes, which are within the budget on disk"""
         self._can_write = True
 
@@ -87,7 +87,9 @@ class RowGroups:
 
     def take_over(self, kept: "KeptRowGroups") -> None:
         """Keep, before any other, what another one keeps."""
+        budget = ROWS_ON_DISK.budget
         with self._lock:
+            self._remembered.budget = budget
             self._on_disk.update(kept.on_disk)
             for key, size in kept.remembered.items():
                 self._remembered.put(key, size, size)
@@ -96,7 +98,7 @@ class RowGroups:
 
     def _remember(self, key: Hashable, size: int) -> bool:
         """Remember that a row group was decoded. Returns whether that was remembered before."""
-        budget = ROWS_ON_DISK.budget  # of the settings that hold now
+        budget = ROWS_ON_DISK.budget
         counted = _counted(size, budget)
         with self._lock:
             self._remembered.budget = budget
