@@ -8,6 +8,7 @@ import io
 import sys
 import uuid
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -36,19 +37,12 @@ def stamp(
     table: Table,
     snapshot: Snapshot,
     sketches: Mapping[int, ThetaSketch],
-    more: Mapping[int, Mapping[str, str]] = {},
-    without_ndv: Collection[int] = (),
-    listed_ndv: Collection[int] = (),
-    store: Storage | None = None,
+    *more: Any,
     folder: str | None = None,
+    **options: Any,
 ) -> None:
-    """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`.
-
-    listed_ndv: columns whose `ndv` stands in the table's metadata alone, not in the file.
-    """
-    entry = write_statistics(
-        folder or table.location(), snapshot, sketches, more, without_ndv, listed_ndv, store or LocalStorage()
-    )
+    """Register sketches for a snapshot as Trino does. `more` and `options` are those of `write_statistics`."""
+    entry = write_statistics(folder or table.location(), snapshot, sketches, *more, **options)
     over = find_statistics(table.refresh(), snapshot.snapshot_id)
     done = register_statistics(
         table,
@@ -87,7 +81,10 @@ def write_statistics(
     listed_ndv: Collection[int] = (),
     store: Storage | None = None,
 ) -> StatisticsFile:
-    """A file of sketches under `folder`, as `stamp` registers it; its entry."""
+    """A file of sketches under `folder`; its entry. One blob a column, `ndv` its only property, but for `more`.
+
+    listed_ndv: columns whose `ndv` stands in the table's metadata alone, not in the file.
+    """
     sink, store = io.BytesIO(), store or LocalStorage()
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
