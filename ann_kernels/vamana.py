@@ -7,6 +7,7 @@ codes preserve the nearest neighbours (`neighbor_check`), else those of the vect
 import numpy as np
 
 from icepuffin.ann_kernels import bulk_build, scalar_quantization
+from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, read_only
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace, Space
 from icepuffin.ann_kernels.errors import DimensionError
@@ -19,7 +20,15 @@ from icepuffin.ann_kernels.reachability import attach_unreachable
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
 
 
-def build(vectors: F32, metric: Metric, params: VamanaParams, *, threads: int = 1, coded: bool = True) -> Graph:
+def build(
+    vectors: F32,
+    metric: Metric,
+    params: VamanaParams,
+    *,
+    threads: int = 1,
+    coded: bool = True,
+    allocate: Allocate = in_memory,
+) -> Graph:
     """Build a graph over vectors in bulk.
 
     Memory, beside vectors and graph: N * (D + 2 R) bytes where codes serve. Where they do not, N * 2 R bytes, and for
@@ -35,14 +44,24 @@ def build(vectors: F32, metric: Metric, params: VamanaParams, *, threads: int = 
         Threads to use; the graph does not depend on them.
     coded : bool
         False measures by the vectors even where their codes would serve.
+    allocate : Allocate
+        Gives the array of that copy.
     """
     if not len(vectors):
         return empty_graph(0, params.max_degree, 0)
-    space = build_space(vectors, metric, threads, coded=coded)
+    space = build_space(vectors, metric, threads, coded=coded, allocate=allocate)
     return bulk_build.build(space, vectors, medoid_of(vectors), params, threads=threads)
 
 
-def insert(graph: Graph, vectors: F32, metric: Metric, params: VamanaParams, *, threads: int = 1) -> Graph:
+def insert(
+    graph: Graph,
+    vectors: F32,
+    metric: Metric,
+    params: VamanaParams,
+    *,
+    threads: int = 1,
+    allocate: Allocate = in_memory,
+) -> Graph:
     """Insert new nodes into a copy of a graph.
 
     Parameters
@@ -55,6 +74,8 @@ def insert(graph: Graph, vectors: F32, metric: Metric, params: VamanaParams, *, 
     params : VamanaParams
     threads : int
         Threads to use; the graph does not depend on them.
+    allocate : Allocate
+        As for `build`.
 
     Returns
     -------
@@ -70,11 +91,11 @@ def insert(graph: Graph, vectors: F32, metric: Metric, params: VamanaParams, *, 
     if count < before:
         raise DimensionError(f"{count} vectors cannot hold the {before} that the graph has and new ones")
     if not before:
-        return build(vectors, metric, params, threads=threads)
+        return build(vectors, metric, params, threads=threads, allocate=allocate)
     width = graph.neighbors.shape[1]
     if width > params.max_degree:
         raise DimensionError(f"the graph has degree {width}, the parameters {params.max_degree}")
-    space = build_space(vectors, metric, threads)
+    space = build_space(vectors, metric, threads, allocate=allocate)
     out = empty_graph(count, params.max_degree, graph.medoid)
     out.neighbors[:before, :width] = graph.neighbors
     out.degrees[:before] = graph.degrees
@@ -90,7 +111,9 @@ def is_coded(vectors: F32, metric: Metric, *, threads: int = 1) -> bool:
     return isinstance(build_space(vectors, metric, threads), CodeSpace)
 
 
-def build_space(vectors: F32, metric: Metric, threads: int, *, coded: bool = True) -> Space:
+def build_space(
+    vectors: F32, metric: Metric, threads: int, *, coded: bool = True, allocate: Allocate = in_memory
+) -> Space:
     """A space whose squared L2 ranks as the metric does.
 
     Inner product gets one dimension more, which makes all norms equal (Bachrach et al., RecSys 2014); searches then use
@@ -105,4 +128,5 @@ def build_space(vectors: F32, metric: Metric, threads: int, *, coded: bool = Tru
         return codes.space
     if extra is None:
         return FloatSpace(read_only(vectors))
-    return FloatSpace(read_only(np.concatenate([vectors, extra[:, None]], axis=1)))
+    lifted = allocate((len(vectors), vectors.shape[1] + 1), np.float32)
+    return FloatSpace(read_only(np.concatenate([vectors, extra[:, None]], axis=1, out=lifted)))

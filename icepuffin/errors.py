@@ -18,6 +18,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
 from icepuffin.ops.index.tuning_record import TuningError
+from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
 from icepuffin.ops.search.recall_reports import RecallReportError
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
@@ -46,6 +47,7 @@ __all__ = [
     "KernelError",
     "LostRaceError",
     "ManifestError",
+    "NoRoomError",
     "NotAnIndexError",
     "NotIndexableError",
     "PartialMetadataError",

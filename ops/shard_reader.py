@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.large_arrays import new_array
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredAddresses, StoredRun, StoredShard
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -94,7 +95,7 @@ class RunsReader:
 
     def read(self) -> npt.NDArray[np.uint8]:
         """All vectors, compared with their sha256. Raises StorageError, PuffinError."""
-        vectors, end = np.empty(self.nbytes, np.uint8), 0
+        vectors, end = new_array((self.nbytes,), np.uint8), 0
         for run in self.runs:
             for part in read_run(run, self.storage):
                 vectors[end : end + len(part)] = np.frombuffer(part, np.uint8)

@@ -10,6 +10,8 @@ FOOTER_TAIL = 12
 
 FLAG_FOOTER_COMPRESSED = 1
 
+MAX_BLOB_BYTES = 2**31 - 1
+"""Bytes of a blob, at most: no Java reader takes more"""
 MAX_DIMS = 65_536
 """Dimensions of the longest vectors in a blob."""
 MAX_METRIC = 3

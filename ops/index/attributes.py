@@ -11,7 +11,6 @@ from pyiceberg.types import ListType
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
 from icepuffin.ops.index.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.version_reader import read_attribute_blob
 from icepuffin.ops.model import Action, FileSlot, LiveFile, StorageConfig
@@ -22,6 +21,7 @@ from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
 from icepuffin.puffin.blobs.routing import CoveredFile
 from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 _BLOB_FULL = "the values of all files are more than a blob may hold (2 GiB)"
 _log = logging.getLogger(__name__)

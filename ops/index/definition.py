@@ -142,7 +142,7 @@ class IndexDefinition:
         Codes in small cells, which a process that has no shard yet reads alone: its first answer takes few bytes.
         Default: none.
     shards : int
-        Graphs; more where one would exceed 2 GiB. Default: as few as the size allows.
+        Graphs; more where one would exceed 2 GiB without its vectors. Default: by the size.
     seed : int
         Same rows, definition and seed: same bytes. Default: 0.
     target_recall : float
@@ -221,7 +221,7 @@ class IndexDefinition:
         choices=get_args(CellCodes),
     )
     shards: int | None = _parameter(
-        None, "Graphs; more where one would exceed 2 GiB. Left out: as few as the size allows.", low=1, high=4096
+        None, "Graphs; more where one would exceed 2 GiB without its vectors. Left out: by the size.", low=1, high=4096
     )
     seed: int = _parameter(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
     target_recall: float = _parameter(0.9, "recall@10 under which a version is not published.")

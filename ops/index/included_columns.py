@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import MAX_BLOB_BYTES
 from icepuffin.ops.index.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.version_reader import place_of, read_included_blob
 from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
@@ -19,6 +18,7 @@ from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs.included_columns import IncludedBlob
 from icepuffin.puffin.blobs.routing import CoveredFile
 from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 _TOO_LARGE = "its values are more than a blob may hold (2 GiB)"
 _log = logging.getLogger(__name__)

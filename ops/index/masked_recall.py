@@ -8,6 +8,7 @@ import numpy as np
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.index.stages import BuildContext
+from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.model import MIB, ShardId
 from icepuffin.ops.recall_curve import GATE_QUERIES
 from icepuffin.ops.shard_reader import open_shard
@@ -94,7 +95,7 @@ def _read(context: BuildContext, key: ShardKey) -> Shard:
     else:
         reader = open_shard(key.stored, context.storage)
         graph = Graph(*reader.read_graph(), reader.header.medoid)
-        vectors = np.asarray(reader.read_vectors(), np.float32)
+        vectors = as_floats(np.asarray(reader.read_vectors()))
     definition = context.plan.definition
     return Shard(
         metric=definition.metric.code,

@@ -82,7 +82,9 @@ def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segme
     """
     bodies: list[Segments] = [(gap, *blob.sources) for gap, blob in zip(layout.gaps, blobs, strict=False)]
     for place, (part, following) in enumerate(pairwise(blobs)):
-        if isinstance(part, ShardPart) and isinstance(following, ShardPart) and following.shard is part.shard:
+        if not isinstance(part, ShardPart) or not isinstance(following, ShardPart):
+            continue
+        if following.shard is part.shard and not part.runs:
             blob, gap, vectors = part.sources[-1], layout.gaps[place + 1], following.sources[0]
             if (vectors.path, vectors.offset) == (blob.path, blob.offset + blob.length + len(gap)):
                 length = blob.length + len(gap) + vectors.length

@@ -22,6 +22,7 @@ from icepuffin.ops.index.stages import (
     ShardSet,
     make_shards,
     require_capacity,
+    require_few_rows,
     scatter_rows,
     shard_task,
 )
@@ -38,6 +39,7 @@ from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
 """Function of the shards that keep their blobs, and of the places of vectors that others keep"""
@@ -70,7 +72,7 @@ class _EarlierShard:
         """What becomes of the shard if `arriving` rows come to it and it may have at most `max_rows` nodes."""
         if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
             return How.REBUILT
-        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > sizes.MAX_BLOB_BYTES:
+        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > MAX_BLOB_BYTES:
             return How.REBUILT
         if arriving:
             return How.INSERTED
@@ -121,6 +123,8 @@ def refresh_shards(
         arriving=matches.unmatched_rows,
         largest=sizes.rows_per_shard(layout.dims, plan.definition.max_degree),
     )
+    if matches.unmatched_rows:
+        require_few_rows(context, matches.unmatched_rows + sum(shard.live_rows for shard in shards))
     dropped = (*placement.dissolved, *placement.dropped)
     kept = [shard for shard in shards if shard.shard_id not in dropped]
     dissolved = [shards[shard_id] for shard_id in placement.dissolved]

@@ -9,6 +9,7 @@ from icepuffin.ops.index.planned_blobs import planned_shard, planned_vectors
 from icepuffin.ops.model import ObjectRange, StoredRun
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +55,13 @@ def written_parts(shards: Iterable[ShardResult], is_shared: Callable[[ObjectRang
 def _parts(shard: ShardResult, is_shared: Callable[[ObjectRange], bool]) -> Iterator[ShardPart]:
     if not is_shared(shard.stored.blob):
         yield ShardPart(shard)
-    if runs := tuple(run for run in shard.stored.runs if not is_shared(run.place)):
-        yield ShardPart(shard, runs)
+    part: list[StoredRun] = []
+    for run in shard.stored.runs:
+        if is_shared(run.place):
+            continue
+        if part and sum(run.place.length for run in (*part, run)) > MAX_BLOB_BYTES:
+            yield ShardPart(shard, tuple(part))
+            part = []
+        part.append(run)
+    if part:
+        yield ShardPart(shard, tuple(part))

@@ -1,13 +1,17 @@
 """Sizes of what an index is made of, from counts alone."""
 
+import math
+
 import numpy as np
 
 from icepuffin.ann_kernels.code_sizes import choose_m, code_bytes, rotated_bytes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.packs import MOST_SHARDS
+from icepuffin.ops.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
-from icepuffin.ops.tasks.runner import node_bytes
+from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, node_bytes
 from icepuffin.puffin.blobs.cells import row_bytes
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
@@ -15,9 +19,13 @@ LARGEST_SAMPLE = 200_000
 IMBALANCE = 1.5
 """Rows of the largest shard of a build, as a multiple of the mean"""
 SHARD_BYTES = 512 * 1024**2
-"""Vectors and adjacency of one shard: small enough for one executor, and far under `MAX_BLOB_BYTES`"""
-MAX_BLOB_BYTES = 2**31 - 1
-"""Bytes of a blob, at most: no Java reader takes more"""
+"""Vectors and adjacency of one shard, on average: small enough for any executor, and opened in a second or two"""
+MANY_SHARDS = 512
+"""Number of shards above which shards get larger, as each search compares its query with all centroids"""
+LARGEST_SHARD_MEMORY = 4 * 1024**3
+"""Memory that making a shard takes, up to which they get larger"""
+OUTGROWN = 4
+"""Shards of a new build per shard of an index, from more than which on the index is built anew"""
 ADDRESS_BYTES = 20
 """Bytes per row of address and content hash"""
 EDGE_BYTES = 1.6
@@ -46,20 +54,42 @@ def balls_per_file(files: int, dims: int) -> int:
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
-    """Number of shards for so many rows, by the memory that building one shard takes; no more than are written."""
-    return max(1, min(MOST_SHARDS, -(-rows // rows_per_shard(dims, max_degree))))
+    """Number of shards for so many rows, by the memory that making one takes; no more than are written.
+
+    Beyond `MANY_SHARDS` they get larger first, until making the largest one takes `LARGEST_SHARD_MEMORY`.
+    """
+    shards = -(-rows // rows_per_shard(dims, max_degree))
+    if shards > MANY_SHARDS:
+        shards = max(MANY_SHARDS, math.ceil(IMBALANCE * rows / _most_rows(dims, max_degree)))
+    return max(1, min(MOST_SHARDS, shards))
+
+
+def _most_rows(dims: int, max_degree: int) -> float:
+    """Rows of a shard whose making takes `LARGEST_SHARD_MEMORY`, by `shard_bytes`: of vectors in a file."""
+    room, neighbors = LARGEST_SHARD_MEMORY / SHARD_MEMORY_FACTOR, 4 * max_degree
+    return min(room / (dims + neighbors), (room - LARGEST_IN_MEMORY) / neighbors)
 
 
 def rows_per_shard(dims: int, max_degree: int) -> int:
-    """Rows that one shard should have at most."""
+    """Rows that one shard should have at most, of `MANY_SHARDS` or fewer, and a delta shard of any index."""
     return SHARD_BYTES // node_bytes(dims, max_degree)
 
 
+def has_outgrown(definition: IndexDefinition, rows: int, dims: int, shards: int) -> bool:
+    """Whether so many rows are too many for the shards of an index, so that a build with more shards is better; never
+    where the definition sets the number.
+    """
+    new = choose_shard_count(rows, dims, definition.max_degree)
+    return not definition.shards and new > OUTGROWN * shards
+
+
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
-    """Rows that one shard can have at most, so that its blob is no larger than readers take."""
+    """Rows that one shard can have at most, so that its blob is no larger than readers take. Vectors as f32 or f16 lie
+    apart from it.
+    """
     bits = definition.pq_nbits
     m = choose_m(dims, definition.pq_m, bits) if definition.vectors == "none" else 0
-    of_vector = {"f32": 4 * dims, "f16": 2 * dims}.get(definition.vectors, code_bytes(m, bits))
+    of_vector = code_bytes(m, bits)
     if definition.code_bits:
         of_vector = rotated_bytes(dims, definition.code_bits)
     of_vector += cell_row_bytes(definition, dims) + _BYTES_IN_DIRECTORY if definition.cell_bits else 0
@@ -75,7 +105,8 @@ def cell_row_bytes(definition: IndexDefinition, dims: int) -> int:
 
 def least_shards(definition: IndexDefinition, rows: int, dims: int) -> int:
     """Shards of a build, at least, so that none gets too large for its file."""
-    return -(-int(IMBALANCE * rows) // max_shard_rows(definition, dims))
+    most = max_shard_rows(definition, dims)
+    return 1 if rows <= most else -(-int(IMBALANCE * rows) // most)
 
 
 def sample_size(total: int) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, max_shard_rows
+from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
@@ -198,6 +198,15 @@ def make_shards(context: BuildContext, tasks: Sequence[ShardTask], rows: int) ->
     staging = context.staging_of_shards(rows)
     tasks = [replace(task, threads=runner.task_threads, recorded=recorded, staging=staging) for task in tasks]
     return runner.run(make_shard, tasks, label="write shards", progress=context.stage_progress("shards"))
+
+
+def require_few_rows(context: BuildContext, rows: int) -> None:
+    """Raises ShardTooLargeError where an index would have too many rows for the shards that it has."""
+    plan, layout = context.plan, context.layout
+    if has_outgrown(plan.definition, rows, layout.dims, layout.shards):
+        raise ShardTooLargeError(
+            f"{plan.live.table}, index {plan.definition.name}: {rows:,} rows are too many for {layout.shards} shards"
+        )
 
 
 def require_capacity(context: BuildContext, shard_id: ShardId, rows: int) -> None:

@@ -18,7 +18,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
 from icepuffin.ops.index.own_versions import distances_text, find_field_id
 from icepuffin.ops.index.plan import SHARED_ENOUGH, nearest_first
-from icepuffin.ops.index.sizes import max_shard_rows, rows_per_shard
+from icepuffin.ops.index.sizes import has_outgrown, max_shard_rows, rows_per_shard
 from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import ShardId
 
@@ -84,7 +84,10 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
         return None
     bounds = _bounds(definition, base_sizes, changes)
     reads_whole_shards = not definition.holds_vectors and bounds.written  # whose vectors lie in old data files
-    is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)  # a build with more shards follows
+    # a build with more shards follows
+    is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)
+    if changes.arriving:
+        is_too_large |= has_outgrown(definition, total, base_sizes.dims, base_sizes.shards)
     return None if reads_whole_shards or is_too_large else bounds
 
 

@@ -17,12 +17,26 @@ from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.own_versions import versions_of
-from icepuffin.ops.index.sizes import BALL_BYTES, IMBALANCE, SHARD_BYTES, least_shards, sample_size
+from icepuffin.ops.index.sizes import (
+    BALL_BYTES,
+    IMBALANCE,
+    SHARD_BYTES,
+    choose_shard_count,
+    least_shards,
+    sample_size,
+)
 from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import PROCESS_MEMORY, SHARD_MEMORY_FACTOR, SMALL_WORK, UNION_BYTES, node_bytes
+from icepuffin.ops.tasks.runner import (
+    PROCESS_MEMORY,
+    SHARD_MEMORY_FACTOR,
+    SMALL_WORK,
+    UNION_BYTES,
+    node_bytes,
+    shard_bytes,
+)
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 
@@ -161,12 +175,15 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
     dims = -(-vectors // (4 * rows)) if rows else 0
     least = least_shards(replace(definition, vectors="f32"), rows, dims)
-    count = min(max(definition.shards or -(-size // SHARD_BYTES), least), max(1, rows))
+    chosen = choose_shard_count(rows, dims, definition.max_degree) if rows and has_totals else int(not has_totals)
+    count = min(max(definition.shards or chosen, least), max(1, rows))
     largest = size if count <= 1 else min(size, IMBALANCE * size / count)
     nodes = largest * rows / size if size else 0
+    if has_totals:
+        largest = shard_bytes(nodes, dims, definition.max_degree)
     sample = vectors * sample_size(rows) / rows if rows else 0
     rebuilt = max(
-        (node_bytes(it.dims, definition.max_degree) * max(it.largest, *it.deltas, 0) for it in earlier), default=0
+        (shard_bytes(max(it.largest, *it.deltas, 0), it.dims, definition.max_degree) for it in earlier), default=0
     )
     return _Work(
         rows=rows,
@@ -201,7 +218,7 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
     """
     base = bounds.base
     node = node_bytes(base.dims, definition.max_degree)
-    task = SHARD_MEMORY_FACTOR * node * bounds.largest
+    task = SHARD_MEMORY_FACTOR * shard_bytes(bounds.largest, base.dims, definition.max_degree)
     matched = min(_MATCHED_MB * MIB, _ROW_BYTES * (bounds.arriving + bounds.removed)) if bounds.removed else 0
     nodes = max(base.largest, *base.deltas, 0)
     reads_shard = bool((is_local and bounds.written) or bounds.removed or base.tombstones)
@@ -211,7 +228,7 @@ def _refresh_work(definition: IndexDefinition, bounds: RefreshBounds, engine: En
         files=bounds.files,
         shards=bounds.written,
         task=task,
-        driver=max(proof, matched, _SEARCH_FACTOR * node * nodes * reads_shard),
+        driver=max(proof, matched, _SEARCH_FACTOR * shard_bytes(nodes, base.dims, definition.max_degree) * reads_shard),
         in_driver=min(task, SHARD_MEMORY_FACTOR * SMALL_WORK * node / (4 * base.dims)),
         **_comparison(base.shards * nodes + sum(base.deltas) + bounds.arriving, nodes, base.shards + len(base.deltas)),
     )

@@ -12,6 +12,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows
+from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_reader import open_shard, vector_places
@@ -86,7 +87,7 @@ class BaseShard:
         vectors = reader.read_vectors()
         if vectors is None:
             vectors = self._from_files(reader, slots, positions)
-        return VectorRows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
+        return VectorRows(slots, positions, reader.read_content_hashes(), as_floats(vectors))
 
     def live_rows(self, reader: ShardReader) -> VectorRows:
         """Rows of live nodes by file slot and position, as a build takes them."""

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import grouped_centroids
+from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.model import ShardId, StorageConfig, StoredRun
 from icepuffin.ops.shard_reader import RunsReader
 from icepuffin.ops.storage import open_storage
@@ -51,7 +52,7 @@ class PassedRows:
         """The rows of `addresses` with their vectors, f32[N, dims]. Raises StorageError, PuffinError."""
         dtype = "<f2" if self.runs[0].row_bytes == 2 * dims else "<f4"
         vectors = RunsReader(self.runs, storage).read().view(dtype).reshape(-1, dims)
-        return replace(addresses, vectors=vectors.astype(np.float32, copy=False))
+        return replace(addresses, vectors=as_floats(vectors))
 
 
 @dataclass(frozen=True, slots=True)

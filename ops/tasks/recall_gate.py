@@ -13,6 +13,7 @@ from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
 from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_recall import ShardRecall
@@ -216,7 +217,7 @@ def searcher_of(
         return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, pq=pq)
     if (rotated := as_kernels_take(shard.codes)) is not None:
         return Searcher(graph, None, Metric.of_code(shard.metric), is_live=is_live, rotated=rotated)
-    kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
+    kept = vectors if shard.vectors is None else as_floats(shard.vectors)
     return Searcher(graph, kept, Metric.of_code(shard.metric), is_live=is_live, coded_from=coded_from)
 
 

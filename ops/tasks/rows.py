@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.locality import reorder
+from icepuffin.ops.large_arrays import concatenated, rows_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +28,7 @@ class VectorRows:
         return len(self.slots)
 
     def take(self, rows: npt.NDArray[np.intp]) -> "VectorRows":
-        return VectorRows(self.slots[rows], self.positions[rows], self.hashes[rows], self.vectors[rows])
+        return VectorRows(self.slots[rows], self.positions[rows], self.hashes[rows], rows_at(self.vectors, rows))
 
     def join(self, other: "VectorRows") -> "VectorRows":
         """These rows, followed by the other's."""
@@ -43,7 +44,7 @@ class VectorRows:
             np.concatenate([part.slots for part in filled]),
             np.concatenate([part.positions for part in filled]),
             np.concatenate([part.hashes for part in filled]),
-            np.concatenate([part.vectors for part in filled]),
+            concatenated([part.vectors for part in filled]),
         )
 
     def reordered(self, order: npt.NDArray[np.intp]) -> "VectorRows":

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.model import MIB
 from icepuffin.ops.threads import thread_count
@@ -30,6 +31,8 @@ PROCESS_MEMORY = 512 * MIB
 """Memory of a run's process without rows: Dagster, PyIceberg, Arrow and the kernels"""
 SHARD_MEMORY_FACTOR = 2
 """Peak memory of making a shard, in bytes of vectors and neighbours; 1.9 was measured with the reading of the files"""
+_CODE_BYTES = 1 / 4
+"""Bytes of a vector's code in memory, per byte of the vector as f32"""
 UNION_BYTES = 128 * MIB
 """Bytes of unions of theta sketches that all tasks return, at most; up to twice as many where one task per worker
 returns that much
@@ -43,6 +46,14 @@ not recorded; after a fault it is done again.
 def node_bytes(dims: int, max_degree: int) -> int:
     """Bytes of a row in a shard that is made: its vector as f32, and its neighbours."""
     return 4 * (dims + max_degree)
+
+
+def shard_bytes(rows: float, dims: int, max_degree: int) -> float:
+    """Bytes of a shard's vectors as f32 and neighbours in memory. Vectors that lie in a file count as their codes; see
+    `icepuffin.ops.large_arrays`.
+    """
+    vectors = 4 * dims * rows
+    return min(vectors, max(LARGEST_IN_MEMORY, _CODE_BYTES * vectors)) + 4 * max_degree * rows
 
 
 class RunnerError(IcepuffinError):

@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
 from icepuffin.ann_kernels.rotated_quantization import decode, encode
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.addresses import addresses_of
+from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.recall_curve import WIDE_K
 from icepuffin.ops.shard_codes import as_kernels_take
@@ -125,7 +126,7 @@ def search_rows(
     placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
     if shard.vectors is not None:  # once: halves are widened by each use
-        shard = replace(shard, vectors=np.asarray(shard.vectors, np.float32))
+        shard = replace(shard, vectors=as_floats(shard.vectors))
     returned, recall, wide_recall = 0, np.empty(0), np.empty(0)
     drawn = drawn_returned = 0
     if len(nodes):
@@ -136,7 +137,7 @@ def search_rows(
         if returned < _ENOUGH * len(nodes):
             drawn, drawn_returned = _search_drawn(searcher, shard, is_live, threads=threads)
         if shard.vectors is not None and is_live.sum() > 1:
-            widened = np.asarray(shard.vectors, np.float32)
+            widened = as_floats(shard.vectors)
             recall = recall_of_nodes(searcher, shard, widened, is_live, nodes, threads=threads)
             if is_live.sum() > WIDE_K:
                 wide_recall = recall_of_nodes(searcher, shard, widened, is_live, nodes, threads=threads, rows=WIDE_K)

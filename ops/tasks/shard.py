@@ -18,6 +18,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
+from icepuffin.ops.large_arrays import converted, new_array
 from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.ops.shard_recall import ShardRecall
@@ -29,12 +30,13 @@ from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall, searcher_of
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, node_bytes
+from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, shard_bytes
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.ops.vector_runs import lasting_runs
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard, ShardCodes, ShardReader, stored_vectors
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT
+from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 RECALL_LOSS = 0.01
 """Recall that inserts may cost a shard before it is rebuilt"""
@@ -102,7 +104,7 @@ class ShardTask:
         if self.base is not None:
             return None
         rows = sum(count for _, count in self.blocks) + sum(passed.count for passed in self.passed)
-        return SHARD_MEMORY_FACTOR * node_bytes(self.dims, self.params.max_degree) * rows
+        return int(SHARD_MEMORY_FACTOR * shard_bytes(rows, self.dims, self.params.max_degree))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,7 +241,7 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
 
 
 def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredShard:
-    graph = vamana.build(rows.vectors, task.metric, task.params, threads=task.threads, coded=coded)
+    graph = vamana.build(rows.vectors, task.metric, task.params, threads=task.threads, coded=coded, allocate=new_array)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
@@ -251,7 +253,7 @@ def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Measured
     del base_rows  # the graph needs the room
     is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
-    graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads)
+    graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads, allocate=new_array)
     return replace(_measured(task, _assemble(task, graph, rows, reader), rows.vectors, is_live), runs=runs)
 
 
@@ -285,7 +287,7 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, base: ShardReader
         coded_rows = 0 if old_codes is None else len(old_codes)
         codes = encode_pq(rows.vectors[coded_rows:], task.pq_codebook, threads=task.threads)
         codes = codes if old_codes is None else np.concatenate([old_codes, codes])
-    kept = {"f32": rows.vectors, "f16": rows.vectors.astype(np.float16) if task.vectors == "f16" else None}
+    kept = {"f32": rows.vectors, "f16": converted(rows.vectors, np.float16) if task.vectors == "f16" else None}
     return Shard(
         metric=task.metric.code,
         dims=task.dims,
@@ -346,10 +348,9 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
         gap = bytes(-length % ALIGNMENT)  # as in a version's file, so that blob and vectors are copied in one piece
-        runs, vectors = _stored_runs(measured, ObjectRange(path, length + len(gap), 0))
-        if len(vectors):
-            sink.write(gap)
-            sink.write(vectors)  # type: ignore[arg-type]
+        runs, pieces = _stored_runs(measured, ObjectRange(path, length + len(gap), 0))
+        for piece in (gap, *pieces) if pieces else ():
+            sink.write(piece)  # type: ignore[arg-type]
     return ShardResult(
         shard_id=task.shard_id,
         how=task.how,
@@ -368,15 +369,19 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     )
 
 
-def _stored_runs(measured: _MeasuredShard, end: ObjectRange) -> tuple[tuple[StoredRun, ...], memoryview]:
-    """(runs of all vectors, bytes of those that are to be written at `end`)."""
+def _stored_runs(measured: _MeasuredShard, end: ObjectRange) -> tuple[tuple[StoredRun, ...], list[memoryview]]:
+    """(runs of all vectors, bytes of those that are to be written from `end` on, a piece per run)."""
     vectors = measured.shard.vectors
     if vectors is None:
-        return (), memoryview(b"")
+        return (), []
     kept = lasting_runs(measured.runs, vectors.nbytes - sum(run.place.length for run in measured.runs))
-    rest = vectors[sum(run.count for run in kept) :]
-    stored = stored_vectors(rest)
-    if not len(rest):
-        return kept, stored
-    place = replace(end, length=len(stored))
-    return (*kept, StoredRun(place, len(rest), hashlib.sha256(stored).digest())), stored
+    runs, pieces, offset = [*kept], [], end.offset
+    rows = MAX_BLOB_BYTES // (vectors.itemsize * vectors.shape[1])
+    for start in range(sum(run.count for run in kept), len(vectors), rows):
+        part = vectors[start : start + rows]
+        piece = stored_vectors(part)
+        place = replace(end, offset=offset, length=len(piece))
+        runs.append(StoredRun(place, len(part), hashlib.sha256(piece).digest()))
+        pieces.append(piece)
+        offset += len(piece)
+    return tuple(runs), pieces

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icepuffin.ops.large_arrays import new_array
 from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.parquet import StorageFile
 from icepuffin.ops.storage import Storage, StorageError, open_storage
@@ -117,7 +118,7 @@ def read_in_order(storage: StorageConfig, blocks: Sequence[Block], dims: int) ->
     """Read the rows of blocks as they were written. See `read_blocks`."""
     total = sum(rows for _, rows in blocks)
     slots, positions = np.empty(total, np.uint32), np.empty(total, np.int64)
-    hashes, vectors = np.empty(total, np.uint64), np.empty((total, dims), np.float32)
+    hashes, vectors = np.empty(total, np.uint64), new_array((total, dims), np.float32)
     start = 0
     for path, _ in blocks:
         store = open_storage(path, storage)

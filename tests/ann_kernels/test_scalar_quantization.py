@@ -6,7 +6,14 @@ from numba import njit
 
 from icepuffin.ann_kernels import scalar_quantization, vamana
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
+from icepuffin.ann_kernels.distance_computers import (
+    CodeSpace,
+    FloatSpace,
+    distance,
+    new_code_scratch,
+    node_computer,
+    prefetch_node,
+)
 from icepuffin.ann_kernels.leaf_neighbors import nearest_by_blas, nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.neighbor_check import NeighborCheck, preserves_neighbors
@@ -34,6 +41,14 @@ def call_select(values, k):  # type: ignore[no-untyped-def]
             matches.append(start + trailing_zeros(bits))
             bits = bits & (bits - np.uint32(1))
     return bound, matches
+
+
+@njit
+def fill_distances(space, node, others, scratch, out):  # type: ignore[no-untyped-def]
+    computer = node_computer(space, node, scratch)
+    for place in range(others.size):
+        prefetch_node(computer, others[place])
+        out[place] = distance(computer, others[place])
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2, 7])
@@ -228,3 +243,28 @@ def test_codes_are_judged_alike_where_squares_leave_the_range_of_floats(scale: f
         coded = scalar_quantization.encode(vectors)
         assert coded is not None
         assert preserves_neighbors(coded, vectors, Metric.L2) is expected
+
+
+def test_codes_of_more_than_two_gibibytes_are_compared_by_all_of_their_bytes() -> None:
+    """Pages that are not written to take no memory."""
+    width, count = 1_024, 2**31 // 1_024 + 4
+    last = np.arange(count - 4, count, dtype=np.int32)
+    rng = np.random.default_rng(0)
+    few = scalar_quantization.encode(rng.standard_normal((4, width)).astype(np.float32))
+    assert few is not None
+    codes, norms, sums = np.zeros(count * width, np.uint8), np.zeros(count, np.int32), np.zeros(count, np.int32)
+    codes.reshape(count, width)[last] = few.space.codes.reshape(4, width)
+    norms[last], sums[last] = few.space.norms, few.space.sums
+    many = CodeSpace(codes, norms, sums)
+    own = np.arange(4, dtype=np.int32)
+    expected, nearest = new_nearest(4, 3), new_nearest(4, 3)
+    nearest_columns(few.space, own, own, expected, same=True)
+    nearest_columns(many, last, last, nearest, same=True)
+    assert np.array_equal(nearest.places, expected.places)
+    assert np.array_equal(nearest.keys, expected.keys)
+    distances = np.empty((4, 4), np.float32)
+    for row, node in enumerate(last):
+        fill_distances(many, node, last, new_code_scratch(few.space)[0], distances[row])
+    for row in range(4):
+        for rank, place in enumerate(nearest.places[row]):
+            assert distances[row, place] == nearest.keys[row, rank]

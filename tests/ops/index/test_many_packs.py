@@ -17,7 +17,7 @@ from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.layout import make_layout
 from icepuffin.ops.index.packs import MOST_PACK_BYTES, MOST_PACK_PARTS, MOST_SHARDS, divided, packs_to_share
 from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.sizes import choose_shard_count
+from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.model import ObjectRange, SnapshotId
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.storage.multipart import S3_LIMITS, plan_parts
@@ -44,8 +44,8 @@ def parts_of(group: list[Blob]) -> int:
 
 @pytest.mark.parametrize(("dims", "vector"), [(768, 4 * 768), (1536, 4 * 1536), (3072, 4 * 3072), (768, 400)])
 def test_each_pack_of_a_billion_rows_is_an_object_that_stores_take(dims: int, vector: int) -> None:
-    """All shards in one file took 12,398 parts of 10,000 at 768 dimensions, and more than 5 TiB at 1,536."""
-    shards = choose_shard_count(10**9, dims, 64)
+    """With as many shards as `shards` may set: all in one file took 12,398 parts of 10,000 at 768 dimensions."""
+    shards = 10**9 // rows_per_shard(dims, 64)
     every = blobs([10**9 // shards * (vector + 50) + 1] * shards)
     assert 2 * shards > S3_LIMITS.max_parts
     groups = divided(every)
@@ -204,7 +204,7 @@ def test_packs_of_which_two_do_not_fit_into_one_are_not_merged(table: Table, mon
 
 def test_no_layout_has_more_shards_than_are_written(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer and larger ones where these do; else the build is refused before it has begun."""
-    assert choose_shard_count(10**10, 4096, 64) == MOST_SHARDS
+    assert choose_shard_count(10**11, 4096, 64) == MOST_SHARDS
     monkeypatch.setattr(layout, "MOST_SHARDS", 2)
     monkeypatch.setattr(layout, "least_shards", lambda *_: 3)
     head = table.metadata.current_snapshot_id
