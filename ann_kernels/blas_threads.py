@@ -2,11 +2,12 @@
 
 import os
 import threading
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
+
+from icepuffin.ann_kernels.cached_property import cached_property
 
 
 class _OneThread:

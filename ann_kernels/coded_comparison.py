@@ -6,7 +6,6 @@ compared as they are, in float64.
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from icepuffin.ann_kernels import coarse_codes
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U8, U32, read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coarse_codes import CoarseTable
 from icepuffin.ann_kernels.coarse_comparison import LINES_AHEAD, ROWS_AT_ONCE, keep_nearest

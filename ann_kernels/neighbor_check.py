@@ -6,12 +6,12 @@ would pass.
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, F64, I32, Bool
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.compilation import fast_kernel
 from icepuffin.ann_kernels.distance_computers import (

@@ -13,13 +13,13 @@ for Approximate Nearest Neighbor Search (SIGMOD 2025). There the whole query cou
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I64, U8, read_only
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, ROTATED_BITS, rotated_dims
 from icepuffin.ann_kernels.compilation import fast_kernel
 from icepuffin.ann_kernels.distance_computers import CENTER, RotatedQueries

@@ -1,7 +1,6 @@
 """Reading Puffin files by range: one read for the tail, then one for each blob that does not lie in it."""
 
-from functools import cached_property
-
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.puffin.codec import DEFAULT_MAX_BYTES, decompress
 from icepuffin.puffin.errors import (
     BadFooterError,

@@ -5,7 +5,6 @@ Of the data files only what these values do not decide is read.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from pyiceberg.expressions import And, BooleanExpression, Or
@@ -15,6 +14,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.attributes import Attributes, Condition

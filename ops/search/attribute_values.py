@@ -1,11 +1,11 @@
 """The values of columns for conditions, by data file: as an index version keeps them."""
 
 from collections.abc import Collection
-from functools import cached_property
 from typing import Protocol
 
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, StorageConfig

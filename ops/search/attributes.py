@@ -8,7 +8,6 @@ which are looked up. The rows with some codes are a bitmap, and bitmaps are comb
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +32,7 @@ from pyiceberg.types import ListType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.attributes import Codes, code_type, decoded_values, merged, stored_type
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig

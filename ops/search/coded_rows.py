@@ -6,7 +6,7 @@ A part is the codes for which it is true. The rows with some codes are a bitmap,
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import I64, U32, Bool
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.attributes import Codes
 
 NO_LIST = 3

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, product
 from math import prod
 
@@ -20,6 +19,7 @@ import numpy as np
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import F64, I32, I64, U32
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.own_candidates import OwnNearest, nearest_of_own

@@ -7,11 +7,12 @@ them. No dagster and no pyspark is imported.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.catalog.row_deletes import growing_groups
 from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.model import IN_PROCESS_MB, MIB, FileNumber

@@ -6,7 +6,6 @@ What a search needs of all files is read in two rounds at most: block indexes th
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.attributes import is_by_name, reading_of, stored_type
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.included_columns import values_at

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels import coarse_codes, scalar_quantization
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.coded_comparison import CodedVectors
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.tuning_record import usable_record
 from icepuffin.ops.index.version_reader import same_files

@@ -10,12 +10,12 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
+from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.index.version_reader import OpenVersion

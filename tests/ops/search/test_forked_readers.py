@@ -1,6 +1,11 @@
 """Servers open an index once and fork: a child can search, whatever other threads of its parent were doing then."""
 
-from collections.abc import Callable
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +23,37 @@ from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
 ATTRIBUTES = replace(DEFINITION, filters=("section", "id"), include=("name",), cells="sq8", shards=1)
+
+
+class Anything:
+    """An object whose properties take until the test ends."""
+
+
+@contextmanager
+def in_every_property(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads that work out each property of a searching process, all for another object."""
+    finish, waiting = threading.Event(), []
+
+    def slowed(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        started = threading.Event()
+        waiting.append(started)
+        return lambda self: started.set() or finish.wait(120) if isinstance(self, Anything) else compute(self)
+
+    packages = ("icepuffin.ann_kernels", "icepuffin.puffin", "icepuffin.ops.cache", "icepuffin.ops.search")
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]
+    classes = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    own = [one for one in classes if one.__module__.startswith(packages)]
+    properties = {value for one in own for value in vars(one).values() if isinstance(value, functools.cached_property)}
+    assert len(properties) > 20
+    with ThreadPoolExecutor(len(properties)) as pool:
+        for one in properties:
+            monkeypatch.setattr(one, "func", slowed(one.func))
+            pool.submit(one.__get__, Anything())
+        try:
+            assert all(started.wait(60) for started in waiting)
+            yield
+        finally:
+            finish.set()
 
 
 def searches_in_a_fork(reader: IndexReader, lock: ProcessLock, **options: Any) -> int | None:
@@ -58,6 +94,19 @@ def test_a_process_that_is_forked_while_a_thread_has_a_lock_can_search(
     lock_of, options = LOCKS[name]
     reader = open_index(table.refresh(), ATTRIBUTES, storage=STORAGE)
     assert searches_in_a_fork(reader, lock_of(reader), **options) == 0
+
+
+def test_a_process_that_is_forked_while_threads_work_out_properties_can_search(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Python 3.11 those of the standard library have a lock that all objects of a class share: the child hung."""
+    table = table_factory()
+    table.append(make_rows(0, 400))
+    index_head(table, ATTRIBUTES)
+    reader = open_index(table.refresh(), ATTRIBUTES, storage=STORAGE)
+    with in_every_property(monkeypatch):
+        for where in ("id < 200", ["section = 'section 1'", "section = 'section 2'"]):
+            assert searches_in_a_fork(reader, ProcessLock(), where=where) == 0
 
 
 def test_a_process_that_is_forked_reads_files_of_an_object_store_that_its_parent_has_open(
