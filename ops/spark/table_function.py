@@ -34,7 +34,6 @@ from pyspark.sql.types import (
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
-from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.file_io import file_io
 from icepuffin.ops.catalog.snapshots import schema_at
 from icepuffin.ops.catalog.vended_config import storage_of
@@ -45,6 +44,7 @@ from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.definition_columns import resolve_field
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_one
 from icepuffin.ops.search.candidates import answer_names
 from icepuffin.ops.search.errors import QueryError
@@ -183,10 +183,10 @@ def plan(
         identifier = identifier[1:]
     if len(identifier) < 2:
         raise QueryError(f"vector_search: {arguments['table']!r} names no table; write namespace.table")
-    loaded = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
+    name = ".".join(identifier)
+    loaded = Catalogs({settings.catalog: settings.properties}).table(settings.catalog, name)
     snapshot = arguments.get("snapshot")
     schema = schema_at(loaded, snapshot)
-    name = ".".join(identifier)
     definition = load_definition(loaded, arguments["index"])
     schema = VectorSchema.of(schema, resolve_field(definition, schema, name), definition.element_type)
     _require_vectors(query, definition)

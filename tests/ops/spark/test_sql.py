@@ -84,7 +84,7 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"table": "db.nothing"}, "Table does not exist: db.nothing"),
+        ({"table": "db.nothing"}, "test: there is no table db.nothing; check the name, or create the table"),
         ({"index": "absent"}, "db.t has no index 'absent'; it has: e"),
         ({"columns": ["nope"]}, "has no column 'nope'"),
         ({"k": 0}, "k is 0; ask for at least 1"),
