@@ -56,7 +56,9 @@ class BulkParams:
     fewest_sampled: int = 1_000
     """Smallest number of vectors that get long edges, in a graph that has so many"""
     most_sampled: int = 4_000
-    """Largest number of vectors that get long edges"""
+    """Largest number of vectors that get long edges, of 500,000 or fewer"""
+    sample_of_many: float = 0.008
+    """Smallest share of the vectors that get long edges: so that more vectors have no fewer per region"""
 
 
 DEFAULTS = BulkParams()
@@ -195,7 +197,8 @@ def _sample(build: _Build, rng: np.random.Generator) -> I32:
     components = np.arange(graph.count, dtype=np.int32)
     _join_components(graph.adjacency, components)
     requested = max(bulk.fewest_sampled, int(bulk.sample * len(representatives)))
-    size = min(len(representatives), bulk.most_sampled, requested)
+    most = max(bulk.most_sampled, int(bulk.sample_of_many * len(representatives)))
+    size = min(len(representatives), most, requested)
     shuffled = rng.permutation(representatives)
     of_components = shuffled[_first_of_each(components[shuffled], _SAMPLED_PER_COMPONENT)]
     strata = (np.arange(size) + rng.random(size)) * len(representatives) // size  # near rows have near ids

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,20 @@ def test_long_vectors_share_larger_leaves(dims: int, larger: bool, monkeypatch: 
     graph = vamana.build(clustered(1_100, dims), Metric.L2, vamana.VamanaParams())
     assert well_formed(graph)
     assert {leaf > BulkParams().carving.leaf for leaf in leaves} == {larger}
+
+
+@pytest.mark.parametrize(("count", "least"), [(100, 30), (1_000, 100)])
+def test_of_many_vectors_a_share_has_long_edges(count: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fewer per region than those of fewer vectors have."""
+    sizes, sample = [], bulk_build._sample
+
+    def spy(build: Any, rng: Any) -> Any:
+        nodes = sample(build, rng)
+        sizes.append(len(nodes))
+        return nodes
+
+    monkeypatch.setattr(bulk_build, "_sample", spy)
+    few = replace(SMALL, sample=0.5, fewest_sampled=30, most_sampled=30, sample_of_many=0.1)
+    monkeypatch.setattr(bulk_build, "DEFAULTS", few)
+    vamana.build(clustered(count, 24), Metric.L2, PARAMS)
+    assert least <= sizes[0] <= least + 25, "and a few of each cluster, and the medoid"
