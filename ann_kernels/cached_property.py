@@ -17,16 +17,16 @@ else:
     class cached_property(functools.cached_property):  # noqa: N801  named as the original
         """`functools.cached_property` with a lock per object, which a forked process finds free."""
 
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
-            if instance is None:
+        def __get__(self, holder: Any, owner: Any = None) -> Any:
+            if holder is None:
                 return self
-            kept, name = instance.__dict__, self.attrname
+            kept, name = holder.__dict__, self.attrname
             own_lock = f"lock of {name}"
             lock = kept.setdefault(own_lock, _Lock())
             if lock.process != os.getpid():
                 lock = kept[own_lock] = _Lock()
             with lock.lock:
-                value = kept[name] if name in kept else self.func(instance)
+                value = kept[name] if name in kept else self.func(holder)
                 kept[name] = value
             kept.pop(own_lock, None)
             return value

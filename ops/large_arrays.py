@@ -31,13 +31,15 @@ def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= LARGEST_IN_MEMORY:
         return np.empty(shape, dtype)
+    folder = "no folder"
     try:
+        folder = tempfile.gettempdir()
         with tempfile.TemporaryFile() as file:
             os.posix_fallocate(file.fileno(), 0, size)  # writing to a mapped file on a full disk kills the process
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise NoRoomError(
-            f"{tempfile.gettempdir()}: there is no room for {size / _GIB:.1f} GiB of temporary files, which vectors of "
+            f"{folder}: there is no room for {size / _GIB:.1f} GiB of temporary files, which vectors of "
             f"a large shard take while it is made: {error}. Set TMPDIR to a folder with more room, or create the index "
             "with more `shards`"
         ) from error

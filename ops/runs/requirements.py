@@ -175,8 +175,8 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
     dims = -(-vectors // (4 * rows)) if rows else 0
     least = least_shards(replace(definition, vectors="f32"), rows, dims)
-    chosen = choose_shard_count(rows, dims, definition.max_degree) if rows and has_totals else int(not has_totals)
-    count = min(max(definition.shards or chosen, least), max(1, rows))
+    chosen = choose_shard_count(rows, dims, definition.max_degree) if has_totals else 1
+    count = min(max(definition.shards or chosen, least), rows if has_totals else max(1, rows))
     largest = size if count <= 1 else min(size, IMBALANCE * size / count)
     nodes = largest * rows / size if size else 0
     if has_totals:

@@ -201,7 +201,7 @@ def test_long_vectors_share_larger_leaves(dims: int, larger: bool, monkeypatch: 
 
 
 @pytest.mark.parametrize(("count", "least"), [(100, 30), (1_000, 100)])
-def test_of_many_vectors_a_share_has_long_edges(count: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_of_many_vectors_has_long_edges(count: int, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No fewer per region than those of fewer vectors have."""
     sizes, sample = [], bulk_build._sample
 

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -125,8 +126,8 @@ def test_an_index_is_the_same_where_vectors_lie_in_files(
     arrays = []
     monkeypatch.setattr(large_arrays, "LARGEST_IN_MEMORY", 0)
     monkeypatch.setattr(vamana, "in_memory", None)
-    made = large_arrays.tempfile.TemporaryFile
-    monkeypatch.setattr(large_arrays.tempfile, "TemporaryFile", lambda: arrays.append(made()) or arrays[-1])
+    made = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: arrays.append(made()) or arrays[-1])
     assert life(table_factory("b"), definition) == in_memory
     assert len(arrays) > 12, "blocks, rows that are joined, taken or widened"
     assert all(file.closed for file in arrays), "mapped files are held by their arrays alone"
@@ -138,6 +139,13 @@ def test_no_room_for_temporary_files_is_an_error_and_nothing_is_published(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    with monkeypatch.context() as without_folder:
+        without_folder.setattr(tempfile, "gettempdir", none)
+        with pytest.raises(NoRoomError, match=r"no folder: .*No usable temporary directory.*TMPDIR"):
+            new_array((3, 4), np.float32)
     monkeypatch.setattr(os, "posix_fallocate", full)
     table = table_factory()
     table.append(make_rows(0, 600))
