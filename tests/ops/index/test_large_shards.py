@@ -80,6 +80,8 @@ def test_copies_in_a_file_are_what_numpy_makes(in_files: None) -> None:
         assert copy.dtype == expected.dtype
         assert np.array_equal(copy, expected)
     assert as_floats(vectors) is vectors
+    with pytest.raises(IndexError):
+        rows_at(vectors, np.array([3, 50]))
 
 
 def head_version(table: Table, definition: IndexDefinition) -> OpenVersion:
