@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from icepuffin.ops.attributes import is_by_name, reading_of
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.blob_groups import blob_groups
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.unread_columns import live_files_by_slot, unread_columns
 from icepuffin.ops.index.version_reader import place_of, read_included_blob
@@ -136,18 +137,11 @@ class ValuesBlob:
 
 def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[IncludedPart], bool]) -> list[ValuesBlob]:
     """The values that a version writes, by column and file slot; split where a blob would be too large."""
-    blobs: list[ValuesBlob] = []
-    for column in columns:
-        parts, size = list[IncludedPart](), 0
-        for part in filter(is_written, column.parts):
-            if parts and size + part.place.length > MAX_BLOB_BYTES:
-                blobs.append(ValuesBlob(column.field_id, tuple(parts)))
-                parts, size = [], 0
-            parts.append(part)
-            size += part.place.length
-        if parts:
-            blobs.append(ValuesBlob(column.field_id, tuple(parts)))
-    return blobs
+    return [
+        ValuesBlob(column.field_id, parts)
+        for column in columns
+        for parts in blob_groups(filter(is_written, column.parts), lambda part: part.place.length, MAX_BLOB_BYTES)
+    ]
 
 
 def included_blob(column: IncludedColumn, places: Mapping[Values, Place]) -> IncludedBlob:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from icepuffin.ops.index.blob_groups import blob_groups
 from icepuffin.ops.index.included_columns import Place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.planned_blobs import planned_shard, planned_vectors
@@ -55,13 +56,6 @@ def written_parts(shards: Iterable[ShardResult], is_shared: Callable[[ObjectRang
 def _parts(shard: ShardResult, is_shared: Callable[[ObjectRange], bool]) -> Iterator[ShardPart]:
     if not is_shared(shard.stored.blob):
         yield ShardPart(shard)
-    part: list[StoredRun] = []
-    for run in shard.stored.runs:
-        if is_shared(run.place):
-            continue
-        if part and sum(run.place.length for run in (*part, run)) > MAX_BLOB_BYTES:
-            yield ShardPart(shard, tuple(part))
-            part = []
-        part.append(run)
-    if part:
-        yield ShardPart(shard, tuple(part))
+    written = (run for run in shard.stored.runs if not is_shared(run.place))
+    for runs in blob_groups(written, lambda run: run.place.length, MAX_BLOB_BYTES):
+        yield ShardPart(shard, runs)
