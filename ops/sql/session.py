@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ class SqlSession:
         Parameters
         ----------
         catalog : pyiceberg.catalog.Catalog
-            The catalog. Statements name its tables with their namespaces.
+            The catalog. Statements name its tables with their namespaces. Before these its own name may stand.
         storage : StorageConfig
             How files are reached. Default: what the catalog says and vends.
         spark : pyspark.sql.SparkSession
@@ -162,12 +163,15 @@ class SqlSession:
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:
                 raise UnknownTableError(f"{name}: name the table with its namespace, as in ns.{name}")
-            try:
-                table = catalog.load_table(name)
-            except NoSuchTableError as error:
-                hint = "; a snapshot of one is VERSION AS OF its id or name" if name.count(".") > 1 else ""
-                raise UnknownTableError(f"there is no table {name}{hint}") from error
-            return table, storage or storage_of(table)
+            first, _, rest = name.partition(".")
+            named = first == catalog.name and "." in rest
+            for identifier in (rest, name) if named else (name,):
+                with suppress(NoSuchTableError):
+                    table = catalog.load_table(identifier)
+                    return table, storage or storage_of(table)
+            longer = (rest if named else name).count(".") > 1
+            hint = "; a snapshot of one is VERSION AS OF its id or name" if longer else ""
+            raise UnknownTableError(f"there is no table {name}{hint}")
 
         return cls(load, spark=spark, threads=threads)
 

@@ -277,6 +277,22 @@ def test_a_table_whose_metadata_file_has_the_name_of_anothers_is_another(catalog
     assert min(session.sql(text).rows["id"].to_pylist()) == 100
 
 
+def test_a_table_may_be_named_with_its_catalog_as_spark_has_it(catalog: Catalog, session: SqlSession) -> None:
+    near = session.sql(f"SELECT id FROM test.db.t ORDER BY {DISTANCE} LIMIT 3")
+    assert near.rows == session.sql(f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3").rows
+    assert near.how.startswith("index e")
+    assert session.sql("SHOW INDEXES ON test.db.t").rows["name"].to_pylist() == ["e"]
+    with pytest.raises(SqlError, match=r"^there is no table test.db.none$"):
+        session.sql("SHOW INDEXES ON test.db.none")
+
+
+def test_a_namespace_may_begin_as_its_catalog_is_named(catalog: Catalog, session: SqlSession) -> None:
+    catalog.create_namespace("test.deep")
+    table = catalog.create_table("test.deep.u", ROWS)
+    table.append(make_rows(0, 5))
+    assert session.sql(f"SELECT id FROM test.deep.u ORDER BY {DISTANCE} LIMIT 9").rows.num_rows == 5
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
