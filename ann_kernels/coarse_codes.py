@@ -6,7 +6,6 @@ that than from its code, and the code from there: no vector is read to find how 
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, U8, read_only
 from icepuffin.ann_kernels.coded_bounds import ROUNDING
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK, ZERO
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 STEPS = 16
@@ -102,8 +102,7 @@ def encode(
             own.view(np.float32)[:, -1] = np.nextafter(farthest.astype(np.float32), np.float32(np.inf))
         own.view(np.int32)[:, -2] = squares
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return rows.reshape(-1)
 
 

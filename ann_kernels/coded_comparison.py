@@ -4,7 +4,6 @@ Halves of one-byte codes are enough to leave most vectors out, and their codes m
 compared as they are, in float64.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +31,7 @@ from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.exact_distances import INNER_PRODUCT, exact_distance
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ZERO, ScalarCodes
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
 from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
@@ -64,8 +64,7 @@ class CodeErrors:
             own = codes.space.codes[start * width : (start + _ROWS_PER_TASK) * width]
             _fill_errors(read_only(vectors[rows]), read_only(own), codes.offset, codes.scale, errors[rows])
 
-        with ThreadPoolExecutor(max(1, threads)) as executor:
-            list(executor.map(fill, range(0, len(vectors), _ROWS_PER_TASK)))
+        for_each(fill, range(0, len(vectors), _ROWS_PER_TASK), threads=threads)
         bounded = int(_BOUNDED * len(errors))
         widest = float(np.partition(errors, bounded)[bounded]) if len(errors) else 0.0
         # a little longer, so that rounding up does not leave out the rows with just that error

@@ -4,7 +4,6 @@ A code is 0 to 15, and stands for offset[d] + scale * widths[d] * (code - 7.5). 
 multiplied into the query: so a distance is one product of bytes, and a dimension of little spread keeps its four bits.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +21,7 @@ from icepuffin.ann_kernels.scalar_quantization import (
     ROWS_PER_TASK,
     SAMPLE_ROWS,
 )
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 FEWEST_DIMS = 256
@@ -105,8 +105,7 @@ def encode(
         rows = slice(start, start + ROWS_PER_TASK)
         _encode(read_only(vectors[rows]), offset, widths, np.float32(scale), codes[rows], norms[rows])
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return FourBitCodes(FourBitSpace(codes.reshape(-1), norms), offset, widths, scale)
 
 

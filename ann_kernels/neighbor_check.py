@@ -4,7 +4,6 @@ Among fewer rows, neighbours lie farther apart than they do, and codes that cann
 would pass.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +24,7 @@ from icepuffin.ann_kernels.distance_computers import (
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ranked_exactly
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 _ROWS_PER_BLOCK = 256
@@ -74,8 +74,7 @@ class NeighborCheck:
             _nearest_by_code(codes.queries(queries[rows], metric), own[rows], candidates[rows])
 
         step = -(-len(own) // threads)
-        with ThreadPoolExecutor(threads) as executor:
-            list(executor.map(fill, [slice(start, start + step) for start in range(0, len(own), step)]))
+        for_each(fill, (slice(start, start + step) for start in range(0, len(own), step)), threads=threads)
         exact = _candidate_distances(vectors, own, candidates, metric)
         if extra is not None:
             exact = np.hypot(exact, extra[candidates].astype(np.float64) - extra[own, None])

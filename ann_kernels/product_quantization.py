@@ -4,8 +4,6 @@ Codes of 4 bits lie two in a byte: that of part 2 i in the low half of byte i, t
 Source: Jégou et al., Product Quantization for Nearest Neighbor Search.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from icepuffin.ann_kernels import kmeans
@@ -13,6 +11,7 @@ from icepuffin.ann_kernels.arrays import F32, U8, read_only
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.code_sizes import BITS, code_bytes
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
+from icepuffin.ann_kernels.side_by_side import for_each
 
 _TRAINING_ROWS = 65_536
 _ROWS_PER_TASK = 512
@@ -44,8 +43,8 @@ def train_pq(sample: F32, m: int, *, bits: int = 8, seed: int, threads: int = 1,
         center = values.mean(axis=0, dtype=np.float64).astype(np.float32)  # far from zero, products would round away
         codebook[part] = center + kmeans.train(values - center, 1 << bits, seed=seed + part, iterations=iterations)
 
-    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(train, range(m)))
+    with one_blas_thread:
+        for_each(train, range(m), threads=threads)
     return codebook
 
 
@@ -69,8 +68,7 @@ def encode_pq(vectors: F32, codebook: F32, *, threads: int = 1) -> U8:
         if bits == 4:
             out[...] = parts[:, 0::2] | parts[:, 1::2] << 4
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode, range(0, len(vectors), _ROWS_PER_TASK)))
+    for_each(encode, range(0, len(vectors), _ROWS_PER_TASK), threads=threads)
     return codes
 
 

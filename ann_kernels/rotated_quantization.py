@@ -11,7 +11,6 @@ for Approximate Nearest Neighbor Search (SIGMOD 2025). There the whole query cou
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rotation import rotate, rotate_back, rotate_row, signs
 from icepuffin.ann_kernels.scalar_quantization import LIMIT, ROWS_PER_TASK
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 DEVIATIONS = 5.0
@@ -181,8 +181,7 @@ def encode(vectors: F32, bits: int, center: F32, *, seed: int, threads: int = 1)
         rotated = rotate(vectors[rows], center, own_signs)
         _encode(rotated, bits, steps, terms[rows], high[rows], low[rows])
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return RotatedCodes(bits, seed, center, terms, high.reshape(-1), low.reshape(-1))
 
 

@@ -4,7 +4,6 @@ A code is 128 + round((x - offset[d]) / scale), clipped to 1..255: one scale for
 codes are distances of vectors, but for rounding. `neighbor_check` tells whether vectors are spread too widely.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import CodeQueries, CodeSpace
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 MAX_CODE_DIMS = 16_384
@@ -89,8 +89,7 @@ def encode(
         rows = slice(start, start + ROWS_PER_TASK)
         _encode(read_only(vectors[rows]), read_only(last[rows]), offset, inverse, codes[rows], norms[rows], sums[rows])
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return ScalarCodes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
 
 

@@ -7,8 +7,6 @@ count as random signs of one size. Source of the estimator: RaBitQ (J. Gao, C. L
 rotation, and with the widths of `four_bit_quantization`.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
@@ -16,6 +14,7 @@ from icepuffin.ann_kernels.arrays import F32, I8, U8, U64, read_only
 from icepuffin.ann_kernels.compilation import kernel
 from icepuffin.ann_kernels.distance_computers import CENTER, QUERY_STEP, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.scalar_quantization import ROWS_PER_TASK
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS
@@ -40,8 +39,7 @@ def encode(space: FourBitSpace, widths: F32, *, threads: int = 1, allocate: Allo
         rows = slice(start, start + ROWS_PER_TASK)
         _encode(read_only(codes[rows]), read_only(space.norms[rows]), squares, words[rows], terms[rows])
 
-    with ThreadPoolExecutor(max(1, threads)) as executor:
-        list(executor.map(encode_rows, range(0, count, ROWS_PER_TASK)))
+    for_each(encode_rows, range(0, count, ROWS_PER_TASK), threads=threads)
     return SignSpace(words.reshape(-1), terms)
 
 

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rotated_quantization import RotatedCodes
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays, to_arrays
@@ -38,6 +40,8 @@ from icepuffin.puffin.varint import load_decoders
 
 _PIECES_AT_ONCE = 2
 """Pieces of one request, which an object store answers in parallel"""
+_CODING_BYTES = 24
+"""Bytes per row that making codes takes beside them: errors, and their order"""
 
 
 class Room(Protocol):
@@ -71,24 +75,45 @@ Scratch = Callable[[int], AbstractContextManager[None]]
 """Function from a number of bytes to a context that waits for that much memory, and releases it at the end"""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedShard:
+    """A shard whose arrays are in the room, without codes."""
+
+    shard: ReadyShard
+    room: Room
+
+    @property
+    def lacks_codes(self) -> bool:
+        """Whether its vectors may get codes, by which searches are faster."""
+        return self.shard.vectors is not None and self.shard.count >= FEWEST_CODED
+
+    def without_codes(self) -> tuple[Arrays, dict[str, Any]]:
+        """(arrays by name, plain values), as `ready_shard.from_arrays` takes them."""
+        return _kept(self.shard, self.room)
+
+    def with_codes(self, threads: int, scratch: Scratch) -> tuple[Arrays, dict[str, Any]]:
+        """The same with codes, where these pay. They are made of the vectors, in the room."""
+        with scratch(_CODING_BYTES * self.shard.count):
+            return _kept(self.shard.with_codes(threads=threads, allocate=self.room.allocate), self.room)
+
+
 def fetch(
     stored: StoredShard,
     sha256: bytes | None,
     storage: StorageConfig,
     *,
     compact: bool,
-    threads: int,
     claim: Claim,
     scratch: Scratch,
-) -> tuple[Arrays, dict[str, Any]]:
-    """(arrays by name, plain values) of a shard, as `ready_shard.from_arrays` takes them, in the compact layout or not.
+) -> FetchedShard:
+    """A shard, in the compact layout or not.
 
     `sha256`: of the blob; None where it is not known; then sections are compared with their checksums. Addresses that
     lie apart are not read. `claim` is called once, when the header is known.
     Raises StorageError, BadBlobError, ChecksumError.
     """
     where, runs = stored.blob, stored.runs
-    with ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as decoder:
         pieces = _pieces([where, *(run.place for run in runs)], storage, executor)
         first = next(pieces, b"")
         blob = _PassingBlob(first, where.length)
@@ -101,10 +126,12 @@ def fetch(
             load_decoders()  # takes a new process as long as 100 MB take a disk
             pieces = chain([first], pieces)
             _take(_first(where, pieces, storage), blob, header, vectors, where, sha256)
+            # the vectors that lie apart come while the rest is decoded
+            decoding = decoder.submit(_decoded, reader, room, compact=compact)
             if vectors is not None and runs:
                 _take_runs(runs, pieces, header, vectors.reshape(-1), storage)
-            shard = _decoded(reader, vectors, room, compact=compact)
-            return _kept(shard.with_codes(threads=threads, allocate=room.allocate), room)
+            shard = decoding.result().with_vectors(header, vectors)
+            return FetchedShard(from_arrays(*_kept(shard, room)), room)
 
 
 def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
@@ -281,23 +308,35 @@ def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: S
     return start + len(numbers)
 
 
-def _decoded(reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, *, compact: bool) -> ReadyShard:
-    """The shard whose vectors are in the room, with the rest decoded into it; it has no codes yet."""
-    header = reader.header
+@dataclass(frozen=True, slots=True, eq=False)
+class _ShardParts:
+    """Everything of a shard but its vectors."""
+
+    graph: Graph | PackedGraph
+    addresses: NodeAddresses
+    pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
+    rotated: RotatedCodes | None
+
+    def with_vectors(self, header: ShardHeader, vectors: npt.NDArray[np.float32] | None) -> ReadyShard:
+        """The shard, without codes that are made of its vectors, f32[N, D]."""
+        return ReadyShard.of(
+            self.graph,
+            Metric.of_code(header.metric),
+            self.addresses,
+            vectors=vectors,
+            pq=self.pq if vectors is None else None,
+            rotated=self.rotated,
+            rounded=header.vector_format != 1,
+        )
+
+
+def _decoded(reader: ShardReader, room: Room, *, compact: bool) -> _ShardParts:
     reader.read_content_hashes()  # for their checksum; no search needs them
     addresses = NodeAddresses(*reader.read_locations())
     graph = _packed_graph(reader) if compact else _graph(reader, room)
     codebook, pq_codes = reader.read_pq()
-    shard = ReadyShard.of(
-        graph,
-        Metric.of_code(header.metric),
-        addresses,
-        vectors=vectors,
-        pq=None if vectors is not None or codebook is None or pq_codes is None else (codebook, pq_codes),
-        rotated=as_kernels_take(reader.read_codes()),
-        rounded=header.vector_format != 1,
-    )
-    return from_arrays(*_kept(shard, room))
+    pq = None if codebook is None or pq_codes is None else (codebook, pq_codes)
+    return _ShardParts(graph, addresses, pq, as_kernels_take(reader.read_codes()))
 
 
 def _kept(shard: ReadyShard, room: Room) -> tuple[Arrays, dict[str, Any]]:

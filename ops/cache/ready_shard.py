@@ -1,6 +1,7 @@
 """A shard in memory as kernels use it: decoded, validated, with its searcher, but without a snapshot's tombstones."""
 
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,6 +48,16 @@ class NodeAddresses:
         return cls(arrays["file_slots"], arrays["row_positions"])
 
 
+class Completion:
+    """What a shard that is searched already still waits for."""
+
+    def __init__(self) -> None:
+        self.shard: ReadyShard | None = None
+        """Shard with its codes, once they are made"""
+        self.ended = threading.Event()
+        """Event that is set when they are made, or cannot be"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadyShard:
     """Everything that a search of one shard needs. Arrays are shared and never written to."""
@@ -63,6 +74,8 @@ class ReadyShard:
     """Searcher of all nodes, to be masked by a snapshot's tombstones"""
     rounded: bool
     """Whether its vectors are rounded (f16) or coded, and not exactly the table's"""
+    completion: Completion | None = None
+    """Codes that it waits for; None where it has them, or gets none"""
 
     @classmethod
     def of(
@@ -101,6 +114,11 @@ class ReadyShard:
             allocate=allocate,
         )
         return replace(self, searcher=searcher)
+
+    def completed(self) -> "ReadyShard":
+        """The same shard with its codes, if it has been waiting for them and they are made."""
+        complete = None if self.completion is None else self.completion.shard
+        return self if complete is None else complete.relocated(NodeAddresses(self.file_slots, self.row_positions))
 
     @property
     def count(self) -> int:

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
 
 from icepuffin.ops.cache.disk import DiskCache, DraftFile
-from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
-from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays
+from icepuffin.ops.cache.fetching import Claim, FetchedShard, Memory, Room, Scratch, fetch
+from icepuffin.ops.cache.ready_shard import Completion, NodeAddresses, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.lru_cache import LruCache
 from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig, StoredAddresses, StoredShard
@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 256 << 20
 """Memory that shards take while they are decoded, those of all threads together: enough for two of 700,000 x 128,
 which is as many as a build puts into one by itself"""
+_MOST_UNFINISHED = 3
+"""Number of fetched shards that are not on the disk yet, at most: each has a file"""
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
@@ -94,7 +96,8 @@ class ShardCache:
     to another principal than its fetcher.
 
     A fetched shard is decoded into a file of the disk cache and returned at once; the file is checked and published in
-    the background. At most one shard waits for that. Where there is no room on the disk, it is decoded into memory.
+    the background, one after the other. A few may wait for that. Where there is no room on the disk, a shard is decoded
+    into memory.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -102,7 +105,8 @@ class ShardCache:
         self._disk = DiskCache.opened(settings.folder, settings.disk_bytes) if settings.disk_bytes else None
         self._lock = threading.Lock()
         self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
-        self._written = threading.Semaphore()
+        self._unfinished = threading.BoundedSemaphore(_MOST_UNFINISHED)
+        self._finishing = threading.Lock()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
         self._reads = dict.fromkeys(SOURCES, 0)
 
@@ -131,12 +135,18 @@ class ShardCache:
             missing = [name for name in names if name not in self._entries]
         return all(disk is not None and disk.has(*name) for name in missing)
 
-    def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
-        """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads."""
+    def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1, early: bool = False) -> ReadyShard:
+        """The shard, from memory, from disk or from the store. Raises StorageError, PuffinError for what it reads.
+
+        `early`: whether it may be one that still waits for its codes.
+        """
         owner, name = principal(key.where.path, storage), key.name
         source, ready_shard = self._nearest(owner, name)
         if ready_shard is None:
-            source, ready_shard = "store", self._fetched(owner, name, key, storage, threads)
+            source, ready_shard = "store", self._fetched(owner, name, key, storage, threads, early=early)
+        elif ready_shard.completion is not None and not early:
+            ready_shard.completion.ended.wait()
+        ready_shard = ready_shard.completed()
         with self._lock:
             self._reads[source] += 1
         self._hold(owner, name, ready_shard)
@@ -178,13 +188,16 @@ class ShardCache:
 
     def flush(self) -> None:
         """Wait until all fetched shards are on the disk."""
-        with self._written:
-            pass
+        for _ in range(_MOST_UNFINISHED):
+            self._unfinished.acquire()
+        self._unfinished.release(_MOST_UNFINISHED)
 
-    def _fetched(self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
-        disk = self._disk
+    def _fetched(
+        self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int, *, early: bool
+    ) -> ReadyShard:
+        disk, scratch = self._disk, self._scratch.reserve
         if disk is None:
-            return from_arrays(*_fetch(key, storage, threads, lambda _: Memory(), self._scratch.reserve))
+            return from_arrays(*_fetch(key, storage, lambda _: Memory(), scratch).with_codes(threads, scratch))
         with ExitStack() as lock:
             lock.enter_context(disk.fetching(owner, name))
             ready_shard = disk.get(owner, name, from_arrays)
@@ -199,36 +212,66 @@ class ShardCache:
                 return Memory()
 
             try:
-                arrays, values = _fetch(key, storage, threads, claim, self._scratch.reserve)
+                fetched = _fetch(key, storage, claim, scratch)
                 if not drafts:
-                    return from_arrays(arrays, values)
+                    return from_arrays(*fetched.with_codes(threads, scratch))
+                waits = early and fetched.lacks_codes
+                _, values = fetched.without_codes() if waits else fetched.with_codes(threads, scratch)
                 ready_shard = from_arrays(drafts[0].arrays.private(values), values)
+                if waits:
+                    ready_shard = replace(ready_shard, completion=Completion())
                 self._hold(owner, name, ready_shard)
-                self._written.acquire()
+                self._unfinished.acquire()
             except BaseException:
                 for draft in drafts:
                     draft.discard()
                 raise
-            writing = drafts[0], values, lock.pop_all()
+            finishing = _UnfinishedShard(
+                owner, name, drafts[0], fetched, values, ready_shard.completion, lock.pop_all()
+            )
             try:
-                threading.Thread(target=self._publish, args=writing).start()
+                threading.Thread(target=self._finish, args=(finishing,)).start()
             except RuntimeError as error:  # the system gives no more threads
                 _log.warning("a shard is written to disk before it is searched: %s", error)
-                self._publish(*writing)
+                self._finish(finishing)
             return ready_shard
 
-    def _publish(self, draft: DraftFile, values: dict[str, Any], lock: ExitStack) -> None:
-        """Let other processes find the file of a shard, which this one searches already."""
+    def _finish(self, unfinished: "_UnfinishedShard") -> None:
+        """Give a shard its codes, where this process searches it without them; then let other processes find its file.
+
+        In one thread, since a process that ends waits for it, and starts no others then.
+        """
+        completion, values = unfinished.completion, unfinished.values
         try:
-            with lock:
-                draft.publish(values)
+            with unfinished.lock, self._finishing:
+                if completion is not None:
+                    values = self._complete(unfinished, completion)
+                unfinished.draft.publish(values)
+        except Exception:
+            unfinished.draft.discard()
+            _log.exception("a shard is searched without codes, and is not kept on disk")
         finally:
-            self._written.release()
+            if completion is not None:
+                completion.ended.set()
+            self._unfinished.release()
+
+    def _complete(self, unfinished: "_UnfinishedShard", completion: Completion) -> dict[str, Any]:
+        """Make the codes; returns the plain values of the shard with them."""
+        _, values = unfinished.fetched.with_codes(1, self._scratch.reserve)
+        completion.shard = from_arrays(unfinished.draft.arrays.private(values), values)
+        self._replace(unfinished.owner, unfinished.name, completion.shard)
+        return values
 
     def _from_memory(self, owner: str, name: str, kind: type[T]) -> T | None:
         with self._lock:
             entry = self._entries.get((owner, name))
             return entry if isinstance(entry, kind) else None
+
+    def _replace(self, owner: str, name: str, ready_shard: ReadyShard) -> None:
+        """Hold the complete shard in place of the one that waited for its codes, unless that has had to go."""
+        with self._lock:
+            if (owner, name) in self._entries:
+                self._entries.put((owner, name), ready_shard, ready_shard.nbytes)
 
     def _hold(self, owner: str, name: str, entry: ReadyShard | NodeAddresses) -> None:
         with self._lock:
@@ -236,11 +279,25 @@ class ShardCache:
                 self._entries.put((owner, name), entry, entry.nbytes)
 
 
-def _fetch(
-    key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, scratch: Scratch
-) -> tuple[Arrays, dict[str, Any]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _UnfinishedShard:
+    """A shard whose file other processes do not find yet."""
+
+    owner: str
+    name: str
+    draft: DraftFile
+    fetched: FetchedShard
+    values: dict[str, Any]
+    """Plain values of the shard as it is searched meanwhile"""
+    completion: Completion | None
+    """Codes that it waits for; None where it has them"""
+    lock: ExitStack
+    """Lock under which no other process fetches it"""
+
+
+def _fetch(key: ShardKey, storage: StorageConfig, claim: Claim, scratch: Scratch) -> FetchedShard:
     sha256 = key.sha256 if key.has_checksum else None
-    return fetch(key.stored, sha256, storage, compact=key.compact, threads=threads, claim=claim, scratch=scratch)
+    return fetch(key.stored, sha256, storage, compact=key.compact, claim=claim, scratch=scratch)
 
 
 class _ScratchMemory:

@@ -82,7 +82,9 @@ class LoadedVersion:
             every = self.take(range(len(self.shards)), threads=1)
             pairs = zip(self.shard_ids, every, strict=True)
             shards = (shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
-            restricted = self._restricted[matches] = LoadedShards(shards)
+            restricted = LoadedShards(shards)
+            if all(shard.is_complete for shard in every):
+                self._restricted[matches] = restricted
         return restricted
 
     def live_rows(self) -> I64:

@@ -39,6 +39,16 @@ class MaskedShard:
         return cls(shard, slot_to_number, live, shard.searcher.masked(live))
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it has its codes, or gets none."""
+        return self.shard.completion is None
+
+    def completed(self) -> "MaskedShard":
+        """The same shard with its codes, if it has been waiting for them and they are made."""
+        shard = self.shard.completed()
+        return self if shard is self.shard else MaskedShard.of(shard, self.slot_to_number, self.live)
+
+    @property
     def nodes(self) -> int:
         """Number of nodes, whether live or not."""
         return self.live.size
@@ -130,10 +140,13 @@ class ShardMasker:
             np.bool_,
         )
 
-    def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
-        """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
+    def read(self, shard_id: ShardId, *, threads: int = 1, early: bool = False) -> MaskedShard:
+        """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError.
+
+        `early`: whether it may be one that still waits for its codes.
+        """
         entry = self._opened.routing.shards[shard_id]
-        shard = process_cache().shard(self._keys[shard_id], self._storage, threads=threads)
+        shard = process_cache().shard(self._keys[shard_id], self._storage, threads=threads, early=early)
         metric = self._opened.definition.metric
         if shard.count != entry.count or shard.searcher.metric is not metric:
             raise BadBlobError(

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 class ShardsOnDemand(Sequence[MaskedShard]):
     """All shards of a version. Each is loaded once, and checked against the routing blob, which was trusted till then.
+    A search that loads one does not wait for its codes, which later searches have.
 
     Thread-safe. Its methods raise IndexUnavailableError for a shard that cannot be read, or is not what the routing
     blob says: then what was covered by it is not known.
@@ -107,13 +108,15 @@ class ShardsOnDemand(Sequence[MaskedShard]):
 
     def _loaded(self, place: int) -> MaskedShard:
         shard = self._shards[place]
-        if shard is not None:
+        if shard is not None and shard.is_complete:
             return shard
         with self._locks[place]:
             shard = self._shards[place]
-            if shard is None:
+            if shard is not None:
+                self._shards[place] = shard = shard.completed()
+            else:
                 try:
-                    shard = self._masker.read(ShardId(place))
+                    shard = self._masker.read(ShardId(place), early=True)
                     self._require_as_routed(place, shard)
                     self._count(place, shard)
                 except (PuffinError, StorageError) as error:

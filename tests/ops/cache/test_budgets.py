@@ -64,10 +64,11 @@ def test_a_fetch_reserves_what_its_store_and_its_shard_take(tmp_path: Path) -> N
         sizes.append(size)
         return nullcontext()
 
-    fetching.fetch(
-        key.stored, key.sha256, STORAGE, compact=False, threads=1, claim=lambda _: fetching.Memory(), scratch=scratch
+    fetched = fetching.fetch(
+        key.stored, key.sha256, STORAGE, compact=False, claim=lambda _: fetching.Memory(), scratch=scratch
     )
-    assert sizes == [fetching.scratch_bytes(_header(SHARD), LocalStorage.piece_bytes)]
+    fetched.with_codes(1, scratch)
+    assert sizes == [fetching.scratch_bytes(_header(SHARD), LocalStorage.piece_bytes), 24 * SHARD.count]
 
 
 @pytest.mark.parametrize(("first", "second", "waits"), [(100, 156, False), (100, 157, True), (1, 256, True)])

@@ -130,9 +130,10 @@ def test_a_shard_without_a_node_can_be_read(tmp_path: Path, shard: Shard, with_h
 def test_arrays_in_memory_are_those_that_kernels_are_compiled_for(tmp_path: Path, shard: Shard, compact: bool) -> None:
     """Read-only ones would have each kernel compiled once more, in the first search."""
     key = stored(tmp_path, shard)
-    arrays, _ = fetching.fetch(
-        key.stored, key.sha256, STORAGE, compact=compact, threads=1, claim=lambda _: fetching.Memory(), scratch=untaken
+    fetched = fetching.fetch(
+        key.stored, key.sha256, STORAGE, compact=compact, claim=lambda _: fetching.Memory(), scratch=untaken
     )
+    arrays, _ = fetched.with_codes(1, untaken)
     assert all(array.flags.writeable and array.flags.c_contiguous for array in arrays.values())
 
 
@@ -161,9 +162,8 @@ def test_vectors_neighbours_and_codes_are_made_in_the_file(tmp_path: Path, dims:
             return drafts[0]
 
         drafts = list[WatchedDraft]()
-        arrays, _ = fetching.fetch(
-            key.stored, key.sha256, STORAGE, compact=False, threads=2, claim=claim, scratch=untaken
-        )
+        fetched = fetching.fetch(key.stored, key.sha256, STORAGE, compact=False, claim=claim, scratch=untaken)
+        arrays, _ = fetched.with_codes(2, untaken)
         assert drafts[0].copied == {"file_slots", "row_positions", "degrees"}
         assert len(arrays) >= 8
 
@@ -274,15 +274,15 @@ def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) ->
         draft = disk.draft("owner", "name", most)
         assert draft is not None
         key = stored(tmp_path, shard)
-        arrays, values = fetching.fetch(
+        fetched = fetching.fetch(
             key.stored,
             key.sha256,
             STORAGE,
             compact=compact,
-            threads=1,
             claim=lambda _, draft=draft: draft.arrays,
             scratch=untaken,
         )
+        arrays, values = fetched.with_codes(1, untaken)
         draft.publish(values)
         assert from_arrays(arrays, values).count == shard.count
 

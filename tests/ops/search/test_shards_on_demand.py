@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
+from pathlib import Path
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 
-from icepuffin.ops.cache import ReadyShard, ShardCache
+from icepuffin.ops.cache import ReadyShard, ShardCache, disk, process_cache
+from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.search import (
@@ -349,3 +351,37 @@ def test_what_the_routing_blob_says_is_counted_before_an_answer_of_all_shards(
     assert result.rows.equals(expected.rows)
     assert result.coverage is expected.coverage
     assert (result.coverage is Coverage.EXACT_VERSION) is (lie is not other_live_rows)
+
+
+def test_a_search_does_not_wait_for_codes_and_later_ones_have_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    definition = replace(DEFINITION, shards=2)
+    index_head(table, definition)
+    expected = loaded_at_once(table, monkeypatch, definition)
+    monkeypatch.setattr("icepuffin.ops.cache.fetching.FEWEST_CODED", 1)
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", str(tmp_path / "another-cache"))
+    monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
+    codes_may_come, real = Event(), FetchedShard.with_codes
+
+    def with_codes(self: FetchedShard, *args: object) -> object:
+        assert codes_may_come.wait(600)
+        return real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FetchedShard, "with_codes", with_codes)
+    reader = opened(table, definition)
+    loaded = reader._choice.loaded
+    assert isinstance(loaded, LoadedVersion)
+
+    def answers(one: IndexReader) -> list[object]:
+        condition = "section = 'section 2'"
+        return [one.search(queries(6), 5, where=where).rows.to_pydict() for where in (None, condition)]
+
+    assert answers(reader) == answers(expected)
+    assert not any(shard.is_complete for shard in loaded.shards)
+    assert not loaded._restricted
+    codes_may_come.set()
+    process_cache().flush()
+    assert answers(reader) == answers(expected)
+    assert all(shard.is_complete for shard in loaded.shards)
+    assert loaded._restricted

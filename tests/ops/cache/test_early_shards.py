@@ -1,0 +1,134 @@
+"""Shards that are searched before they have their codes."""
+
+import logging
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.cache.fetching import FetchedShard
+from icepuffin.ops.cache.ready_shard import Completion, to_arrays
+from tests.ops.cache.stored import STORAGE, answers, lean, random_shard, ready, stored
+
+SHARD = random_shard(rows=1_100)
+"""Large enough for codes"""
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> ShardKey:
+    return stored(tmp_path, SHARD)
+
+
+@pytest.fixture
+def codes_may_come(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set when codes may be made."""
+    event, real = threading.Event(), FetchedShard.with_codes
+
+    def with_codes(self: FetchedShard, *args: object) -> object:
+        assert event.wait(600)
+        return real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FetchedShard, "with_codes", with_codes)
+    yield event
+    event.set()
+
+
+def cache_in(folder: Path, memory: int = 1 << 30) -> ShardCache:
+    return ShardCache(CacheSettings(folder / "cache", 1 << 30, memory))
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [*(folder / "cache").glob("*/*.shard"), *(folder / "cache").glob("*/.*.draft")]
+
+
+def waiting(shard: ReadyShard) -> Completion:
+    assert shard.completion is not None
+    return shard.completion
+
+
+def same(one: ReadyShard, other: ReadyShard) -> bool:
+    (arrays, values), (others, other_values) = to_arrays(one), to_arrays(other)
+    return values == other_values and all(np.array_equal(arrays[name], others[name]) for name in arrays | others)
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_a_shard_is_searched_before_it_has_codes_and_gets_them(
+    tmp_path: Path, key: ShardKey, codes_may_come: threading.Event, memory: int
+) -> None:
+    cache = cache_in(tmp_path, memory)
+    early = cache.shard(key, STORAGE, early=True)
+    assert early.searcher.codes is None
+    assert early.completed() is early
+    nodes, distances = answers(early)
+    expected = ready(SHARD)
+    np.testing.assert_array_equal(nodes, answers(expected)[0])
+    np.testing.assert_array_equal(distances, answers(expected)[1])
+    codes_may_come.set()
+    assert waiting(early).ended.wait(60)
+    complete = early.completed()
+    assert same(complete, expected)
+    assert complete.searcher.codes is not None
+    cache.flush()
+    assert cache.shard(key, STORAGE, early=True).completion is None
+    found = cache_in(tmp_path).find(key, STORAGE)
+    assert found is not None
+    assert same(found, expected)
+
+
+def test_other_callers_wait_for_the_codes_of_an_early_shard(
+    tmp_path: Path, key: ShardKey, codes_may_come: threading.Event
+) -> None:
+    cache, results = cache_in(tmp_path), list[ReadyShard]()
+    assert cache.shard(key, STORAGE, early=True).completion is not None
+    other = threading.Thread(target=lambda: results.append(cache.shard(key, STORAGE)))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    codes_may_come.set()
+    other.join(60)
+    assert same(results[0], ready(SHARD))
+    assert results[0].completion is None
+
+
+def test_nobody_waits_for_codes_that_are_not_made(tmp_path: Path) -> None:
+    for number, shard in enumerate((random_shard(), lean(SHARD))):
+        key = stored(tmp_path, shard, f"shard-{number}")
+        assert cache_in(tmp_path).shard(key, STORAGE, early=True).completion is None
+
+
+def test_a_shard_whose_codes_cannot_be_made_is_searched_without(
+    tmp_path: Path, key: ShardKey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> object:
+        raise MemoryError("no room for codes")
+
+    cache = cache_in(tmp_path)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(FetchedShard, "with_codes", fail)
+        early = cache.shard(key, STORAGE, early=True)
+        cache.flush()
+    assert "no room for codes" in caplog.text
+    assert waiting(early).ended.is_set()
+    assert early.completed() is early
+    np.testing.assert_array_equal(answers(early)[0], answers(ready(SHARD))[0])
+    assert files_in(tmp_path) == []
+    assert cache.shard(key, STORAGE) is early
+    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))  # nobody has its lock any more
+
+
+def fetch_early(folder: Path, key: ShardKey) -> None:
+    assert cache_in(folder).shard(key, STORAGE, early=True).completion is not None
+
+
+def test_a_process_that_ends_makes_the_codes_of_its_early_shards(tmp_path: Path, key: ShardKey) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=fetch_early, args=(tmp_path, key))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    found = cache_in(tmp_path).find(key, STORAGE)
+    assert found is not None
+    assert same(found, ready(SHARD))
