@@ -38,7 +38,7 @@ from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 
-HASHES_AT_ONCE = 1 << 25
+HASHES_AT_ONCE = 1 << 24
 """Hashes that one task matches: about 1 GiB"""
 _LINEAGE_ROWS = 1 << 27
 """Rows whose lineage a task holds in memory: 1 GiB"""

@@ -10,7 +10,7 @@ vectors with one hash are expected.
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -160,13 +160,9 @@ def match_rows(task: MatchTask) -> MatchResult:
     """Give dead nodes to the new rows of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(task.storage, task.blocks, 0)
-    dead = [
-        read_blocks(task.storage, task.dead_blocks, 0),
-        *(_dead_nodes(shard, task.storage) for shard in task.shards),
-    ]
-    shard_ids = np.concatenate([it.slots for it in dead]).astype(np.int64)
-    nodes, hashes = np.concatenate([it.positions for it in dead]), np.concatenate([it.hashes for it in dead])
-    return stage_matches(task, storage, new, shard_ids, nodes, pair_equal(hashes, new.hashes))
+    staged = read_blocks(task.storage, task.dead_blocks, 0)
+    dead = VectorRows.joined([staged, *(_dead_nodes(shard, task.storage) for shard in task.shards)])
+    return stage_matches(task, storage, new, dead.slots, dead.positions, pair_equal(dead.hashes, new.hashes))
 
 
 def stage_dead_hashes(task: DeadHashTask) -> tuple[StagedBlock, ...]:
@@ -192,23 +188,38 @@ def stage_matches(
     task: MatchTask,
     storage: Storage,
     new: VectorRows,
-    shard_ids: npt.NDArray[np.int64],
+    shard_ids: npt.NDArray[np.integer],
     nodes: npt.NDArray[np.int64],
     partner: npt.NDArray[np.int32],
 ) -> MatchResult:
     """Stage the moves of matched nodes.
 
-    shard_ids, nodes: int64[n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
+    shard_ids, nodes: [n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
     """
     matched = np.flatnonzero(partner >= 0)
-    moved_rows = partner[matched].astype(np.intp)
     is_unmatched = np.ones(new.count, np.bool_)
-    is_unmatched[moved_rows] = False
+    is_unmatched[partner[matched]] = False
     rest = new.take(np.flatnonzero(is_unmatched))
     unmatched = tuple(
         (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_file(rest.slots)
     )
-    return MatchResult(_stage_moves(task, storage, shard_ids[matched], nodes[matched], new.take(moved_rows)), unmatched)
+    return MatchResult(_stage_moves(task, storage, _moves(new, shard_ids, nodes, partner, matched)), unmatched)
+
+
+def _moves(
+    new: VectorRows,
+    shard_ids: npt.NDArray[np.integer],
+    nodes: npt.NDArray[np.int64],
+    partner: npt.NDArray[np.int32],
+    matched: npt.NDArray[np.intp],
+) -> Iterator[tuple[ShardId, npt.NDArray[np.int64], Addresses]]:
+    """(shard, nodes, their new addresses), shard by shard: copies of all would be most of a task's memory."""
+    owners = shard_ids[matched]
+    starts = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
+    for start, end in pairwise(starts if len(owners) else []):
+        places = matched[start:end]
+        rows = partner[places]
+        yield ShardId(int(owners[start])), nodes[places], (new.slots[rows], new.positions[rows])
 
 
 def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int64], Addresses]:
@@ -221,20 +232,18 @@ def read_moves(storage: Storage, moves: StagedMoves) -> tuple[npt.NDArray[np.int
 
 
 def _stage_moves(
-    task: MatchTask, storage: Storage, shard_ids: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: VectorRows
+    task: MatchTask, storage: Storage, moves: Iterable[tuple[ShardId, npt.NDArray[np.int64], Addresses]]
 ) -> tuple[StagedMoves, ...]:
-    """Stage all moves of the task in one object, in the order of `shard_ids` and `nodes`."""
+    """Stage all moves of the task in one object, shard by shard."""
     path = f"{task.staging}/moves-{task.hash_range}-{uuid.uuid4().hex}.bin"
-    shards, starts = np.unique(shard_ids, return_index=True)
-    moves, offset = [], 0
+    staged, offset = [], 0
     with contextlib.ExitStack() as stack:
-        sink = stack.enter_context(storage.open_output(path, durable=False)) if len(nodes) else None
-        for shard_id, (start, end) in zip(shards, pairwise([*starts, len(shard_ids)]), strict=True):
-            part = slice(start, end)
-            data = addresses_blob.encode(rows.slots[part], rows.positions[part])
-            if sink is not None:
-                sink.write(data)
-            staged = ObjectRange(path, offset, len(data))
-            moves.append(StagedMoves(ShardId(int(shard_id)), deletion_vector.encode(nodes[part]), staged))
+        sink = None
+        for shard_id, nodes, addresses in moves:
+            sink = sink or stack.enter_context(storage.open_output(path, durable=False))
+            data = addresses_blob.encode(*addresses)
+            sink.write(data)
+            place = ObjectRange(path, offset, len(data))
+            staged.append(StagedMoves(shard_id, deletion_vector.encode(nodes), place))
             offset += len(data)
-    return tuple(moves)
+    return tuple(staged)
