@@ -27,6 +27,7 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard, vector_places
 from icepuffin.ops.shard_recall import ShardRecall
@@ -34,7 +35,14 @@ from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
-from icepuffin.ops.tasks.runner import SMALL_WORK, StageProgress, TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.runner import (
+    SMALL_WORK,
+    StageProgress,
+    TaskRunner,
+    balanced_groups,
+    driver_runner,
+    is_local,
+)
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
@@ -43,6 +51,9 @@ from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
 """Function of the shards that keep their blobs, and of the places of vectors that others keep"""
+
+_MEMORY_OF_SMALL_WORK = 4 << 30
+"""Bytes of a process's memory, for each of which a stage may keep SMALL_WORK"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +121,7 @@ def refresh_shards(
         base.sample_curve,
         base.routing_curve,
     )
-    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, SMALL_WORK, memory)
+    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, _small_work(runner), memory)
     matches = match_moved_rows(context, base, dead.nodes)
     shards = [
         _shard(base, ShardId(shard_id), dead, matches.moves.get(ShardId(shard_id), ()))
@@ -138,6 +149,13 @@ def refresh_shards(
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
     return ShardSet(layout, files, results, read, merged=sum(shard.live_rows for shard in dissolved))
+
+
+def _small_work(runner: TaskRunner) -> int:
+    """Bytes of vectors up to which a stage runs in the driver and is not recorded: more in a process that does all the
+    work itself and has much memory, where it saves writing what is staged.
+    """
+    return SMALL_WORK * max(1, memory_bytes() // _MEMORY_OF_SMALL_WORK) if is_local(runner) else SMALL_WORK
 
 
 def _routes(layout: Layout, placement: Placement, kept: Sequence[_EarlierShard]) -> npt.NDArray[np.uint32]:

@@ -221,12 +221,14 @@ def test_what_is_not_small_is_staged_in_the_store(changed: ChangedTable, monkeyp
     assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
 
 
+@pytest.mark.parametrize(("memory_gib", "times"), [(1, 1), (4, 1), (11, 2)])
 @pytest.mark.parametrize("limit", [2_000, 8_000, 55_000, 90_000])
 def test_all_that_a_stage_keeps_in_memory_is_bounded(
-    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch, limit: int
+    changed: ChangedTable, monkeypatch: pytest.MonkeyPatch, limit: int, memory_gib: int, times: int
 ) -> None:
-    """Addresses, hashes and edges count, too: with few dimensions they are most of it."""
-    monkeypatch.setattr(refresh, "SMALL_WORK", limit)
+    """Addresses, hashes and edges count, too: with few dimensions they are most of it. More is kept of more memory."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", limit // times)
+    monkeypatch.setattr(refresh, "memory_bytes", lambda: memory_gib << 30)
     sizes = Counter[str]()
     open_output = MemoryStorage.open_output
 
