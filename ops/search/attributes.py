@@ -196,10 +196,15 @@ class Attributes:
         return field_id in self._source.field_ids
 
     def column(self, field_id: int) -> AttributeColumn | ListColumn:
-        """One column. Where it cannot be read, the values of all files are missing."""
+        """One column. Where it cannot be read, the values of all files are missing; after an error of the store, which
+        may pass, the next condition reads it again.
+        """
         with self._lock:
             if field_id not in self._columns:
-                self._columns[field_id] = self._read(field_id)
+                try:
+                    self._columns[field_id] = self._read(field_id)
+                except StorageError as error:
+                    return self._unread(field_id, error)
             return self._columns[field_id]
 
     @cached_property
@@ -290,15 +295,22 @@ class Attributes:
         return np.concatenate(rows).astype(np.int64)
 
     def _read(self, field_id: int) -> AttributeColumn | ListColumn:
-        field = self._schema.find_field(field_id)
-        kind, of_lists = stored_type(field), isinstance(field.field_type, ListType)
-        join = self._joined_lists if of_lists else self._joined
+        """Raises StorageError."""
         try:
-            entries, missing = self._source.entries(field_id)
-            return join(entries, kind, missing)
-        except (PuffinError, StorageError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
-            reason = f"they cannot be read: {error}"
-            return join({}, kind, {FileNumber(number): reason for number in range(self.files)})
+            return self._column_of(field_id, *self._source.entries(field_id))
+        except (PuffinError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
+            return self._unread(field_id, error)
+
+    def _unread(self, field_id: int, error: Exception) -> AttributeColumn | ListColumn:
+        reason = f"they cannot be read: {error}"
+        return self._column_of(field_id, {}, {FileNumber(number): reason for number in range(self.files)})
+
+    def _column_of(
+        self, field_id: int, entries: Mapping[FileNumber, AttributeEntry], missing: Mapping[FileNumber, str]
+    ) -> AttributeColumn | ListColumn:
+        field = self._schema.find_field(field_id)
+        join = self._joined_lists if isinstance(field.field_type, ListType) else self._joined
+        return join(entries, stored_type(field), missing)
 
     def _joined(
         self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]

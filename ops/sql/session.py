@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.search import IndexReader, SearchResult
 
 _READERS = 8
+_MOST_DIGITS_OF_AN_ID = 20
 _WITHOUT_SPARK = (
     "An index answers SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] "
     "ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, and for all rows within a distance "
@@ -350,8 +351,9 @@ def _with_id(statement: Nearest, table: Table) -> Nearest:
     name = statement.snapshot
     if not isinstance(name, str):
         return statement
-    is_id = name.isdecimal() and int(name) in snapshots_by_id(table.metadata)
-    if is_id or (name.isdecimal() and name not in table.metadata.refs):
+    is_number = name.isdecimal() and len(name) < _MOST_DIGITS_OF_AN_ID
+    is_id = is_number and int(name) in snapshots_by_id(table.metadata)
+    if is_id or (is_number and name not in table.metadata.refs):
         return replace(statement, snapshot=int(name))
     ref_snapshot_id(table, name)
     return statement

@@ -79,7 +79,7 @@ from icepuffin.ops.search.loaded_version import load_version
 from icepuffin.ops.search.matches import find_matches
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.sql.session import SqlSession
-from icepuffin.ops.storage import relative_to
+from icepuffin.ops.storage import StorageError, relative_to
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import attributes as reading
 from icepuffin.ops.tasks.attributes import ColumnsOfFile
@@ -504,6 +504,25 @@ def test_a_blob_over_the_limit_loses_the_values_of_its_last_files(
     own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
     assert own == scanned
     assert "2 GiB" in how
+
+
+def test_values_are_read_again_after_an_error_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service keeps its reader: without them each condition would read data files."""
+    build_version(table, SECTIONS)
+    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+    version = open_version(index_versions(table, "s")[-1], STORAGE)
+    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
+
+    def fail(*_: object) -> object:
+        raise StorageError("the store is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VersionValues, "entries", fail)
+        scanned = find_matches_by_attributes(table, live, table.schema(), "id >= 600", STORAGE, values)
+    assert "they cannot be read: the store is busy" in scanned.how
+    own = find_matches_by_attributes(table, live, table.schema(), "id >= 600", STORAGE, values)
+    assert own.how == "by the index's values of id"
+    assert own.count == scanned.count > 0
 
 
 def test_damaged_values_are_not_used(table: Table) -> None:

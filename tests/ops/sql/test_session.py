@@ -1,3 +1,4 @@
+import contextlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import DimensionError
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import DefinitionError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.spark.runner import SparkRunner
@@ -406,3 +408,21 @@ def test_an_hour_that_a_clock_shows_twice_is_two_times(sql_catalog: Catalog) -> 
     for fold, count in ((0, 3), (1, 10), (0, 3)):
         at = datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin"))
         assert session.sql(text, {"at": at, "q": [0.0] * 16}).rows.num_rows == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{NEAREST} VERSION AS OF {{}} ORDER BY d LIMIT 5",
+        f"{NEAREST} VERSION AS OF '{{}}' ORDER BY d LIMIT 5",
+        f"{NEAREST} ORDER BY d LIMIT {{}}",
+        f"{NEAREST} WHERE id = {{}} ORDER BY d LIMIT 5",
+        f"{NEAREST} WHERE id = {{}}L ORDER BY d LIMIT 5",
+        f"{NEAREST} ORDER BY {{}} LIMIT 5",
+    ],
+)
+@pytest.mark.parametrize("digits", [20, 400, 1_200, 5_000])
+def test_a_number_of_thousands_of_digits_is_answered_or_refused(session: SqlSession, text: str, digits: int) -> None:
+    """Python refuses to convert more than 4,300 digits, by an error that is not ours."""
+    with contextlib.suppress(IcepuffinError):
+        session.sql(text.format("9" * digits))
