@@ -12,7 +12,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows
-from icepuffin.ops.large_arrays import as_floats
+from icepuffin.ops.large_arrays import as_floats, new_array
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
 from icepuffin.ops.shard_reader import open_shard, vector_places
@@ -23,6 +23,9 @@ from icepuffin.ops.vector_column import element_type_of, exact_vectors
 from icepuffin.ops.vector_runs import sha256_of
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
+
+_DECODED_AT_ONCE = 16_384
+"""Vectors that are decoded from codes at once: all would be one of a task's largest arrays"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,10 +99,12 @@ class BaseShard:
     def _from_files(
         self, reader: ShardReader, slots: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        vectors = _decoded(reader)
+        vectors = new_array((reader.header.count, reader.header.dims), np.float32)
+        is_live = self.is_live(reader)
+        _decode(reader, np.flatnonzero(~is_live), vectors)
         element_type = element_type_of(self.schema, self.field_id)
         files = dict(self.files)
-        alive = np.flatnonzero(self.is_live(reader))
+        alive = np.flatnonzero(is_live)
         for slot, places in by_file(slots[alive]):
             nodes, file = alive[places], files[FileSlot(slot)]
             rows = take_rows(
@@ -110,11 +115,16 @@ class BaseShard:
         return vectors
 
 
-def _decoded(reader: ShardReader) -> npt.NDArray[np.float32]:
-    """f32[N, D], the vectors that the codes of a shard stand for."""
-    if (rotated := as_kernels_take(reader.read_codes())) is not None:
-        return rotated_quantization.decode(rotated)
-    codebook, codes = reader.read_pq()
-    if codebook is None or codes is None:
-        raise ValueError("the shard has neither vectors nor codes")
-    return decode_pq(codes, codebook)
+def _decode(reader: ShardReader, nodes: npt.NDArray[np.intp], vectors: npt.NDArray[np.float32]) -> None:
+    """Fill the `vectors` f32[N, D] of some nodes by those that their codes stand for."""
+    if not len(nodes):
+        return
+    rotated, (codebook, codes) = as_kernels_take(reader.read_codes()), reader.read_pq()
+    for start in range(0, len(nodes), _DECODED_AT_ONCE):
+        part = nodes[start : start + _DECODED_AT_ONCE]
+        if rotated is not None:
+            vectors[part] = rotated_quantization.decode(rotated.take(part))
+        elif codebook is not None and codes is not None:
+            vectors[part] = decode_pq(codes[part], codebook)
+        else:
+            raise ValueError("the shard has neither vectors nor codes")

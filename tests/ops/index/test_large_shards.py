@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels import rotated_quantization, vamana
 from icepuffin.ops import large_arrays, vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
@@ -30,10 +30,14 @@ from icepuffin.ops.index.sizes import (
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.large_arrays import NoRoomError, as_floats, concatenated, converted, new_array, rows_at
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks import base_shard
 from icepuffin.ops.tasks import shard as shard_task
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, shard_bytes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -133,6 +137,28 @@ def test_an_index_is_the_same_where_vectors_lie_in_files(
     assert life(table_factory("b"), definition) == in_memory
     assert len(arrays) > 12, "blocks, rows that are joined, taken or widened"
     assert all(file.closed for file in arrays), "mapped files are held by their arrays alone"
+
+
+@pytest.mark.parametrize("vectors", ["rq8", "none"])
+def test_the_dead_nodes_alone_of_a_shard_of_codes_are_decoded(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, in_files: None, vectors: str
+) -> None:
+    decoded: list[int] = []
+    kernels = {"rq8": (rotated_quantization, "decode"), "none": (base_shard, "decode_pq")}
+    module, name = kernels[vectors]
+    decode, rows_of = getattr(module, name), BaseShard.rows
+
+    def rows(base: BaseShard, reader: ShardReader) -> VectorRows:
+        rows = rows_of(base, reader)
+        assert is_mapped(rows.vectors)
+        return rows
+
+    monkeypatch.setattr(base_shard, "_DECODED_AT_ONCE", 30)
+    monkeypatch.setattr(module, name, lambda *codes: decoded.append(len(decode(*codes))) or decode(*codes))
+    monkeypatch.setattr(BaseShard, "rows", rows)
+    life(table_factory(), replace(DEFINITION, vectors=vectors, max_deltas=1, target_recall=0.5))
+    assert sum(decoded) == 200, "the rows that are deleted at last"
+    assert max(decoded) <= 30
 
 
 def test_no_room_for_temporary_files_is_an_error_and_nothing_is_published(
