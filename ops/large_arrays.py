@@ -20,7 +20,7 @@ from icepuffin.ops.errors import IcepuffinError
 LARGEST_IN_MEMORY = 2**30
 """Bytes of the vectors of one shard, up to which they are in memory: those of a shard of the automatic size are"""
 _GIB = 2**30
-_ROWS_PER_COPY = 65_536
+_BYTES_PER_COPY = 16 * 2**20
 
 
 class NoRoomError(IcepuffinError):
@@ -62,8 +62,9 @@ def converted(vectors: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[An
 def rows_at(vectors: npt.NDArray[np.float32], rows: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
     """A copy of some rows of f32[N, D], in their order."""
     out = new_array((len(rows), vectors.shape[1]), vectors.dtype)
-    for start in range(0, len(rows), _ROWS_PER_COPY):  # each is copied twice, as rows are compared with the bounds
-        part = slice(start, start + _ROWS_PER_COPY)
+    step = max(1, _BYTES_PER_COPY // max(1, vectors.itemsize * vectors.shape[1]))
+    for start in range(0, len(rows), step):  # each is copied twice, as rows are compared with the bounds
+        part = slice(start, start + step)
         np.take(vectors, rows[part], axis=0, out=out[part])
     return out
 

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -86,6 +87,20 @@ def test_copies_in_a_file_are_what_numpy_makes(in_files: None) -> None:
     assert as_floats(vectors) is vectors
     with pytest.raises(IndexError):
         rows_at(vectors, np.array([3, 50]))
+
+
+def test_copies_of_long_vectors_take_little_memory(in_files: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_arrays, "_BYTES_PER_COPY", 2**18)
+    vectors = new_array((64, 16_384), np.float32)
+    vectors[:, 0] = np.arange(64)
+    tracemalloc.start()
+    try:
+        copy = rows_at(vectors, np.arange(64)[::-1])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert copy[:, 0].tolist() == list(range(64))[::-1]
+    assert peak < 2 * 2**18
 
 
 def head_version(table: Table, definition: IndexDefinition) -> OpenVersion:
