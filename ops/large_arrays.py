@@ -41,8 +41,8 @@ def new_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     except OSError as error:
         raise NoRoomError(
             f"{folder}: there is no room for {size / _GIB:.1f} GiB of temporary files, which vectors of "
-            f"a large shard take while it is made: {error}. Set TMPDIR to a folder with more room, or create the index "
-            "with more `shards`"
+            f"a large shard take while it is made or checked: {error}. Set TMPDIR to a folder with more room, or "
+            "create the index with more `shards`"
         ) from error
     return np.frombuffer(mapped, dtype).reshape(shape)
 

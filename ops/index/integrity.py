@@ -22,6 +22,7 @@ from icepuffin.ops.index.included_proof import included_faults
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.version_reader import balls_of, included_of, read_routing, stored_shards
+from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage, relative_to
@@ -82,7 +83,7 @@ def check_integrity(
     addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions, and
     the included ones, with the values that the version has. All rows are compared with the balls of their files. At
     last some rows of each shard are searched by their own vectors. `runner` reads the rows and searches; by default
-    this process does.
+    this process does. Raises NoRoomError where a large shard cannot be read here: that is no fault of the version.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -132,6 +133,8 @@ def check_integrity(
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
         faults.append(str(error))
+    except NoRoomError:
+        raise
     except (PuffinError, IcepuffinError) as error:
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:

@@ -16,7 +16,7 @@ from icepuffin.ann_kernels import rotated_quantization, vamana
 from icepuffin.ops import large_arrays, vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexDefinition, packs, shard_parts, sizes
+from icepuffin.ops.index import Action, IndexDefinition, materialize_index, packs, shard_parts, sizes
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.sizes import (
     IMBALANCE,
@@ -35,7 +35,7 @@ from icepuffin.ops.tasks import base_shard
 from icepuffin.ops.tasks import shard as shard_task
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, shard_bytes
+from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, LocalRunner, shard_bytes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -176,12 +176,13 @@ def test_the_dead_nodes_alone_of_a_shard_of_codes_are_decoded(
     assert max(decoded) <= 30
 
 
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_no_room_for_temporary_files_is_an_error_and_nothing_is_published(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, in_files: None
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     def none() -> str:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
 
@@ -189,12 +190,30 @@ def test_no_room_for_temporary_files_is_an_error_and_nothing_is_published(
         without_folder.setattr(tempfile, "gettempdir", none)
         with pytest.raises(NoRoomError, match=r"no folder: .*No usable temporary directory.*TMPDIR"):
             new_array((3, 4), np.float32)
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
     table = table_factory()
     table.append(make_rows(0, 600))
     with pytest.raises(NoRoomError, match=r"no room for 0\.0 GiB of temporary files.*No space left.*TMPDIR.*`shards`"):
         index_head(table)
     assert index_versions(table.refresh(), "e") == ()
+
+
+def test_no_room_for_temporary_files_is_no_fault_of_a_version(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, in_files: None
+) -> None:
+    """A check that found one would have it made anew."""
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    index_head(table)
+    bound = head_version(table, DEFINITION).bound
+    assert check_integrity(table, bound, STORAGE).faults == ()
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with pytest.raises(NoRoomError, match=r"made or checked.*TMPDIR"):
+        check_integrity(table, bound, STORAGE)
+    with pytest.raises(NoRoomError):
+        materialize_index(
+            table, DEFINITION, bound.base_snapshot_id, runner=LocalRunner(1), storage=STORAGE, verify=True
+        )
 
 
 def test_vectors_that_no_blob_holds_lie_in_several(
