@@ -72,8 +72,8 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
     if least > MOST_SHARDS:
         raise DefinitionError(
             f"index {definition.name}: {rows:,} rows of {sample.shape[1]:,} dimensions take {least:,} shards at least, "
-            f"and an index has {MOST_SHARDS:,} at most: keep smaller vectors (vectors = 'rq8', 'rq4', 'none'), or "
-            "divide the table"
+            f"and an index has {MOST_SHARDS:,} at most: take a smaller `max_degree`, or no codes and cells (vectors = "
+            "'f32' or 'f16' lie apart from the shards), or divide the table"
         )
     if shards < least:
         _log.warning(

@@ -216,7 +216,7 @@ def require_capacity(context: BuildContext, shard_id: ShardId, rows: int) -> Non
     if rows > most:
         raise ShardTooLargeError(
             f"{plan.live.table}, index {plan.definition.name}: shard {shard_id} of {layout.shards} "
-            f"would have {rows:,} rows, and {most:,} fit into 2 GiB for certain. Raise `shards` (drop the index, "
-            "and create it again with more), or keep smaller vectors (f16, rq4, none); rows with nearly equal vectors "
-            "lie in one shard"
+            f"would have {rows:,} rows, and {most:,} fit into 2 GiB for certain. Drop the index, and create it again "
+            "with more `shards`, a smaller `max_degree`, or without codes and cells (vectors = 'f32' or 'f16' lie "
+            "apart from the shard); rows with nearly equal vectors lie in one shard"
         )

@@ -46,6 +46,14 @@ def test_a_shard_has_as_many_rows_as_a_blob_has_room_for(
     assert max_shard_rows(definition, 64) == expected
 
 
+def test_what_the_error_of_a_large_shard_advises_makes_room() -> None:
+    """Vectors as f32 and f16 take none; codes in their place do."""
+    rows = {vectors: max_shard_rows(replace(ONE, vectors=vectors), 768) for vectors in ("f32", "f16", "rq4", "none")}
+    assert rows["f32"] == rows["f16"] > max(rows["rq4"], rows["none"])
+    assert max_shard_rows(replace(ONE, cells="sq4"), 768) < rows["f32"]
+    assert max_shard_rows(replace(ONE, max_degree=ONE.max_degree // 2), 768) > rows["f32"]
+
+
 @pytest.mark.parametrize(("dims", "max_degree"), [(384, 64), (1_536, 64), (16, 12)])
 def test_a_shard_of_a_build_is_of_half_a_gibibyte(dims: int, max_degree: int) -> None:
     """Of vectors in f32, and edges of four bytes."""
@@ -104,6 +112,8 @@ def test_rows_that_no_number_of_shards_parts_are_refused(table: Table) -> None:
     """Equal vectors lie in one partition, and so in one shard."""
     rows = make_rows(0, 1)
     table.append(rows.take([0] * 700))
-    with pytest.raises(ShardTooLargeError, match=r"would have 700 rows, and 300 fit.*Raise `shards`"):
+    with pytest.raises(
+        ShardTooLargeError, match=r"would have 700 rows, and 300 fit.*more `shards`, a smaller `max_degree`"
+    ):
         index_head(table, ONE)
     assert index_versions(table.refresh(), "e") == ()
