@@ -29,6 +29,7 @@ from icepuffin.ops.index.sizes import (
     rows_per_shard,
 )
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.index.work_bounds import refresh_bounds
 from icepuffin.ops.large_arrays import NoRoomError, as_floats, concatenated, converted, new_array, rows_at
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks import base_shard
@@ -283,10 +284,31 @@ def test_a_table_that_has_outgrown_its_shards_gets_more(
         assert index_head(table, definition).action is Action.REFRESHED
     assert head_version(table, definition).routing.routed_shards == 1
     table.refresh().append(make_rows(100 * OUTGROWN + 50, 100 * OUTGROWN + 51))
+    head = table.refresh().current_snapshot()
+    assert head is not None
+    assert refresh_bounds(table, definition, head) is None, "the run counts as a build"
     report = index_head(table, definition)
     assert (report.action, report.shards) == (Action.BUILT, OUTGROWN + 1)
     assert "no room" in report.reason
     assert answer_with_recall(table, definition=definition)[1] >= 0.95
+
+
+def test_an_index_that_has_outgrown_its_shards_is_kept_while_no_rows_come(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an earlier release may have: deletes make it no larger."""
+    definition = replace(DEFINITION, shards=None)
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    assert index_head(table, definition).shards == 1
+    monkeypatch.setattr(sizes, "SHARD_BYTES", 100 * 4 * (DIMS + definition.max_degree))
+    delete(table, range(5))
+    head = table.refresh().current_snapshot()
+    assert head is not None
+    assert refresh_bounds(table, definition, head) is not None
+    assert index_head(table, definition).action is Action.REFRESHED
+    table.refresh().append(make_rows(600, 601))
+    assert index_head(table, definition).action is Action.BUILT
 
 
 def test_a_number_of_shards_that_the_definition_sets_is_kept() -> None:
