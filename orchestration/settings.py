@@ -11,10 +11,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -49,6 +50,16 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 class SettingsError(IcepuffinError):
     """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
+
+
+def _not_empty(folder: Any) -> Any:
+    if folder == "":
+        raise ValueError("is empty: name a folder, or leave it out")
+    return folder
+
+
+Folder = Annotated[Path, BeforeValidator(_not_empty)]
+"""A path; an empty text, as of a variable that is not set, would be the current folder"""
 
 
 class CatalogSettings(BaseModel):
@@ -103,7 +114,7 @@ class SparkSettings(SettingsModel):
 class ShardCacheSettings(SettingsModel):
     """The shard cache: its folder, its size on disk and in memory, how shards lie there, and rows for answers."""
 
-    directory: Path | None = None
+    directory: Folder | None = None
     disk_mb: int = Field(default=20_480, ge=0)
     memory_mb: int = Field(default=2_048, ge=0)
     layout: Literal["auto", "fast", "compact"] = "auto"
@@ -138,7 +149,7 @@ class Settings(SettingsModel):
     cache: ShardCacheSettings | None = None
     retention: GarbageSettings = GarbageSettings()
     prices: PriceSettings | None = None
-    dagster_home: Path | None = None
+    dagster_home: Folder | None = None
 
     @model_validator(mode="after")
     def _catalogs_exist(self) -> Self:

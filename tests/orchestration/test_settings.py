@@ -354,6 +354,9 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nwatched_refs='main'\n", "watched_refs: takes a list"),
         ("[tables.t]\ncatalog='lake'\nname=1\n", "tables.t.name: takes a text"),
         ("spark = 'local'\n", "spark: takes a table of settings"),
+        ("dagster_home = ''\n", "dagster_home: is empty: name a folder, or leave it out"),
+        ("[cache]\ndirectory = ''\n", "cache.directory: is empty: name a folder, or leave it out"),
+        ("[cache]\ndirectory = 1\n", "cache.directory: takes a path"),
     ],
 )
 def test_a_wrong_value_says_what_the_setting_takes(file: Path, text: str, message: str) -> None:
