@@ -247,9 +247,11 @@ class ShardCache:
                 if completion is not None:
                     values = self._complete(unfinished, completion)
                 unfinished.draft.publish(values)
-        except Exception:
+        except BaseException as error:
             unfinished.draft.discard()
-            _log.exception("a shard is searched without codes, and is not kept on disk")
+            if not isinstance(error, Exception):
+                raise
+            _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
         finally:
             if completion is not None:
                 completion.ended.set()
