@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 256 << 20
 """Memory that shards take while they are decoded, those of all threads together: enough for two of 700,000 x 128,
 which is as many as a build puts into one by itself"""
-_MOST_UNFINISHED = 3
+_MOST_UNFINISHED = 6
 """Number of fetched shards that are not on the disk yet, at most: each has a file"""
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
@@ -107,6 +107,7 @@ class ShardCache:
         self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
         self._unfinished = threading.BoundedSemaphore(_MOST_UNFINISHED)
         self._finishing = threading.Lock()
+        self._fetches = _Fetches()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
         self._reads = dict.fromkeys(SOURCES, 0)
 
@@ -212,7 +213,8 @@ class ShardCache:
                 return Memory()
 
             try:
-                fetched = _fetch(key, storage, claim, scratch)
+                with self._fetches.one():
+                    fetched = _fetch(key, storage, claim, scratch)
                 if not drafts:
                     return from_arrays(*fetched.with_codes(threads, scratch))
                 waits = early and fetched.lacks_codes
@@ -239,11 +241,14 @@ class ShardCache:
     def _finish(self, unfinished: "_UnfinishedShard") -> None:
         """Give a shard its codes, where this process searches it without them; then let other processes find its file.
 
-        In one thread, since a process that ends waits for it, and starts no others then.
+        Codes are made when no shard is fetched, so that an answer that needs several does not wait for them; in one
+        thread, since a process that ends waits for it, and starts no others then.
         """
         completion, values = unfinished.completion, unfinished.values
         try:
-            with unfinished.lock, self._finishing:
+            if completion is not None:
+                self._fetches.wait_for_none()
+            with self._finishing:
                 if completion is not None:
                     values = self._complete(unfinished, completion)
                 unfinished.draft.publish(values)
@@ -253,6 +258,7 @@ class ShardCache:
                 raise
             _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
         finally:
+            unfinished.lock.close()
             if completion is not None:
                 completion.ended.set()
             self._unfinished.release()
@@ -322,6 +328,31 @@ class _ScratchMemory:
             with self._changed:
                 self._reserved -= size
                 self._changed.notify_all()
+
+
+class _Fetches:
+    """The fetches under way."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count one more for the body."""
+        with self._changed:
+            self._number += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._number -= 1
+                self._changed.notify_all()
+
+    def wait_for_none(self) -> None:
+        """Wait until none is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._number)
 
 
 class _ProcessCache:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, shards
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
 from tests.ops.cache.stored import STORAGE, answers, lean, random_shard, ready, stored
@@ -132,3 +132,31 @@ def test_a_process_that_ends_makes_the_codes_of_its_early_shards(tmp_path: Path,
     found = cache_in(tmp_path).find(key, STORAGE)
     assert found is not None
     assert same(found, ready(SHARD))
+
+
+def test_codes_are_made_when_no_shard_is_fetched(
+    tmp_path: Path, key: ShardKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that needs several shards would share the processors with the codes of the first ones."""
+    monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
+    cache, other = cache_in(tmp_path), stored(tmp_path, random_shard(1, rows=1_100), "other")
+    may_end, begun, real = threading.Event(), threading.Event(), shards._fetch
+
+    def slow(key: ShardKey, *args: object) -> object:
+        begun.set()
+        assert may_end.wait(600)
+        return real(key, *args)  # type: ignore[arg-type]
+
+    first = cache.shard(key, STORAGE, early=True)  # its codes may be made at once
+    assert waiting(first).ended.wait(60)
+    third = stored(tmp_path, random_shard(2, rows=1_100), "third")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "_fetch", slow)
+        fetching = threading.Thread(target=cache.shard, args=(other, STORAGE), kwargs={"early": True})
+        fetching.start()
+        assert begun.wait(60)
+    early = cache.shard(third, STORAGE, early=True)
+    assert not waiting(early).ended.wait(0.3)
+    may_end.set()
+    fetching.join(60)
+    assert waiting(early).ended.wait(60)

@@ -122,12 +122,12 @@ def test_a_shard_is_looked_for_in_memory_and_on_disk_alone(tmp_path: Path) -> No
     assert same(on_disk, kept)
 
 
-def test_an_answer_does_not_wait_for_the_disk_but_the_fourth_fetch_does(
+def test_an_answer_does_not_wait_for_the_disk_but_the_seventh_fetch_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(4)]
+    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(7)]
     monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
-    cache = cache_in(tmp_path, memory=4 * ONE)
+    cache = cache_in(tmp_path, memory=8 * ONE)
     may_write, real = threading.Event(), DraftFile.publish
 
     def publish(*args: Any) -> None:
@@ -135,16 +135,16 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_fourth_fetch_does(
         real(*args)
 
     monkeypatch.setattr(DraftFile, "publish", publish)
-    first, *_ = (cache.shard(key, STORAGE) for key in keys[:3])
+    first, *_ = (cache.shard(key, STORAGE) for key in keys[:6])
     assert not files_of(tmp_path)
-    other = threading.Thread(target=cache.shard, args=(keys[3], STORAGE))
+    other = threading.Thread(target=cache.shard, args=(keys[6], STORAGE))
     other.start()
     other.join(0.2)
     assert other.is_alive()  # else all shards of a large index would be held until a slow disk has them
     may_write.set()
     other.join(60)
     cache.flush()
-    assert len(files_of(tmp_path)) == 4
+    assert len(files_of(tmp_path)) == 7
     again = cache.shard(keys[0], STORAGE)
     assert all(is_mapped(array) for shard in (first, again) for array in to_arrays(shard)[0].values())
     assert same(again, first)
