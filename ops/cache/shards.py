@@ -107,6 +107,7 @@ class ShardCache:
         self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
         self._unfinished = threading.BoundedSemaphore(_MOST_UNFINISHED)
         self._finishing = threading.Lock()
+        self._flushing = threading.Lock()
         self._fetches = _Fetches()
         self._scratch = _ScratchMemory(_SCRATCH_BYTES)
         self._reads = dict.fromkeys(SOURCES, 0)
@@ -189,9 +190,10 @@ class ShardCache:
 
     def flush(self) -> None:
         """Wait until all fetched shards are on the disk."""
-        for _ in range(_MOST_UNFINISHED):
-            self._unfinished.acquire()
-        self._unfinished.release(_MOST_UNFINISHED)
+        with self._flushing:  # two that have some of the permits each would wait for each other
+            for _ in range(_MOST_UNFINISHED):
+                self._unfinished.acquire()
+            self._unfinished.release(_MOST_UNFINISHED)
 
     def _fetched(
         self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int, *, early: bool
