@@ -6,7 +6,6 @@ neighbours, and where there are few vectors. Without vectors, rotated codes or P
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.rotated_quantization import ERROR, RotatedCodes, interval
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
+from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.top_k import ExactTopK, Neighbors, RowIds
 from icepuffin.ann_kernels.walk_codes import WalkCodes, walk_codes
 
@@ -373,12 +373,7 @@ class Searcher:
                 rotated.nearest(turned, part[0], results.ids[rows], results.distances[rows])
 
         starts = range(0, len(queries), _QUERIES_PER_TASK)
-        if threads == 1 or len(starts) == 1:
-            for start in starts:
-                walk_block(start)
-        else:
-            with ThreadPoolExecutor(threads) as executor:
-                list(executor.map(walk_block, starts))
+        for_each(walk_block, starts, threads=min(threads, len(starts)))
         if self._vectors is None:  # the beam's own distances, or those by all bits
             results.distances[:] = reported(results.distances, self._metric)
         return results

@@ -5,7 +5,6 @@ centroid, and the others one that is hardly farther: enough to route rows to sha
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
@@ -16,6 +15,7 @@ import numpy as np
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.arrays import F32, I32, I64, read_only
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
+from icepuffin.ann_kernels.side_by_side import for_each
 
 NEAR_GROUPS = 8
 """Groups whose centroids are compared with a vector"""
@@ -88,8 +88,8 @@ class CentroidGroups:
             labels[part] = _nearest_in(points, groups, self.groups)
             kmeans.squared_to_own(read_only(vectors[part]), read_only(self.centroids), labels[part], squared[part])
 
-        with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as executor:
-            list(executor.map(assign_block, range(0, len(vectors), _ROWS_AT_ONCE)))
+        with one_blas_thread:
+            for_each(assign_block, range(0, len(vectors), _ROWS_AT_ONCE), threads=threads)
         return labels, squared
 
 
