@@ -76,6 +76,8 @@ class ReadyShard:
     """Whether its vectors are rounded (f16) or coded, and not exactly the table's"""
     completion: Completion | None = None
     """Codes that it waits for; None where it has them, or gets none"""
+    has_moved: bool = False
+    """Whether its addresses are others than those in its blob"""
 
     @classmethod
     def of(
@@ -118,7 +120,10 @@ class ReadyShard:
     def completed(self) -> "ReadyShard":
         """The same shard with its codes, if it has been waiting for them and they are made."""
         complete = None if self.completion is None else self.completion.shard
-        return self if complete is None else complete.relocated(NodeAddresses(self.file_slots, self.row_positions))
+        if complete is None:
+            return self
+        # its own addresses would keep a second mapping of the file, and a file descriptor
+        return complete.relocated(NodeAddresses(self.file_slots, self.row_positions)) if self.has_moved else complete
 
     @property
     def count(self) -> int:
@@ -133,7 +138,7 @@ class ReadyShard:
         """The same shard with other addresses. Raises BadBlobError where they are of another number of nodes."""
         if len(addresses.file_slots) != self.count:
             raise BadBlobError(f"addresses of {len(addresses.file_slots):,} nodes for a shard of {self.count:,}")
-        return replace(self, file_slots=addresses.file_slots, row_positions=addresses.row_positions)
+        return replace(self, file_slots=addresses.file_slots, row_positions=addresses.row_positions, has_moved=True)
 
 
 def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:

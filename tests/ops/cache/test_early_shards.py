@@ -1,10 +1,14 @@
 """Shards that are searched before they have their codes."""
 
+import gc
 import logging
+import mmap
 import multiprocessing
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey,
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
 from tests.ops.cache.stored import STORAGE, answers, lean, random_shard, ready, stored
+from tests.ops.cache.test_moved_rows import moved
 
 SHARD = random_shard(rows=1_100)
 """Large enough for codes"""
@@ -160,3 +165,40 @@ def test_codes_are_made_when_no_shard_is_fetched(
     may_end.set()
     fetching.join(60)
     assert waiting(early).ended.wait(60)
+
+
+def test_a_complete_shard_keeps_nothing_of_the_early_one(
+    tmp_path: Path, key: ShardKey, codes_may_come: threading.Event
+) -> None:
+    """A reader keeps hundreds: each early one would be a second mapping, with a file descriptor."""
+    cache = cache_in(tmp_path)
+    shard = cache.shard(key, STORAGE, early=True)
+    mapping = weakref.ref(file_of(shard.vectors))
+    codes_may_come.set()
+    cache.flush()
+    shard = shard.completed()
+    assert shard.completion is None
+    gc.collect()
+    assert mapping() is None
+
+
+def file_of(array: Any) -> mmap.mmap:
+    """The mapped file that an array lies in."""
+    while not isinstance(array, mmap.mmap):
+        array = array.obj if isinstance(array, memoryview) else array.base
+    return array
+
+
+def test_an_early_shard_whose_rows_have_moved_gets_its_codes_and_keeps_its_addresses(
+    tmp_path: Path, key: ShardKey, codes_may_come: threading.Event
+) -> None:
+    later, positions = moved(tmp_path, key, 7, SHARD.count)
+    cache = cache_in(tmp_path)
+    early = cache.shard(later, STORAGE, early=True)
+    assert waiting(early)
+    codes_may_come.set()
+    cache.flush()
+    for complete in (early.completed(), cache.shard(later, STORAGE, early=True)):
+        assert complete.searcher.codes is not None
+        np.testing.assert_array_equal(complete.row_positions, positions)
+    np.testing.assert_array_equal(cache.shard(key, STORAGE).row_positions, SHARD.row_positions)
