@@ -17,6 +17,14 @@ class ShardTooLargeError(IcepuffinError):
     """Raised when a shard would have more rows than a blob of 2^31 - 1 bytes holds; nothing was published."""
 
     retryable = False
+    reason = "a shard of the nearest version has no room for the new rows"
+    """Reason of the build that follows where a refresh ends with this error"""
+
+
+class TooFewShardsError(ShardTooLargeError):
+    """Raised when an index would have too many rows for the number of its shards; nothing was published."""
+
+    reason = "the nearest version has too few shards for so many rows"
 
 
 class NotAnIndexError(IcepuffinError):

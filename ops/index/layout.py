@@ -75,12 +75,12 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
             f"and an index has {MOST_SHARDS:,} at most: take a smaller `max_degree`, or no codes and cells (vectors = "
             "'f32' or 'f16' lie apart from the shards), or divide the table"
         )
-    if shards < least:
+    if definition.shards and shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",
             plan.live.table, definition.name, rows, shards, least,
         )  # fmt: skip
-        shards = least
+    shards = max(shards, least)
     shards = min(shards, len(sample))
     metric, seed = definition.metric, definition.seed
     rows_to_train, queries = split_off_queries(sample, metric, shards, queries=routing_queries(rows, shards), seed=seed)

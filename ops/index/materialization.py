@@ -92,14 +92,14 @@ def carry_out(
     storage: StorageConfig,
     progress: StageProgress | None = None,
 ) -> IndexReport:
-    """Carry out a plan. If a shard of the base version has no room for the new rows, build with more shards."""
+    """Carry out a plan. If the shards of the base version have no room for the new rows, build with more."""
     try:
         return _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
     except ShardTooLargeError as error:
         if plan.action is not Action.REFRESHED:
             raise
         _log.warning("%s; it is built anew", error)
-        build = plan_build(plan, "a shard of the nearest version has no room for the new rows")
+        build = plan_build(plan, error.reason)
         return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
 
 

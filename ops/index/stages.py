@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.errors import ShardTooLargeError
+from icepuffin.ops.index.errors import ShardTooLargeError, TooFewShardsError
 from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
@@ -201,10 +201,10 @@ def make_shards(context: BuildContext, tasks: Sequence[ShardTask], rows: int) ->
 
 
 def require_few_rows(context: BuildContext, rows: int) -> None:
-    """Raises ShardTooLargeError where an index would have too many rows for the shards that it has."""
+    """Raises TooFewShardsError where an index would have too many rows for the shards that it has."""
     plan, layout = context.plan, context.layout
     if has_outgrown(plan.definition, rows, layout.dims, layout.shards):
-        raise ShardTooLargeError(
+        raise TooFewShardsError(
             f"{plan.live.table}, index {plan.definition.name}: {rows:,} rows are too many for {layout.shards} shards"
         )
 

@@ -289,7 +289,7 @@ def test_a_table_that_has_outgrown_its_shards_gets_more(
     assert refresh_bounds(table, definition, head) is None, "the run counts as a build"
     report = index_head(table, definition)
     assert (report.action, report.shards) == (Action.BUILT, OUTGROWN + 1)
-    assert "no room" in report.reason
+    assert "too few shards" in report.reason
     assert answer_with_recall(table, definition=definition)[1] >= 0.95
 
 

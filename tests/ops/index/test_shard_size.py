@@ -81,6 +81,15 @@ def test_a_build_that_needs_more_shards_than_requested_reports_that(
     assert_small(table)
 
 
+def test_a_number_of_shards_that_nobody_has_set_is_raised_without_a_warning(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.append(make_rows(0, 600))
+    assert index_head(table, replace(ONE, shards=None)).shards == 3
+    assert "shards" not in caplog.text
+    assert_small(table)
+
+
 @pytest.mark.parametrize("deltas", [0, 4])
 def test_what_grows_over_its_shards_is_built_anew_with_more(table: Table, deltas: int) -> None:
     definition = replace(ONE, max_deltas=deltas, delta_share=0.1)
