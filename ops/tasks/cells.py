@@ -1,19 +1,19 @@
 """The cells of a shard that is written, and their recall: what readers without the shard will find through them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import cells as kernels
-from icepuffin.ann_kernels.cells import CodedCenters
+from icepuffin.ann_kernels.cells import CodedCell, CodedCenters
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cell_rows import CellRows, chosen_cells, nearest_first
 from icepuffin.puffin.blobs import cells as cell_blob
-from icepuffin.puffin.blobs.cells import Cell, ShardCells, cell_bytes
+from icepuffin.puffin.blobs.cells import Cell, ShardCells
 from icepuffin.puffin.blobs.shard import Shard
 
 TRIAL_QUERIES = 64
@@ -42,32 +42,23 @@ def make_cells(
     if not parts:
         return None
     centers = kernels.encode_centers(np.stack([vectors[nodes].mean(axis=0, dtype=np.float64) for nodes in parts]))
-    own = []
-    for nodes in parts:
-        coded = kernels.encode(vectors[nodes], bits)
-        own.append(
-            Cell(
-                coded.lows,
-                coded.steps,
-                nodes.astype(np.uint32),
-                shard.file_slots[nodes],
-                shard.row_positions[nodes],
-                coded.codes,
-            )
-        )
     trial = _Trial.of(vectors, is_live, Metric.of_code(shard.metric), seed=seed)
-    probes = trial.probes(parts, centers)
-    lengths = np.array([cell_bytes(len(nodes), vectors.shape[1], bits) for nodes in parts])
-    recall = trial.recall(own, centers, lengths, probes, bits)
-    return cell_blob.encode(
-        own,
+    cells = cell_blob.encode(
+        (_cell(shard, nodes, kernels.encode(vectors[nodes], bits)) for nodes in parts),
+        counts=[len(nodes) for nodes in parts],
         bits=bits,
-        recall=recall,
-        probes=probes,
+        recall=0.0,
+        probes=trial.probes(parts, centers),
         origin=centers.origin,
         scales=centers.scales,
         centers=centers.codes,
     )
+    return replace(cells, directory=replace(cells.directory, recall=trial.recall(cells, centers)))
+
+
+def _cell(shard: Shard, nodes: npt.NDArray[np.int64], coded: CodedCell) -> Cell:
+    slots, positions = shard.file_slots[nodes], shard.row_positions[nodes]
+    return Cell(coded.lows, coded.steps, nodes.astype(np.uint32), slots, positions, coded.codes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,20 +105,14 @@ class _Trial:
         shares = [(np.array(ranks) < probes).mean() if ranks else 1.0 for probes in PROBES]
         return next((probes for probes, share in zip(PROBES, shares, strict=True) if share >= _ENOUGH), PROBES[-1])
 
-    def recall(
-        self,
-        cells: Sequence[Cell],
-        centers: CodedCenters,
-        lengths: npt.NDArray[np.int64],
-        probes: int,
-        bits: int,
-    ) -> float:
+    def recall(self, cells: ShardCells, centers: CodedCenters) -> float:
         """recall@10 of searches as a reader does them, which then compares the nearest exactly; 1 of no search."""
         recalls = []
+        lengths, probes, bits = cells.directory.lengths, cells.directory.probes, cells.directory.bits
         for node, limit in zip(self.queries.tolist(), self.limits.tolist(), strict=True):
             query, k = self.vectors[node].astype(np.float64), self.nearest.shape[1]
             order, _ = centers.ranked(query, self.metric)
-            own = [cells[number] for number in order[: chosen_cells(lengths[order], probes)].tolist()]
+            own = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
             rows = CellRows.joined([CellRows.of(cell, query, self.metric, bits) for cell in own])
             rows = rows.at_places(self.is_live[rows.nodes] & (rows.nodes != node))
             best = rows.nodes[nearest_first(rows, k, bits)]

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -173,19 +174,15 @@ def row_bytes(dims: int, bits: int) -> int:
     return 16 + code_width(dims, bits)
 
 
-def cell_bytes(rows: int, dims: int, bits: int) -> int:
-    """Bytes of a cell of so many rows."""
-    return 8 * dims + rows * row_bytes(dims, bits)
-
-
 def directory_bytes(cells: int, dims: int) -> int:
     """Bytes of a directory of so many cells."""
     return _HEADER.size + 4 * dims + cells * (12 + dims)
 
 
 def encode(
-    cells: Sequence[Cell],
+    cells: Iterable[Cell],
     *,
+    counts: Sequence[int],
     bits: int,
     recall: float,
     probes: int,
@@ -193,12 +190,19 @@ def encode(
     scales: npt.NDArray[np.float32],
     centers: npt.NDArray[np.int8],
 ) -> ShardCells:
-    """The cells of a shard with their directory. `origin`, `scales`, `centers` as `CellDirectory` has them."""
-    pieces = [_cell_bytes(cell) for cell in cells]
-    counts = np.array([len(cell.nodes) for cell in cells], np.uint32)
-    checksums = np.array([zlib.crc32(piece) for piece in pieces], np.uint32)
-    directory = CellDirectory(bits, recall, probes, origin, scales, centers, counts, checksums)
-    return ShardCells(directory, memoryview(b"".join(pieces)))
+    """The cells of a shard with their directory, one after the other: it takes the memory of the section alone.
+
+    `counts`: rows of each cell. `origin`, `scales`, `centers` as `CellDirectory` has them.
+    """
+    checksums = np.zeros(len(counts), np.uint32)
+    directory = CellDirectory(bits, recall, probes, origin, scales, centers, np.array(counts, np.uint32), checksums)
+    offsets = directory.offsets.tolist()
+    section = memoryview(bytearray(offsets[-1]))
+    for number, (cell, (start, end)) in enumerate(zip(cells, pairwise(offsets), strict=True)):
+        piece = _cell_bytes(cell)
+        section[start:end] = piece
+        checksums[number] = zlib.crc32(piece)
+    return ShardCells(directory, section)
 
 
 def _cell_bytes(cell: Cell) -> bytes:

@@ -83,6 +83,7 @@ def shard_of_cells(count: int = 50, *, dims: int = 8, bits: int = 8, vectors: st
     ]
     all_cells = cell_blob.encode(
         own,
+        counts=[len(cell.nodes) for cell in own],
         bits=bits,
         recall=0.75,
         probes=16,
