@@ -29,7 +29,7 @@ from icepuffin.ops.catalog.connection import (
     require_database,
 )
 from icepuffin.ops.catalog.format_versions import unsupported_format
-from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.costs import CostModel
 from icepuffin.ops.errors import IcepuffinError
@@ -145,8 +145,9 @@ class Catalogs:
         try:
             return self.catalog(catalog).load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
+            reason = other_reason(error, self._properties[catalog])
             raise TableMissingError(
-                f"{catalog}: there is no table {identifier}; {_remedy(self.catalog(catalog), identifier)}"
+                f"{catalog}: there is no table {identifier}{reason}; {_remedy(self.catalog(catalog), identifier)}"
             ) from error
         except IcepuffinError:
             raise

@@ -1,7 +1,12 @@
 """Error messages of catalog clients without secrets."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+_NO_TABLE = re.compile(r"NoSuchTable|Table does not exist", re.IGNORECASE)
+"""How an answer begins that says no more than that there is no such table"""
+_LONGEST_QUOTE = 200
 
 
 def without_values(error: Exception, properties: Mapping[str, Any]) -> Exception:
@@ -13,6 +18,18 @@ def without_values(error: Exception, properties: Mapping[str, Any]) -> Exception
         if key not in {"type", "warehouse"} and len(value) > 3:
             text = text.replace(value, f"<{key}>")
     return RuntimeError(f"{type(error).__name__}: {text}")
+
+
+def other_reason(error: Exception, properties: Mapping[str, Any]) -> str:
+    """What a catalog says besides that a table does not exist, as the end of a message; empty where it says no more.
+
+    PyIceberg has one error for each 404 of a REST catalog: a wrong warehouse or path is one, too.
+    """
+    words = str(error).partition("\n")[0].strip()
+    if not words or _NO_TABLE.match(words):
+        return ""
+    _, _, quote = str(without_values(Exception(words), properties)).partition(": ")
+    return f" (the catalog's answer: {quote if len(quote) <= _LONGEST_QUOTE else quote[:_LONGEST_QUOTE] + '...'})"
 
 
 def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.snapshots import ref_snapshot_id, schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
@@ -166,13 +166,20 @@ class SqlSession:
                 raise UnknownTableError(f"{name}: name the table with its namespace, as in ns.{name}")
             first, _, rest = name.partition(".")
             named = first == catalog.name and "." in rest
+            absent: list[NoSuchTableError] = []
             for identifier in (rest, name) if named else (name,):
-                with suppress(NoSuchTableError):
+                try:
                     table = catalog.load_table(identifier)
+                except NoSuchTableError as error:
+                    absent.append(error)
+                else:
                     return table, storage or storage_of(table)
             longer = (rest if named else name).count(".") > 1
             hint = "; a snapshot of one is VERSION AS OF its id or name" if longer else ""
-            raise UnknownTableError(f"there is no table {name}{hint}")
+            reason = other_reason(absent[0], catalog.properties)
+            raise UnknownTableError(f"there is no table {name}{reason}{hint}") from without_values(
+                absent[0], catalog.properties
+            )
 
         return cls(load, spark=spark, threads=threads)
 

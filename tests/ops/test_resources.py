@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 import icepuffin
 from icepuffin.ops import resources
@@ -24,6 +25,8 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs, Engine, NoJavaError, NoSparkError, TableMissingError, UnreadableTableError
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.sql.errors import UnknownTableError
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.discovery import table_spec
@@ -152,7 +155,9 @@ def test_a_table_that_a_catalog_refuses_keeps_no_other_from_being_loaded(status:
 
 
 @contextmanager
-def answering(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
+def answering(
+    statuses: Mapping[str, int], kind: str = "NoSuchTableException"
+) -> Iterator[tuple[str, list[str]]]:
     """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table."""
     requests: list[str] = []
 
@@ -164,7 +169,7 @@ def answering(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
             else:
                 requests.append(name)
                 status = statuses.get(name, 404)
-                body = {"error": {"message": "no", "type": "NoSuchTableException", "code": status}}
+                body = {"error": {"message": "no", "type": kind, "code": status}}
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
@@ -179,6 +184,26 @@ def answering(statuses: Mapping[str, int]) -> Iterator[tuple[str, list[str]]]:
         finally:
             server.shutdown()
         serving.result()
+
+
+def test_what_else_a_catalog_says_of_a_table_that_it_has_not_is_in_the_error() -> None:
+    """PyIceberg takes each status 404 for a missing table."""
+    messages = {}
+    for kind in ("NoSuchTableException", "NoSuchWarehouseException"):
+        with answering({}, kind) as (address, _):
+            properties = {"type": "rest", "uri": address, "token": SECRET}
+            with pytest.raises(TableMissingError) as caught:
+                Catalogs({"lake": properties}).table("lake", "db.absent")
+            with pytest.raises(UnknownTableError) as unknown:
+                SqlSession.on(load_catalog("lake", **properties)).sql("SHOW INDEXES ON db.absent")
+        messages[kind] = str(caught.value), str(unknown.value)
+    assert messages["NoSuchTableException"] == (
+        "lake: there is no table db.absent; check the name, or create the table and try again",
+        "there is no table db.absent",
+    )
+    answer = "there is no table db.absent (the catalog's answer: NoSuchWarehouseException: no)"
+    assert messages["NoSuchWarehouseException"][0].startswith(f"lake: {answer}; ")
+    assert messages["NoSuchWarehouseException"][1] == answer
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:
