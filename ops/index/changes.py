@@ -4,7 +4,7 @@ Files are compared by path, by whether they were added since, and by the deletes
 read only for files whose deletes have changed, each once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -217,11 +217,19 @@ def _with_undeleted_rows(
     )
 
 
-def shared_fraction(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
+def shared_fraction(
+    base: OpenVersion,
+    live: LiveFiles,
+    schema: Schema,
+    field_id: int,
+    storage: StorageConfig,
+    *,
+    among: Sequence[npt.NDArray[np.int64]] | None = None,
+) -> float:
     """Share of the vectors in new files whose content hashes `base` has, by a sample of at most 512 vectors.
 
-    Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be read count as unknown: the build names
-    them. Raises StorageError, PuffinError, DataFileError.
+    `among`: the nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors
+    that cannot be read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
     """
     from icepuffin.ops.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
@@ -235,8 +243,12 @@ def shared_fraction(base: OpenVersion, live: LiveFiles, schema: Schema, field_id
         return 0.0
     sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
-    for shard in base.shards:
+    for shard_id, shard in enumerate(base.shards):
+        if among is not None and not len(among[shard_id]):
+            continue
         shard_hashes = open_shard(shard, storage).read_content_hashes()
+        if among is not None:
+            shard_hashes = shard_hashes[among[shard_id]]
         matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
     return float(np.isin(sampled, np.concatenate(matching)).mean())
 

@@ -128,8 +128,9 @@ def _of_refresh(
     entries = base.routing.shards
     newly_dead = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    moved = round(arriving * _shared_fraction(plan, base, storage)) if sum(newly_dead) else 0
-    remaps = _spread(min(moved, sum(newly_dead)), np.array(newly_dead, np.float64))
+    moved = round(arriving * _moved_fraction(plan, base, dead, storage)) if sum(newly_dead) else 0
+    dead_nodes = [len(now) for now in dead]  # tombstones of the base version, too: their rows may have come back
+    remaps = _spread(min(moved, sum(dead_nodes)), np.array(dead_nodes, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
     live_rows = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
     routed_shards = base.routing.routed_shards
@@ -189,7 +190,8 @@ def _shard(
         why = "only its tombstones are new" if newly_dead else "no row is new, moved or gone"
         read, written, copied = location_bytes, 0, own_bytes
         copied += entry.addresses.length if entry.addresses else 0
-    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, newly_dead - remap, read, written, copied)
+    gone = max(0, newly_dead - remap)
+    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, gone, read, written, copied)
 
 
 def _with_data_files(shards: tuple[ShardEstimate, ...], data_bytes: float) -> tuple[ShardEstimate, ...]:
@@ -206,14 +208,18 @@ def _spread(total: int, weights: npt.NDArray[np.float64]) -> list[int]:
     return [int(part) for part in np.diff(ends, prepend=0)]
 
 
-def _shared_fraction(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
-    """Share of the arriving rows that the base version has, by a sample; it has all rows of files that it covers."""
+def _moved_fraction(
+    plan: VersionPlan, base: OpenVersion, dead: Sequence[npt.NDArray[np.int64]], storage: StorageConfig
+) -> float:
+    """Share of the arriving rows that a node without a row has the vector of, by a sample; it is 1 for rows of files
+    that the base version covers.
+    """
     arriving = _live_rows(plan.added)
     same = {plan.live.files[number].path for number in same_files(base, plan.live).values()}
     new = _live_rows([file for file in plan.added if file.path not in same])
     share = plan.shared_fraction
-    if share is None:
-        share = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage) if new else 0.0
+    if share is None or any(len(now) < entry.count for now, entry in zip(dead, base.routing.shards, strict=True)):
+        share = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage, among=dead) if new else 0.0
     return (share * new + arriving - new) / max(1, arriving)
 
 

@@ -155,9 +155,7 @@ def test_a_table_that_a_catalog_refuses_keeps_no_other_from_being_loaded(status:
 
 
 @contextmanager
-def answering(
-    statuses: Mapping[str, int], kind: str = "NoSuchTableException"
-) -> Iterator[tuple[str, list[str]]]:
+def answering(statuses: Mapping[str, int], kind: str = "NoSuchTableException") -> Iterator[tuple[str, list[str]]]:
     """(address, tables that were requested) of a server of the REST catalog's protocol, which has no table."""
     requests: list[str] = []
 

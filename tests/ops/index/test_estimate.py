@@ -116,6 +116,30 @@ def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
     assert {shard.how for shard in expected.shards} == {"remapped"}
 
 
+def test_rows_with_the_vectors_of_live_rows_are_foreseen_as_new(table: Table) -> None:
+    """A build matches new rows only with nodes whose rows are deleted."""
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(30)})
+    table.refresh().append(make_rows(600, 700))
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped, expected.tombstoned) == (100, 0, 30)
+    assert (report.inserted, report.remapped, report.gone) == (100, 0, 30)
+
+
+def test_rows_that_come_back_are_foreseen_as_remapped(table: Table) -> None:
+    """Their nodes are tombstones of the base version."""
+    index_head(table)
+    file = first_file(table)
+    append_position_deletes(table, {file: np.arange(30)})
+    index_head(table)
+    left = set(table.refresh().scan().to_arrow()["id"].to_pylist())
+    first = min(set(range(1200)) - left)
+    append_position_deletes(table, {file: np.arange(30, 40)})
+    table.refresh().append(make_rows(first, first + 30))
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped) == (0, 30) == (report.inserted, report.remapped)
+
+
 def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table) -> None:
     index_head(table)
     table.overwrite(table.scan().to_arrow())
