@@ -222,8 +222,9 @@ class Attributes:
             field_id = self._field_ids.get(look_up.column)
             if field_id is None:
                 return None
-            column = columns[field_id] = self.column(field_id)
-            part = column.look_up(look_up, field_id)
+            if field_id not in columns:  # once: read again after an error of the store, it has other codes
+                columns[field_id] = self.column(field_id)
+            part = columns[field_id].look_up(look_up, field_id)
             if part is None:
                 return None
             parts.append(part)

@@ -525,6 +525,26 @@ def test_values_are_read_again_after_an_error_of_the_store(table: Table, monkeyp
     assert own.count == scanned.count > 0
 
 
+def test_all_of_a_condition_is_by_one_reading_of_a_column(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codes of a reading that failed are not those of the next: a part by them would match no row, or others."""
+    build_version(table, SECTIONS)
+    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+    version = open_version(index_versions(table, "s")[-1], STORAGE)
+    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
+    read, failures = VersionValues.entries, [StorageError("the store is busy")]
+
+    def fail_once(source: VersionValues, field_id: int) -> object:
+        if failures:
+            raise failures.pop()
+        return read(source, field_id)
+
+    monkeypatch.setattr(VersionValues, "entries", fail_once)
+    where = "id in (600, 601) and id = 600"
+    matches = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
+    assert not failures
+    assert matches.count == find_matches(table, live, table.schema(), where, STORAGE).count == 1
+
+
 def test_damaged_values_are_not_used(table: Table) -> None:
     build_version(table, SECTIONS)
     version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
