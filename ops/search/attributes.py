@@ -6,6 +6,7 @@ which are looked up. The rows with some codes are a bitmap, and bitmaps are comb
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,8 @@ _FALLING = BoundLessThan | BoundLessThanOrEqual
 _RISING = BoundGreaterThan | BoundGreaterThanOrEqual
 _MOST_COMPARED = 1_000
 """Values that are all compared: that takes microseconds"""
+_PAUSE_SECONDS = 5.0
+"""Time until a column is read again after an error of the store: a search may have thousands of conditions on it"""
 
 
 class AttributeColumn:
@@ -181,6 +184,8 @@ class Attributes:
         self._storage = storage
         self._lock = ProcessLock()
         self._columns: dict[int, AttributeColumn | ListColumn] = {}
+        self._read_again: dict[int, float] = {}
+        """Times from which columns that the store did not give are read again, by field id"""
         counts = np.array([file.record_count for file in live.files], np.int64)
         self._counts = counts
         self.starts: I64 = np.concatenate([[0], np.cumsum(counts)])
@@ -197,14 +202,17 @@ class Attributes:
 
     def column(self, field_id: int) -> AttributeColumn | ListColumn:
         """One column. Where it cannot be read, the values of all files are missing; after an error of the store, which
-        may pass, the next condition reads it again.
+        may pass, it is read again, if not by each of the conditions that come until then.
         """
         with self._lock:
+            if time.monotonic() >= self._read_again.get(field_id, math.inf):
+                del self._columns[field_id], self._read_again[field_id]
             if field_id not in self._columns:
                 try:
                     self._columns[field_id] = self._read(field_id)
                 except StorageError as error:
-                    return self._unread(field_id, error)
+                    self._columns[field_id] = self._unread(field_id, error)
+                    self._read_again[field_id] = time.monotonic() + _PAUSE_SECONDS
             return self._columns[field_id]
 
     @cached_property

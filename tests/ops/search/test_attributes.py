@@ -508,6 +508,7 @@ def test_a_blob_over_the_limit_loses_the_values_of_its_last_files(
 
 def test_values_are_read_again_after_an_error_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service keeps its reader: without them each condition would read data files."""
+    monkeypatch.setattr(by_attributes, "_PAUSE_SECONDS", 0.0)
     build_version(table, SECTIONS)
     live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, "s")[-1], STORAGE)
@@ -527,6 +528,7 @@ def test_values_are_read_again_after_an_error_of_the_store(table: Table, monkeyp
 
 def test_all_of_a_condition_is_by_one_reading_of_a_column(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The codes of a reading that failed are not those of the next: a part by them would match no row, or others."""
+    monkeypatch.setattr(by_attributes, "_PAUSE_SECONDS", 0.0)
     build_version(table, SECTIONS)
     live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
     version = open_version(index_versions(table, "s")[-1], STORAGE)

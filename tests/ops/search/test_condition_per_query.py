@@ -17,12 +17,14 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import MIB
-from icepuffin.ops.search import IndexReader, SearchResult, open_index
+from icepuffin.ops.search import IndexReader, SearchResult, attributes, open_index
+from icepuffin.ops.search.attribute_values import VersionValues
 from icepuffin.ops.search.conjunctions import ConjunctionSearch
 from icepuffin.ops.search.errors import FilterError, QueryError
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.search.nearest_search import NearestSearch
+from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
@@ -410,6 +412,38 @@ def test_values_that_could_not_be_kept(table: Table, monkeypatch: pytest.MonkeyP
     conditions = ["array_contains(tags, 't1')", "array_contains(tags, '7-3')", "section = 'section 1'"]
     result, _ = same_as_one_by_one(opened(table), queries(3), conditions)
     assert "1 data file read, of 1 without values of tags" in result.profile.condition
+
+
+def test_a_store_that_fails_for_a_while_changes_no_answer(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column is read once for all conditions, until a pause is over."""
+    index(table)
+    reader, read, attempts = opened(table), VersionValues.entries, list[int]()
+    conditions = [f"array_contains(tags, 't{n % 9}') and array_contains(tags, 't{n % 7}')" for n in range(40)]
+    expected = opened(table).search(queries(40), 5, where=conditions, columns=["id"])
+
+    def fail(_: VersionValues, field_id: int) -> object:
+        attempts.append(field_id)
+        raise StorageError("the store is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VersionValues, "entries", fail)
+        scanned = reader.search(queries(40), 5, where=conditions, columns=["id"])
+    assert len(attempts) == 1
+    assert "they cannot be read: the store is busy" in scanned.profile.condition
+    monkeypatch.setattr(attributes, "_PAUSE_SECONDS", 0.0)
+    failures = [StorageError("the store is busy")]
+
+    def fail_once(source: VersionValues, field_id: int) -> object:
+        if failures:
+            raise failures.pop()
+        return read(source, field_id)
+
+    monkeypatch.setattr(VersionValues, "entries", fail_once)
+    again = opened(table)
+    results = [again.search(queries(40), 5, where=conditions, columns=["id"]) for _ in range(2)]
+    assert not failures
+    assert all(result.rows.equals(expected.rows) for result in (scanned, *results))
+    assert results[1].profile.condition == expected.profile.condition == "by the index's values of tags"
 
 
 def test_live_recall_counts_queries_under_conditions_of_their_own(table: Table) -> None:
