@@ -193,7 +193,8 @@ class DiskCache:
 
 @dataclass(frozen=True, slots=True)
 class DraftFile:
-    """A file that is being filled, invisible to readers until it is published. It ends with `publish` or `discard`."""
+    """A file that is being filled, invisible to readers until it is published. It ends with `publish` or `discard`,
+    or both."""
 
     stream: BinaryIO
     arrays: mapped_arrays.Draft
@@ -217,7 +218,7 @@ class DraftFile:
             self.draft_path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Delete the file."""
+        """Delete the file, unless it is published."""
         self.stream.close()
         self.draft_path.unlink(missing_ok=True)
 

@@ -201,8 +201,8 @@ class ShardCache:
         disk, scratch = self._disk, self._scratch.reserve
         if disk is None:
             return from_arrays(*_fetch(key, storage, lambda _: Memory(), scratch).with_codes(threads, scratch))
-        with ExitStack() as lock:
-            lock.enter_context(disk.fetching(owner, name))
+        with ExitStack() as permit, ExitStack() as owned:
+            owned.enter_context(disk.fetching(owner, name))
             ready_shard = disk.get(owner, name, from_arrays)
             if ready_shard is not None:  # another process was first
                 return ready_shard
@@ -210,34 +210,31 @@ class ShardCache:
 
             def claim(size: int) -> Room:
                 if draft := disk.draft(owner, name, size):
+                    owned.callback(draft.discard)
                     drafts.append(draft)
                     return draft.arrays
                 return Memory()
 
+            with self._fetches.one():
+                fetched = _fetch(key, storage, claim, scratch)
+            if not drafts:
+                return from_arrays(*fetched.with_codes(threads, scratch))
+            waits = early and fetched.lacks_codes
+            _, values = fetched.without_codes() if waits else fetched.with_codes(threads, scratch)
+            ready_shard = from_arrays(drafts[0].arrays.private(values), values)
+            completion = Completion() if waits else None
+            if completion is not None:
+                owned.callback(completion.ended.set)
+                ready_shard = replace(ready_shard, completion=completion)
+            self._hold(owner, name, ready_shard)
+            permit.enter_context(self._unfinished)
+            permit.push(owned.pop_all())
+            unfinished = _UnfinishedShard(owner, name, drafts[0], fetched, values, completion, permit.pop_all())
             try:
-                with self._fetches.one():
-                    fetched = _fetch(key, storage, claim, scratch)
-                if not drafts:
-                    return from_arrays(*fetched.with_codes(threads, scratch))
-                waits = early and fetched.lacks_codes
-                _, values = fetched.without_codes() if waits else fetched.with_codes(threads, scratch)
-                ready_shard = from_arrays(drafts[0].arrays.private(values), values)
-                if waits:
-                    ready_shard = replace(ready_shard, completion=Completion())
-                self._hold(owner, name, ready_shard)
-                self._unfinished.acquire()
-            except BaseException:
-                for draft in drafts:
-                    draft.discard()
-                raise
-            finishing = _UnfinishedShard(
-                owner, name, drafts[0], fetched, values, ready_shard.completion, lock.pop_all()
-            )
-            try:
-                threading.Thread(target=self._finish, args=(finishing,)).start()
+                threading.Thread(target=self._finish, args=(unfinished,)).start()
             except RuntimeError as error:  # the system gives no more threads
                 _log.warning("a shard is written to disk before it is searched: %s", error)
-                self._finish(finishing)
+                self._finish(unfinished)
             return ready_shard
 
     def _finish(self, unfinished: "_UnfinishedShard") -> None:
@@ -247,23 +244,16 @@ class ShardCache:
         thread, since a process that ends waits for it, and starts no others then.
         """
         completion, values = unfinished.completion, unfinished.values
-        try:
-            if completion is not None:
-                self._fetches.wait_for_none()
-            with self._finishing:
+        with unfinished.owned:
+            try:
                 if completion is not None:
-                    values = self._complete(unfinished, completion)
-                unfinished.draft.publish(values)
-        except BaseException as error:
-            unfinished.draft.discard()
-            if not isinstance(error, Exception):
-                raise
-            _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
-        finally:
-            unfinished.lock.close()
-            if completion is not None:
-                completion.ended.set()
-            self._unfinished.release()
+                    self._fetches.wait_for_none()
+                with self._finishing:
+                    if completion is not None:
+                        values = self._complete(unfinished, completion)
+                    unfinished.draft.publish(values)
+            except Exception:
+                _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
 
     def _complete(self, unfinished: "_UnfinishedShard", completion: Completion) -> dict[str, Any]:
         """Make the codes; returns the plain values of the shard with them."""
@@ -301,8 +291,10 @@ class _UnfinishedShard:
     """Plain values of the shard as it is searched meanwhile"""
     completion: Completion | None
     """Codes that it waits for; None where it has them"""
-    lock: ExitStack
-    """Lock under which no other process fetches it"""
+    owned: ExitStack
+    """What is given back at its end: its file, unless that is published, the lock under which no other process fetches
+    it, whoever waits for its codes, and last its permit to be unfinished
+    """
 
 
 def _fetch(key: ShardKey, storage: StorageConfig, claim: Claim, scratch: Scratch) -> FetchedShard:

@@ -1,6 +1,7 @@
 """Shards in a store, for tests: what a cache reads."""
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,15 @@ _BEFORE = b"before" * 200
 """Bytes before a run of vectors in its file: more than a piece of a test"""
 DIMS = 16
 STORAGE = StorageConfig({})
+
+
+class BusyDisk(threading.BoundedSemaphore):
+    """Permits of unfinished shards, at which a caller who waits for one is interrupted."""
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    __enter__ = acquire
 
 
 def random_shard(seed: int = 0, rows: int = ROWS, dims: int = DIMS) -> Shard:

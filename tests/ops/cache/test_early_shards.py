@@ -7,6 +7,7 @@ import multiprocessing
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, shards
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
-from tests.ops.cache.stored import STORAGE, answers, lean, random_shard, ready, stored
+from tests.ops.cache.stored import STORAGE, BusyDisk, answers, lean, random_shard, ready, stored
 from tests.ops.cache.test_moved_rows import moved
 
 SHARD = random_shard(rows=1_100)
@@ -123,6 +124,20 @@ def test_a_shard_whose_codes_cannot_be_made_is_searched_without(
     assert files_in(tmp_path) == []
     assert cache.shard(key, STORAGE) is early
     assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))  # nobody has its lock any more
+
+
+def test_nobody_waits_for_the_codes_of_a_shard_whose_caller_was_interrupted(tmp_path: Path, key: ShardKey) -> None:
+    cache = cache_in(tmp_path)
+    permits, cache._unfinished = cache._unfinished, BusyDisk()
+    with pytest.raises(KeyboardInterrupt):
+        cache.shard(key, STORAGE, early=True)
+    cache._unfinished = permits
+    assert files_in(tmp_path) == []
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(cache.shard, key, STORAGE).result(60)
+        pool.submit(cache.flush).result(60)
+    np.testing.assert_array_equal(answers(result)[0], answers(ready(SHARD))[0])
+    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
 
 
 def fetch_early(folder: Path, key: ShardKey) -> None:

@@ -25,7 +25,19 @@ from icepuffin.ops.model import StorageConfig, StoredShard
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import DIMS, ROWS, STORAGE, answers, coded, kept_by, lean, random_shard, ready, stored
+from tests.ops.cache.stored import (
+    DIMS,
+    ROWS,
+    STORAGE,
+    BusyDisk,
+    answers,
+    coded,
+    kept_by,
+    lean,
+    random_shard,
+    ready,
+    stored,
+)
 
 SHARD = random_shard()
 ONE = ready(SHARD).nbytes
@@ -455,10 +467,6 @@ def test_what_somebody_else_owns_is_not_mapped(tmp_path: Path, inside: str) -> N
 
 
 def test_an_interrupt_while_the_disk_is_busy_leaves_no_unfinished_file(tmp_path: Path) -> None:
-    class BusyDisk(threading.BoundedSemaphore):
-        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
-
     cache = cache_in(tmp_path)
     cache._unfinished = BusyDisk()
     with pytest.raises(KeyboardInterrupt):
