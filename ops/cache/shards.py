@@ -27,6 +27,8 @@ _SCRATCH_BYTES = 256 << 20
 which is as many as a build puts into one by itself"""
 _MOST_UNFINISHED = 6
 """Number of fetched shards that are not on the disk yet, at most: each has a file"""
+_LONGEST_PAUSE = 10.0
+"""Seconds that codes wait for fetches, at most: others wait for the codes, and a store may hang"""
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
@@ -106,6 +108,7 @@ class ShardCache:
         self._lock = threading.Lock()
         self._entries = LruCache[tuple[str, str], ReadyShard | NodeAddresses](settings.memory_bytes)
         self._unfinished = threading.BoundedSemaphore(_MOST_UNFINISHED)
+        self._coding = threading.Lock()
         self._finishing = threading.Lock()
         self._flushing = threading.Lock()
         self._fetches = _Fetches()
@@ -240,17 +243,17 @@ class ShardCache:
     def _finish(self, unfinished: "_UnfinishedShard") -> None:
         """Give a shard its codes, where this process searches it without them; then let other processes find its file.
 
-        Codes are made when no shard is fetched, so that an answer that needs several does not wait for them; in one
-        thread, since a process that ends waits for it, and starts no others then.
+        Codes are made of one shard at a time, and when no shard is fetched, so that an answer that needs several does
+        not wait for them; in one thread, since a process that ends waits for it, and starts no others then.
         """
         completion, values = unfinished.completion, unfinished.values
         with unfinished.owned:
             try:
                 if completion is not None:
-                    self._fetches.wait_for_none()
-                with self._finishing:
-                    if completion is not None:
+                    with self._coding:
+                        self._fetches.wait_for_none(_LONGEST_PAUSE)
                         values = self._complete(unfinished, completion)
+                with self._finishing:
                     unfinished.draft.publish(values)
             except Exception:
                 _log.exception("a shard is not kept on disk, and is searched without codes that it does not have yet")
@@ -343,10 +346,10 @@ class _Fetches:
                 self._number -= 1
                 self._changed.notify_all()
 
-    def wait_for_none(self) -> None:
-        """Wait until none is under way."""
+    def wait_for_none(self, seconds: float) -> None:
+        """Wait until none is under way, but no longer than that."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._number)
+            self._changed.wait_for(lambda: not self._number, seconds)
 
 
 class _ProcessCache:

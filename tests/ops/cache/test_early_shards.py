@@ -5,8 +5,9 @@ import logging
 import mmap
 import multiprocessing
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -154,32 +155,72 @@ def test_a_process_that_ends_makes_the_codes_of_its_early_shards(tmp_path: Path,
     assert same(found, ready(SHARD))
 
 
-def test_codes_are_made_when_no_shard_is_fetched(
-    tmp_path: Path, key: ShardKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An answer that needs several shards would share the processors with the codes of the first ones."""
+@pytest.fixture
+def slow_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShardCache], threading.Event]]:
+    """Has a cache fetch a shard until the event is set."""
     monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
-    cache, other = cache_in(tmp_path), stored(tmp_path, random_shard(1, rows=1_100), "other")
-    may_end, begun, real = threading.Event(), threading.Event(), shards._fetch
+    other, real = stored(tmp_path, random_shard(1, rows=1_100), "slow"), shards._fetch
+    may_end, begun = threading.Event(), threading.Event()
+    threads = list[threading.Thread]()
 
-    def slow(key: ShardKey, *args: object) -> object:
-        begun.set()
-        assert may_end.wait(600)
+    def fetch(key: ShardKey, *args: object) -> object:
+        if key is other:
+            begun.set()
+            assert may_end.wait(600)
         return real(key, *args)  # type: ignore[arg-type]
 
-    first = cache.shard(key, STORAGE, early=True)  # its codes may be made at once
-    assert waiting(first).ended.wait(60)
-    third = stored(tmp_path, random_shard(2, rows=1_100), "third")
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "_fetch", slow)
-        fetching = threading.Thread(target=cache.shard, args=(other, STORAGE), kwargs={"early": True})
-        fetching.start()
+    def begin(cache: ShardCache) -> threading.Event:
+        monkeypatch.setattr(shards, "_fetch", fetch)
+        threads.append(threading.Thread(target=cache.shard, args=(other, STORAGE), kwargs={"early": True}))
+        threads[0].start()
         assert begun.wait(60)
-    early = cache.shard(third, STORAGE, early=True)
-    assert not waiting(early).ended.wait(0.3)
+        return may_end
+
+    yield begin
     may_end.set()
-    fetching.join(60)
+    for thread in threads:
+        thread.join(60)
+
+
+def test_codes_are_made_when_no_shard_is_fetched(
+    tmp_path: Path,
+    key: ShardKey,
+    codes_may_come: threading.Event,
+    slow_fetch: Callable[[ShardCache], threading.Event],
+) -> None:
+    """An answer that needs several shards would share the processors with the codes of those before."""
+    cache, another = cache_in(tmp_path), stored(tmp_path, random_shard(2, rows=1_100), "another")
+    both = [cache.shard(each, STORAGE, early=True) for each in (key, another)]  # of one, codes may be made at once
+    until = time.monotonic() + 60
+    while not cache._coding.locked() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)  # it waits for no fetch any more
+    may_end = slow_fetch(cache)
+    codes_may_come.set()
+    until = time.monotonic() + 60
+    while not any(waiting(shard).ended.is_set() for shard in both) and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert sum(waiting(shard).ended.is_set() for shard in both) == 1, "the fetch had not begun"
+    may_end.set()
+    assert all(waiting(shard).ended.wait(60) for shard in both)
+
+
+def test_codes_do_not_wait_for_ever_for_a_store_that_hangs(
+    tmp_path: Path,
+    key: ShardKey,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_fetch: Callable[[ShardCache], threading.Event],
+) -> None:
+    """Other callers wait for them, and other processes for the shard."""
+    monkeypatch.setattr(shards, "_LONGEST_PAUSE", 0.3)
+    cache = cache_in(tmp_path)
+    may_end = slow_fetch(cache)
+    early = cache.shard(key, STORAGE, early=True)
+    assert not waiting(early).ended.wait(0.1)
     assert waiting(early).ended.wait(60)
+    assert not may_end.is_set()
+    assert same(cache.shard(key, STORAGE), ready(SHARD))
 
 
 def test_a_complete_shard_keeps_nothing_of_the_early_one(
