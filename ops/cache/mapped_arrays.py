@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.private_map import PrivateMap, advise_random
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 
 _MAGIC = b"IPSHARD1"
@@ -144,14 +145,14 @@ def _mapped_arrays(
 
     Of those that `values` names as sparse the system reads the pages that are needed, and none around them.
     """
-    mapped = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+    mapped = PrivateMap(stream.fileno(), size).bytes()
     sparse: Collection[str] = values.get(SPARSE, ())
     arrays: dict[str, npt.NDArray[Any]] = {}
     for key, (dtype, shape, offset) in places.items():
         arrays[key] = array = np.ndarray(tuple(shape), np.dtype(dtype), buffer=mapped, offset=offset)
         if key in sparse and array.nbytes:
-            first = offset - offset % mmap.PAGESIZE
-            mapped.madvise(mmap.MADV_RANDOM, first, offset + array.nbytes - first)
+            before = offset % mmap.PAGESIZE
+            advise_random(array.ctypes.data - before, array.nbytes + before)
     return arrays
 
 

@@ -3,10 +3,7 @@
 PyArrow decodes a column chunk from its start, which for a row group of 250,000 rows takes longer than a search.
 """
 
-import ctypes
 import logging
-import mmap
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ import pyarrow as pa
 
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.lru_cache import LruCache
+from icepuffin.ops.private_map import advise_random
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.process_budget import ROWS_ON_DISK
 
@@ -186,14 +184,5 @@ def _mapped(rows: pa.Table, reserved: int) -> pa.Table:
         ROWS_ON_DISK.release(reserved)
         raise
     finalize(owner, ROWS_ON_DISK.release, reserved)
-    _advise_random(owner.pages)
+    advise_random(owner.pages.address, owner.pages.size)
     return pa.ipc.open_file(pa.foreign_buffer(owner.pages.address, owner.pages.size, owner)).read_all()
-
-
-def _advise_random(pages: pa.Buffer) -> None:
-    """An answer has few rows: read the pages that they are in, and none around them. Raises OSError."""
-    if ctypes.CDLL(None, use_errno=True).madvise(
-        ctypes.c_void_p(pages.address), ctypes.c_size_t(pages.size), mmap.MADV_RANDOM
-    ):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import mmap
 import multiprocessing
 import threading
 import time
@@ -18,6 +17,7 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, shards
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
+from icepuffin.ops.private_map import PrivateMap
 from tests.ops.cache.stored import STORAGE, BusyDisk, answers, lean, random_shard, ready, stored
 from tests.ops.cache.test_moved_rows import moved
 
@@ -238,10 +238,10 @@ def test_a_complete_shard_keeps_nothing_of_the_early_one(
     assert mapping() is None
 
 
-def file_of(array: Any) -> mmap.mmap:
+def file_of(array: Any) -> PrivateMap:
     """The mapped file that an array lies in."""
-    while not isinstance(array, mmap.mmap):
-        array = array.obj if isinstance(array, memoryview) else array.base
+    while not isinstance(array, PrivateMap):
+        array = array.base
     return array
 
 

@@ -1,6 +1,5 @@
 import hashlib
 import logging
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim, FetchedShard
 from icepuffin.ops.cache.ready_shard import to_arrays
 from icepuffin.ops.model import StorageConfig, StoredShard
+from icepuffin.ops.private_map import PrivateMap
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
@@ -62,7 +62,7 @@ def is_mapped(array: Any) -> bool:
     """Whether an array lies in a mapped file."""
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
-    return isinstance(array, mmap.mmap) or (isinstance(array, memoryview) and isinstance(array.obj, mmap.mmap))
+    return isinstance(array, PrivateMap)
 
 
 @pytest.mark.parametrize(
@@ -546,3 +546,22 @@ def test_the_cache_counts_where_shards_came_from(tmp_path: Path) -> None:
     second = cache_in(tmp_path)
     second.shard(key, STORAGE)
     assert second.reads == {"memory": 0, "disk": 1, "store": 0}
+
+
+def test_shards_that_are_searched_keep_no_file_open(tmp_path: Path) -> None:
+    """A process may have 1,024 open files, sockets included, and an index more shards."""
+    keys = [stored(tmp_path, random_shard(seed=number), str(number)) for number in range(8)]
+    settings = CacheSettings(tmp_path / "cache", disk_bytes=1 << 30)
+    others, before = set(threading.enumerate()), open_files()
+    fetched = [ShardCache(settings).shard(key, STORAGE) for key in keys]
+    for thread in set(threading.enumerate()) - others:  # these write them
+        thread.join()
+    assert open_files() == before
+    read = [ShardCache(settings).shard(key, STORAGE) for key in keys]
+    assert open_files() == before
+    assert all(is_mapped(shard.vectors) for shard in fetched + read)
+
+
+def open_files() -> int:
+    """Number of the open files of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
