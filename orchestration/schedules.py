@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.assets.pools import limit_pool
+from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.errors import IcepuffinError
@@ -57,6 +57,7 @@ def _nightly(
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.SkipReason | list[dg.RunRequest]:
         limit_pool(context.instance, spec.pool)
+        free_pool(context.instance, spec.pool)
         try:
             table = spec.resources.catalogs_of(context).poll(spec.catalog, spec.identifier)
         except IcepuffinError as error:

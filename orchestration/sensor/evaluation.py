@@ -12,7 +12,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.assets.pools import limit_pool
+from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import hides_snapshots
@@ -68,6 +68,7 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     may_drop = _require_own_partitions(instance, spec, str(table.metadata.table_uuid))
     limit_pool(instance, spec.pool)
     ended_runs = end_lost_runs(instance)
+    free_pool(instance, spec.pool)
     facts = gather_facts(instance, spec, table, cursor)
     new = snapshots_to_record(facts, cursor, settings.snapshots)
     until = time.monotonic() + WRITING_SECONDS  # of a long history, gathering alone may take as long

@@ -177,6 +177,24 @@ def test_runs_of_a_table_take_turns_without_a_dagster_yaml(lake: Lake, stored: d
     assert storage.get_concurrency_info(POOL).slot_count == 3, "a limit that somebody set stays"
 
 
+def test_a_run_that_was_killed_does_not_keep_the_pool(lake: Lake, stored: dg.DagsterInstance) -> None:
+    """Dagster alone never frees its slot, and every later run of the table would wait."""
+    definitions, storage = definitions_of(lake, theta_sketches=False), stored.event_log_storage
+    tick(definitions, stored)
+    killed, waiting, working = (create_run_for_test(stored, status=dg.DagsterRunStatus.STARTED) for _ in range(3))
+    for run in (killed, waiting, working):
+        storage.claim_concurrency_slot(POOL, run.run_id, "step")
+    for run in (killed, waiting):
+        stored.report_run_failed(run, "its process was killed")
+    assert storage.get_concurrency_info(POOL).active_run_ids == {killed.run_id}
+    tick(definitions, stored)
+    info = storage.get_concurrency_info(POOL)
+    assert {step.run_id for step in (*info.claimed_slots, *info.pending_steps)} == {working.run_id}
+    assert storage.claim_concurrency_slot(POOL, working.run_id, "step").is_claimed
+    tick(definitions, stored)
+    assert storage.get_concurrency_info(POOL).active_run_ids == {working.run_id}, "it is at work"
+
+
 def test_a_run_without_a_sensor_limits_the_pool_as_well(lake: Lake, stored: dg.DagsterInstance) -> None:
     definitions = definitions_of(lake, theta_sketches=False)
     stored.add_dynamic_partitions("snapshots/demo/demo/packages", [str(lake.head())])
