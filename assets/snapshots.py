@@ -12,6 +12,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.catalog.snapshots import base_snapshot_id, derived_ids, summary_of
+from icepuffin.ops.index.freshness import nothing_to_index
 from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.build_id import is_ours
@@ -41,7 +42,9 @@ class SnapshotEntry:
     indexes: tuple[str, ...]
     """Names of the indexes that have a version of this snapshot."""
     missing: tuple[str, ...]
-    """Names of what the settings define and the snapshot lacks: `theta_sketches`, and indexes."""
+    """Names of what the settings define and the snapshot lacks: `theta_sketches`, and indexes. Where the metadata shows
+    that there is nothing to index, no index is missing.
+    """
 
     @property
     def derived(self) -> tuple[str, ...]:
@@ -59,11 +62,13 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     indexed = {
         index.name: {version.base_snapshot_id for version in versions_of(table, index)} for index in spec.indexes
     }
+    needless = {index.name: nothing_to_index(table, index) for index in spec.indexes}
     entries = []
     for snapshot in newest:
         sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
-        expected = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
+        needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
+        expected = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *needed)
         present = {*(("theta_sketches",) if sketched else ()), *indexes}
         added, removed, rows = _counts(snapshot)
         entries.append(

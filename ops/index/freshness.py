@@ -5,12 +5,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots, summary_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.own_versions import versions_of
+from icepuffin.ops.model import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def index_lag(
         return FreshnessLag(0, 0.0, 1.0, "none")
     indexed = {version.base_snapshot_id for version in versions_of(table, index)} | set(empty)
     lineage = data_snapshots(table, ref)
-    without = _without_vectors(table, index)
+    without = nothing_to_index(table, index)
     covered = [snapshot.snapshot_id in indexed or without(snapshot) for snapshot in lineage]
     behind = next((back for back, has in enumerate(reversed(covered)) if has), len(lineage))
     seconds = (time.time() if now is None else now) - lineage[-behind].timestamp_ms / 1000 if behind else 0.0
@@ -56,7 +58,7 @@ def missing_ref(table: Table, ref: str) -> str:
     return f"the table has no branch or tag '{ref}', the first of watched_refs: no snapshot is indexed until it has"
 
 
-def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:
+def nothing_to_index(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot | Snapshot], bool]:
     """A test of a snapshot's metadata for nothing to index: no rows, or without the column of the index."""
     now = table.schema().fields
     field_id = next((column.field_id for column in now if _names(index, column)), None)
@@ -67,8 +69,8 @@ def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnap
     }
     snapshots = snapshots_by_id(table.metadata)
 
-    def without(snapshot: DataSnapshot) -> bool:
-        rows = summary_of(snapshots[snapshot.snapshot_id]).get("total-records")
+    def without(snapshot: DataSnapshot | Snapshot) -> bool:
+        rows = summary_of(snapshots[SnapshotId(snapshot.snapshot_id)]).get("total-records")
         return snapshot.schema_id in lacking or rows == "0"
 
     return without

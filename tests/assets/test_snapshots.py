@@ -50,6 +50,13 @@ def test_rows_that_position_deletes_remove_are_not_counted(lake: Lake) -> None:
     assert before.rows == 50
 
 
+def test_no_index_is_missing_of_a_snapshot_without_rows(lake: Lake) -> None:
+    lake.table.refresh().delete("id >= 0")
+    newest, before, _ = listed(lake)
+    assert (newest.rows, newest.missing) == (0, ("theta_sketches",))
+    assert before.missing == ("theta_sketches", "embedding")
+
+
 def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     settings = load(lake.settings_file)
     (index,) = table_spec(settings.tables["packages"], catalogs_of(settings)).indexes
