@@ -10,6 +10,7 @@ import numpy as np
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.number_sizes import MOST_DIGITS
 
 
 def node_of(value: Any) -> Any:  # noqa: PLR0911  one per kind of value
@@ -80,10 +81,13 @@ def written(value: Any) -> str:  # noqa: PLR0911  one per kind of value
 def encodable(value: Any, name: str) -> Any:
     """The parameter, all kinds of bytes as `bytes`: NumPy reads others as numbers, whatever the column's elements are.
 
-    Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair.
+    Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair, and for an integer of more
+    than `MOST_DIGITS`.
     """
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        raise SqlError(f"parameter :{name} has more than {MOST_DIGITS:,} digits")
     try:
         if isinstance(value, str):
             value.encode()

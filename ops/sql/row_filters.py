@@ -35,7 +35,7 @@ from sqlglot import exp
 from icepuffin.ops.search.list_predicate import ArrayContains
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.typed_expressions import shown
-from icepuffin.ops.sql.values import Node, Values
+from icepuffin.ops.sql.values import Node, Values, double
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {
     exp.EQ: (EqualTo, EqualTo),
@@ -158,7 +158,7 @@ def _in(node: Node, values: Values) -> BooleanExpression:
         raise NotIndexableError(f"{shown(node)}: IN takes constants")
     constants = [values.comparable(item) for item in node.expressions]
     if any(isinstance(constant, float) for constant in constants):  # then Spark compares all of them as doubles
-        constants = [float(constant) if _is_exact(constant) else constant for constant in constants]
+        constants = [double(str(constant)) if _is_exact(constant) else constant for constant in constants]
     return _filter(In, node.this, constants)
 
 

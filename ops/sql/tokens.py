@@ -14,6 +14,7 @@ from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.marked_nodes import as_literal, as_written
+from icepuffin.ops.sql.number_sizes import MOST_DIGITS
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
@@ -52,8 +53,6 @@ def _plus(node: Any) -> Any:
 
 _ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)
 """End of texts that sqlglot may read as numbers, and Spark does not"""
-_MOST_DIGITS = 1_000
-"""Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
 _GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
@@ -113,9 +112,9 @@ def trees_of(text: str) -> Sequence[Any]:
     for token in tokens if "0x" in text.lower() else ():
         if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no constant: write X'{token.text}'")
-    for token in tokens if len(text) > _MOST_DIGITS else ():
-        if token.token_type is TokenType.NUMBER and token.end - token.start >= _MOST_DIGITS:
-            raise NotIndexableError(f"it has a number of more than {_MOST_DIGITS:,} digits")
+    for token in tokens if len(text) > MOST_DIGITS else ():
+        if token.token_type is TokenType.NUMBER and token.end - token.start >= MOST_DIGITS:
+            raise NotIndexableError(f"it has a number of more than {MOST_DIGITS:,} digits")
     for token in tokens if _ODD.search(text) else ():
         if token.token_type is TokenType.NUMBER and not _is_number(text[token.start : token.end + 1].upper()):
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no number")

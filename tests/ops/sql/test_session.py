@@ -3,6 +3,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from decimal import Decimal
 from threading import Barrier
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -418,6 +419,7 @@ def test_an_hour_that_a_clock_shows_twice_is_two_times(sql_catalog: Catalog) -> 
         f"{NEAREST} ORDER BY d LIMIT {{}}",
         f"{NEAREST} WHERE id = {{}} ORDER BY d LIMIT 5",
         f"{NEAREST} WHERE id = {{}}L ORDER BY d LIMIT 5",
+        f"{NEAREST} WHERE id IN ({{}}, 1.5e0) ORDER BY d LIMIT 5",
         f"{NEAREST} ORDER BY {{}} LIMIT 5",
     ],
 )
@@ -426,3 +428,14 @@ def test_a_number_of_thousands_of_digits_is_answered_or_refused(session: SqlSess
     """Python refuses to convert more than 4,300 digits, by an error that is not ours."""
     with contextlib.suppress(IcepuffinError):
         session.sql(text.format("9" * digits))
+
+
+def test_numbers_out_of_range_of_a_comparison_are_refused(session: SqlSession) -> None:
+    nearest = f"{NEAREST} WHERE id IN (:n, 1.5e0) ORDER BY d LIMIT 5"
+    for number in (10**400, Decimal("1e400")):
+        with pytest.raises(SqlError, match="is out of the range of double"):
+            session.sql(nearest, {"n": number})
+    for number in (10**1_000, -(10**5_000)):
+        for text in (nearest, f"{NEAREST} WHERE id = :n ORDER BY d LIMIT 5", f"{NEAREST} ORDER BY d LIMIT :n"):
+            with pytest.raises(SqlError, match="parameter :n has more than 1,000 digits"):
+                session.sql(text, {"n": number})
