@@ -13,7 +13,7 @@ def main() -> None:
     query = table.scan("name = 'postgresql'").to_arrow()["embedding"][0].as_py()
 
     print("\nthe nearest five")
-    result = reader.search(query, k=5, columns=["name", "description"])
+    result = reader.search(query, k=5, columns=["name", "section"])
     print(result.to_pandas())
 
     print("\nthe nearest five web servers")

@@ -46,6 +46,7 @@ def test_each_example_is_short_and_has_its_line() -> None:
 def test_searching(folder: Path) -> None:
     out = run("search", folder)
     assert "IndexReader('demo.packages', index 'embedding'" in out
+    assert re.search(r"^0 +0 +1 +\S+ +postgresql +database$", out, re.MULTILINE), "pandas leaves no column out"
     assert re.search(r"0\.000  postgresql\n", out)
     assert "exact-version" in out
 
