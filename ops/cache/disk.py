@@ -2,7 +2,7 @@
 
 Files are published by rename and removed by unlink: an open file stays readable, and none is visible unfinished.
 `.lock` serialises the processes that make room, and holds a count of the bytes of all files, or more: where there is
-room by that count, no file is listed. locks/NN let one process fetch a shard while others wait for it.
+room by that count, no file is listed. locks/NNNN let one process fetch a shard while others wait for it.
 """
 
 import contextlib
@@ -23,7 +23,9 @@ from icepuffin.ops.cache import mapped_arrays
 from icepuffin.ops.cache.ready_shard import Arrays
 
 _log = logging.getLogger(__name__)
-_STRIPES = 64
+_STRIPES = 4_096
+"""Number of locks: of 64, two of six shards had the same in one answer of five, and the later one waited for the codes
+of the other"""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ENTRY, _DRAFT = ".shard", ".draft"
 _COUNT = struct.Struct("<qq")
@@ -139,7 +141,7 @@ class DiskCache:
         number = int(hashlib.sha256(f"{owner}/{name}".encode()).hexdigest(), 16) % _STRIPES
         with contextlib.ExitStack() as locks:
             try:
-                locks.enter_context(_locked(self._folder / "locks" / f"{number:02d}"))
+                locks.enter_context(_locked(self._folder / "locks" / f"{number:04d}"))
             except OSError as error:  # then several fetch
                 _log.warning("%s cannot be used: %s", self._folder, error)
             yield

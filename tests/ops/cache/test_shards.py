@@ -164,6 +164,16 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_seventh_fetch_does(
     assert cache.bytes_in_memory == sum(cache.shard(key, STORAGE).nbytes for key in keys)
 
 
+def test_few_shards_share_a_lock(tmp_path: Path) -> None:
+    """One waits for the codes of the other."""
+    cache = DiskCache.opened(tmp_path, 1 << 30)
+    assert cache is not None
+    for number in range(6 * 50):
+        with cache.fetching("owner", f"shard-{number}"):
+            pass
+    assert 280 < len(list((tmp_path / "locks").iterdir())) < 300, "locks are of a number"
+
+
 def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
     keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}") for seed in range(3)]
     cache = cache_in(tmp_path, memory=2 * ONE)
