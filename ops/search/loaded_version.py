@@ -79,12 +79,11 @@ class LoadedVersion:
         """
         restricted = self._restricted.get(matches)
         if restricted is None:
-            every = self.take(range(len(self.shards)), threads=1)
-            pairs = zip(self.shard_ids, every, strict=True)
-            shards = (shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
-            restricted = LoadedShards(shards)
-            if all(shard.is_complete for shard in every):
-                self._restricted[matches] = restricted
+            pairs = zip(self.shard_ids, self.take(range(len(self.shards)), threads=1), strict=True)
+            restricted = LoadedShards(shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
+            self._restricted[matches] = restricted
+        elif not all(shard.is_complete for shard in restricted):
+            self._restricted[matches] = restricted = LoadedShards(shard.completed() for shard in restricted)
         return restricted
 
     def live_rows(self) -> I64:

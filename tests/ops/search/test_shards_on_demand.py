@@ -4,17 +4,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Semaphore
 
 import numpy as np
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 
-from icepuffin.ops.cache import ReadyShard, ShardCache, disk, process_cache
+from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ops.cache import ReadyShard, ShardCache, disk
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.model import ShardId
 from icepuffin.ops.search import (
     Coverage,
     IndexReader,
@@ -25,6 +27,8 @@ from icepuffin.ops.search import (
     opening,
 )
 from icepuffin.ops.search.loaded_version import LoadedVersion
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -362,13 +366,20 @@ def test_a_search_does_not_wait_for_codes_and_later_ones_have_them(
     monkeypatch.setattr("icepuffin.ops.cache.fetching.FEWEST_CODED", 1)
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", str(tmp_path / "another-cache"))
     monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
-    codes_may_come, real = Event(), FetchedShard.with_codes
+    codes_may_come, real = Semaphore(0), FetchedShard.with_codes
 
     def with_codes(self: FetchedShard, *args: object) -> object:
-        assert codes_may_come.wait(600)
+        assert codes_may_come.acquire(timeout=600)
         return real(self, *args)  # type: ignore[arg-type]
 
+    matched, nodes = list[int](), Matches.nodes
+
+    def nodes_of(self: Matches, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
+        matched.append(shard_id)
+        return nodes(self, shard_id, shard)
+
     monkeypatch.setattr(FetchedShard, "with_codes", with_codes)
+    monkeypatch.setattr(Matches, "nodes", nodes_of)
     reader = opened(table, definition)
     loaded = reader._choice.loaded
     assert isinstance(loaded, LoadedVersion)
@@ -377,11 +388,15 @@ def test_a_search_does_not_wait_for_codes_and_later_ones_have_them(
         condition = "section = 'section 2'"
         return [one.search(queries(6), 5, where=where).rows.to_pydict() for where in (None, condition)]
 
-    assert answers(reader) == answers(expected)
-    assert not any(shard.is_complete for shard in loaded.shards)
-    assert not loaded._restricted
-    codes_may_come.set()
-    process_cache().flush()
-    assert answers(reader) == answers(expected)
-    assert all(shard.is_complete for shard in loaded.shards)
-    assert loaded._restricted
+    right_answers = answers(expected)
+    matched.clear()
+    for complete in range(3):
+        assert answers(reader) == answers(reader) == right_answers
+        (restricted,) = loaded._restricted.values()
+        for shards in (loaded.shards, restricted):
+            assert sum(shard.is_complete for shard in shards) == complete
+        waiting = [shard.shard.completion for shard in restricted if shard.shard.completion is not None]
+        codes_may_come.release()
+        while waiting and not any(completion.ended.wait(0.01) for completion in waiting):
+            pass
+    assert matched == [0, 1], "once per shard: in a forked process, no codes come"
