@@ -319,6 +319,7 @@ def main() -> None:
         column="embedding",
         metric="l2",
         vectors=options.vectors,
+        cells=options.cells,
         shards=options.shards,
         target_recall=0.0,
     )
@@ -387,6 +388,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the figures")
     parser.add_argument("--byte-valued", action="store_true", help="round vectors to whole numbers of 0 to 255")
     parser.add_argument("--vectors", default="f32", help="as the definition has it, such as f16 [default: %(default)s]")
+    parser.add_argument("--cells", default="none", help="as the definition has it, such as sq4 [default: %(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[default: %(default)s]")
     parser.add_argument("--shards", type=int, help="[default: by the size]")
     parser.add_argument("--file-rows", type=int, default=250_000, help="rows per data file [default: %(default)s]")

@@ -35,8 +35,9 @@ MOST_QUERIES = 8
 """Queries of one search, at most: for more, shards pay"""
 MOST_ROWS = 100
 """Candidates per query, at most"""
-_DIRECTORY_BYTES = 3 << 20
-"""Limit of the bytes of directories that one search reads, unless its nearest shards alone have more"""
+_DIRECTORY_BYTES = 7 << 19
+"""Limit of the bytes of directories that one search reads, unless its nearest shards alone have more; with those of
+cells it reads less than 8 MB"""
 _ADDRESSES_BYTES = 1 << 20
 """Bytes of new addresses of moved rows, per shard, up to which they are read whole"""
 _MORE_CELLS = 1.5
