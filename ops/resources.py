@@ -148,7 +148,7 @@ class Catalogs:
             reason = other_reason(error, self._properties[catalog])
             raise TableMissingError(
                 f"{catalog}: there is no table {identifier}{reason}; {_remedy(self.catalog(catalog), identifier)}"
-            ) from error
+            ) from without_values(error, self._properties[catalog])
         except IcepuffinError:
             raise
         except Exception as error:

@@ -14,7 +14,8 @@ def without_values(error: Exception, properties: Mapping[str, Any]) -> Exception
     warehouses.
     """
     text = str(error)
-    for key, value in _flat(properties):
+    longest_first = sorted(_flat(properties), key=lambda item: -len(item[1]))  # a short one may be part of a long one
+    for key, value in longest_first:
         if key not in {"type", "warehouse"} and len(value) > 3:
             text = text.replace(value, f"<{key}>")
     return RuntimeError(f"{type(error).__name__}: {text}")
@@ -25,10 +26,10 @@ def other_reason(error: Exception, properties: Mapping[str, Any]) -> str:
 
     PyIceberg has one error for each 404 of a REST catalog: a wrong warehouse or path is one, too.
     """
-    words = str(error).partition("\n")[0].strip()
-    if not words or _NO_TABLE.match(words):
+    _, _, text = str(without_values(error, properties)).partition(": ")
+    quote = text.partition("\n")[0].strip()
+    if not quote or _NO_TABLE.match(quote):
         return ""
-    _, _, quote = str(without_values(Exception(words), properties)).partition(": ")
     return f" (the catalog's answer: {quote if len(quote) <= _LONGEST_QUOTE else quote[:_LONGEST_QUOTE] + '...'})"
 
 

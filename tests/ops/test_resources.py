@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -202,6 +203,19 @@ def test_what_else_a_catalog_says_of_a_table_that_it_has_not_is_in_the_error() -
     answer = "there is no table db.absent (the catalog's answer: NoSuchWarehouseException: no)"
     assert messages["NoSuchWarehouseException"][0].startswith(f"lake: {answer}; ")
     assert messages["NoSuchWarehouseException"][1] == answer
+
+
+def test_no_error_of_a_missing_table_has_a_secret_that_a_catalog_repeats() -> None:
+    with answering({}, f"NoWarehouse of {SECRET}") as (address, _):
+        properties = {"type": "rest", "uri": address, "token": SECRET, "client": SECRET[:7]}
+        with pytest.raises(TableMissingError) as caught:
+            Catalogs({"lake": properties}).table("lake", "db.absent")
+        with pytest.raises(UnknownTableError) as unknown:
+            SqlSession.on(load_catalog("lake", **properties)).sql("SHOW INDEXES ON db.absent")
+    for error in (caught.value, unknown.value):
+        shown = "".join(traceback.format_exception(error))
+        assert "NoWarehouse of <token>: no" in shown
+        assert SECRET[7:] not in shown
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:
