@@ -122,7 +122,7 @@ class ReadyShard:
         complete = None if self.completion is None else self.completion.shard
         if complete is None:
             return self
-        # its own addresses would keep a second mapping of the file, and a file descriptor
+        # its own addresses would keep a second mapping of the file
         return complete.relocated(NodeAddresses(self.file_slots, self.row_positions)) if self.has_moved else complete
 
     @property

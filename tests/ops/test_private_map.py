@@ -1,13 +1,16 @@
 """Files mapped as a private copy."""
 
 import gc
+import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from icepuffin.ops.private_map import PrivateMap
+from icepuffin.ops.private_map import PrivateMap, advise_random
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _MAPS = Path("/proc/self/maps")
@@ -61,3 +64,26 @@ def test_what_cannot_be_mapped_is_an_error(file: Path) -> None:
             PrivateMap(handle, 4_096)
     finally:
         os.close(handle)
+
+
+_READ_AT_EXIT = """
+import atexit, sys
+arrays = []
+atexit.register(lambda: print(arrays[0].sum()))
+from icepuffin.ops.private_map import PrivateMap
+with open(sys.argv[1], "rb") as stream:
+    arrays.append(PrivateMap(stream.fileno(), 10_000).bytes())
+"""
+
+
+def test_it_stays_good_until_the_process_has_ended(file: Path) -> None:
+    """What runs at exit may still read arrays."""
+    done = subprocess.run([sys.executable, "-c", _READ_AT_EXIT, file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, [str(sum(file.read_bytes()[:10_000]))])
+
+
+def test_advice_that_is_refused_is_an_error(file: Path) -> None:
+    array = mapped(file, 16_384)
+    advise_random(array.ctypes.data + mmap.PAGESIZE, 5)
+    with pytest.raises(OSError, match="Invalid argument"):
+        advise_random(array.ctypes.data + 1, 5)

@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import RunsFilter
+from dagster._core.test_utils import create_run_for_test
 
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.catalog.snapshots import rows_in_files
@@ -170,3 +171,17 @@ def test_a_folder_of_reports_that_depends_on_the_working_directory_is_refused(la
 def test_a_schedule_that_is_off_is_not_there(lake: Lake) -> None:
     lake.write_settings(nightly="off", maintenance="off")
     assert list(build(load(lake.settings_file)).schedules or ()) == []
+
+
+def test_a_run_that_was_killed_does_not_keep_the_pool(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Of a table whose sensor is off, nobody else frees its place."""
+    pool, storage = "table_demo_demo_packages", instance.event_log_storage
+    storage.set_concurrency_slots(pool, 1)
+    killed, working = (create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED) for _ in range(2))
+    for run in (killed, working):
+        storage.claim_concurrency_slot(pool, run.run_id, "step")
+    instance.report_run_failed(killed, "its process was killed")
+    evaluated(lake, instance)
+    assert storage.claim_concurrency_slot(pool, working.run_id, "step").is_claimed
+    evaluated(lake, instance)
+    assert storage.get_concurrency_info(pool).active_run_ids == {working.run_id}

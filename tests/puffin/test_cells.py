@@ -168,6 +168,15 @@ def test_cells_are_written_in_the_memory_of_their_section() -> None:
     assert np.array_equal(written.cell(count - 1).codes, cell.codes)
 
 
+def test_fewer_or_other_cells_than_were_counted_are_refused() -> None:
+    dims = 8
+    form = {"bits": 8, "recall": 1.0, "probes": 8, "origin": np.zeros(dims, np.float32)}
+    form |= {"scales": np.ones(2, np.float32), "centers": np.zeros((2, dims), np.int8)}
+    for rows in ([3], [3, 4, 4], [4, 3]):
+        with pytest.raises(ValueError, match=r"zip|different structures"):
+            cells.encode([drawn_cell(number, dims) for number in rows], counts=[3, 4], **form)  # type: ignore[arg-type]
+
+
 def drawn_cell(rows: int, dims: int) -> Cell:
     rng = np.random.default_rng(rows)
     return Cell(

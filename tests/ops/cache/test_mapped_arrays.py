@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -102,3 +103,34 @@ def test_a_file_has_room_up_to_its_end(stream: BinaryIO) -> None:
     assert draft.keep("all", draft.allocate((most,), np.uint8)).size == most
     draft.finish({})
     assert os.fstat(stream.fileno()).st_size == ROOM
+
+
+def test_only_arrays_that_are_sparse_are_read_by_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("w+b") as opened:
+        opened.truncate(16 * mmap.PAGESIZE)
+        draft = Draft(opened, "name")
+        for key, pages in (("dense", 2), ("sparse", 4), ("empty", 0), ("last", 2)):
+            draft.keep(key, draft.allocate((pages * mmap.PAGESIZE + (64 if pages else 0),), np.uint8))
+        draft.finish({mapped_arrays.SPARSE: ["sparse", "empty"]})
+        opened.seek(0)
+        del draft
+        arrays, _ = mapped_arrays.read(opened, "name")
+    start = arrays["dense"].ctypes.data
+    pages = [(start + offset) // mmap.PAGESIZE for offset in range(0, 8 * mmap.PAGESIZE, mmap.PAGESIZE)]
+    first = arrays["sparse"].ctypes.data
+    last = first + arrays["sparse"].nbytes - 1
+    expected = [first // mmap.PAGESIZE <= page <= last // mmap.PAGESIZE for page in pages]
+    advised = random_pages(path)
+    assert [page in advised for page in pages] == expected
+    assert expected == [False, False, *5 * [True], False]
+
+
+def random_pages(path: Path) -> set[int]:
+    """Numbers of the mapped pages of a file that the system reads alone."""
+    pages = set[int]()
+    for part in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        if str(path) in part and re.search(r"(?m)^VmFlags:.* rr\b", part):
+            start, end = (int(number, 16) // mmap.PAGESIZE for number in part.split()[0].split("-"))
+            pages |= {*range(start, end)}
+    return pages
