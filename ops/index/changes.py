@@ -234,13 +234,13 @@ def shared_fraction(
     from icepuffin.ops.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
     same = frozenset(same_files(base, live).values())
-    new = [file for number, file in enumerate(live.files) if number not in same]
+    new = [file for number, file in enumerate(live.files) if number not in same and file.record_count]
     rng = np.random.default_rng(len(new))
-    chosen = rng.permutation(len(new))[:_FILES]
-    hashes = [_sample(new[number], rng, schema, field_id, storage) for number in chosen]
-    sampled = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
-    if not len(sampled):
+    drawn = [(_sample(new[place], rng, schema, field_id, storage), weight) for place, weight in _chosen(new, rng)]
+    samples = [(hashes, weight) for hashes, weight in drawn if len(hashes)]
+    if not samples:
         return 0.0
+    sampled = np.concatenate([hashes for hashes, _ in samples])
     sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
     for shard_id, shard in enumerate(base.shards):
@@ -250,7 +250,19 @@ def shared_fraction(
         if among is not None:
             shard_hashes = shard_hashes[among[shard_id]]
         matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
-    return float(np.isin(sampled, np.concatenate(matching)).mean())
+    base_hashes = np.concatenate(matching)
+    shares = [np.isin(hashes, base_hashes).mean() for hashes, _ in samples]
+    return float(np.average(shares, weights=[weight for _, weight in samples]))
+
+
+def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(place, weight) of the files in a sample: a large file stands for more rows than a small one."""
+    counts = [file.record_count for file in files]
+    if len(files) <= _FILES:
+        return list(enumerate(counts))
+    places = (np.arange(_FILES) + rng.random()) / _FILES * sum(counts)  # each file as likely as it has rows
+    chosen, times = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"), return_counts=True)
+    return list(zip(chosen.tolist(), times.tolist(), strict=True))
 
 
 def _sample(

@@ -116,6 +116,18 @@ def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
     assert {shard.how for shard in expected.shards} == {"remapped"}
 
 
+@pytest.mark.parametrize("appends", [3, 20])
+def test_a_large_file_counts_for_more_than_a_small_one(table: Table, appends: int) -> None:
+    """Beside a compacted table small new files are few rows: it is not built anew for them."""
+    index_head(table)
+    table.overwrite(table.refresh().scan().to_arrow())
+    for start in range(1200, 1200 + 5 * appends, 5):
+        table.append(make_rows(start, start + 5))
+    expected, report = estimate_and_report(table)
+    assert (report.action, report.inserted, report.remapped) == (Action.REFRESHED, 5 * appends, 1200)
+    assert expected.inserted == pytest.approx(5 * appends, abs=0 if appends == 3 else 200)
+
+
 def test_rows_with_the_vectors_of_live_rows_are_foreseen_as_new(table: Table) -> None:
     """A build matches new rows only with nodes whose rows are deleted."""
     index_head(table)
