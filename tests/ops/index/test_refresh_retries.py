@@ -279,3 +279,16 @@ def test_the_driver_does_small_work_itself(changed: ChangedTable, monkeypatch: p
         raise AssertionError("a session was opened")
 
     assert content(refreshed(changed.table, SparkRunner(never))) == changed.expected
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "expected"), [(0, SMALL_WORK), (24 << 30, 6 * SMALL_WORK), (1 << 40, 1 << 30)]
+)
+def test_a_process_that_does_all_work_keeps_more_where_it_has_more_memory(
+    memory_bytes: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But no more than is done again in minutes."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", SMALL_WORK)
+    monkeypatch.setattr(refresh, "memory_bytes", lambda: memory_bytes)
+    assert refresh._small_work(LocalRunner()) == expected
+    assert refresh._small_work(DistantRunner()) == SMALL_WORK
