@@ -217,12 +217,19 @@ class DraftFile:
         except OSError as error:
             _warn_not_kept(self.folder, error)
         finally:
-            self.draft_path.unlink(missing_ok=True)
+            self._delete()
 
     def discard(self) -> None:
         """Delete the file, unless it is published."""
         self.stream.close()
-        self.draft_path.unlink(missing_ok=True)
+        self._delete()
+
+    def _delete(self) -> None:
+        """An error would hide the one that the file is discarded for. What stays is deleted by the next listing."""
+        try:
+            self.draft_path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s cannot be deleted: %s", self.draft_path, error)
 
 
 def _warn_not_kept(folder: Path, error: OSError) -> None:

@@ -558,6 +558,26 @@ def test_the_cache_counts_where_shards_came_from(tmp_path: Path) -> None:
     assert second.reads == {"memory": 0, "disk": 1, "store": 0}
 
 
+def test_a_draft_that_cannot_be_deleted_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = stored(tmp_path, SHARD)
+    damaged = replace(key, sha256=bytes(range(32)))
+    real = Path.unlink
+
+    def refused(path: Path, *, missing_ok: bool = False) -> None:
+        if path.suffix == ".draft":
+            raise PermissionError(13, "the folder is read-only")
+        real(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    cache = ShardCache(CacheSettings(tmp_path / "cache", disk_bytes=1 << 30))
+    with caplog.at_level(logging.WARNING), pytest.raises(ChecksumError):
+        cache.shard(damaged, STORAGE)
+    assert "cannot be deleted: [Errno 13] the folder is read-only" in caplog.text
+    assert cache.shard(key, STORAGE).count == SHARD.count
+
+
 def test_shards_that_are_searched_keep_no_file_open(tmp_path: Path) -> None:
     """A process may have 1,024 open files, sockets included, and an index more shards."""
     keys = [stored(tmp_path, random_shard(seed=number), str(number)) for number in range(8)]
