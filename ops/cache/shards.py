@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -111,8 +112,8 @@ class ShardCache:
         self._coding = threading.Lock()
         self._finishing = threading.Lock()
         self._flushing = threading.Lock()
-        self._fetches = _Fetches()
-        self._scratch = _ScratchMemory(_SCRATCH_BYTES)
+        self._fetches = _Reservations(math.inf)  # one of each fetch under way
+        self._scratch = _Reservations(_SCRATCH_BYTES)  # bytes of decoders at work
         self._reads = dict.fromkeys(SOURCES, 0)
 
     @property
@@ -218,7 +219,7 @@ class ShardCache:
                     return draft.arrays
                 return Memory()
 
-            with self._fetches.one():
+            with self._fetches.reserve(1):
                 fetched = _fetch(key, storage, claim, scratch)
             if not drafts:
                 return from_arrays(*fetched.with_codes(threads, scratch))
@@ -305,17 +306,17 @@ def _fetch(key: ShardKey, storage: StorageConfig, claim: Claim, scratch: Scratch
     return fetch(key.stored, sha256, storage, compact=key.compact, claim=claim, scratch=scratch)
 
 
-class _ScratchMemory:
-    """Memory of decoders at work, kept within a budget; one of them may always work, whatever it takes."""
+class _Reservations:
+    """What is reserved of a budget at present."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: float) -> None:
         self._budget = budget
         self._reserved = 0
         self._changed = threading.Condition()
 
     @contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes are within the budget, or nobody else works; they are reserved for the body."""
+        """Wait until `size` is within the budget, or nothing else is reserved; it is reserved for the body."""
         with self._changed:
             self._changed.wait_for(lambda: not self._reserved or self._reserved + size <= self._budget)
             self._reserved += size
@@ -326,30 +327,10 @@ class _ScratchMemory:
                 self._reserved -= size
                 self._changed.notify_all()
 
-
-class _Fetches:
-    """The fetches under way."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Count one more for the body."""
-        with self._changed:
-            self._number += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._number -= 1
-                self._changed.notify_all()
-
     def wait_for_none(self, seconds: float) -> None:
-        """Wait until none is under way, but no longer than that."""
+        """Wait until nothing is reserved, but no longer than that."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._number, seconds)
+            self._changed.wait_for(lambda: not self._reserved, seconds)
 
 
 class _ProcessCache:
