@@ -16,21 +16,19 @@ def limit_pool(instance: dg.DagsterInstance, pool: str) -> None:
         storage.set_concurrency_slots(pool, 1)
 
 
-def free_pool(instance: dg.DagsterInstance, pool: str) -> tuple[str, ...]:
-    """Free the slots of the pool that runs have kept beyond their end. Returns the ids of these runs.
+def free_pool(instance: dg.DagsterInstance, pool: str) -> None:
+    """Free the slots of the pool that runs have kept beyond their end.
 
     Where pools limit steps, as they do without a `dagster.yaml`, a process that is killed keeps its slot, and every
     later step of the table would wait for it. Dagster frees it only where `free_slots_after_run_end_seconds` is set.
     """
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
-        return ()
+        return
     info = storage.get_concurrency_info(pool)
     run_ids = {slot.run_id for slot in info.claimed_slots} | {step.run_id for step in info.pending_steps}
     if not run_ids:
-        return ()
-    runs = (record.dagster_run for record in instance.get_run_records(RunsFilter(run_ids=sorted(run_ids))))
-    ended = tuple(run.run_id for run in runs if run.is_finished)
-    for run_id in ended:
-        storage.free_concurrency_slots_for_run(run_id)
-    return ended
+        return
+    for record in instance.get_run_records(RunsFilter(run_ids=sorted(run_ids))):
+        if record.dagster_run.is_finished:
+            storage.free_concurrency_slots_for_run(record.dagster_run.run_id)
