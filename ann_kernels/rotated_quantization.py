@@ -31,7 +31,7 @@ from icepuffin.ann_kernels.simd.byte_products import BLOCK
 
 DEVIATIONS = 5.0
 """Standard deviations of the error within which a distance most likely lies: but for one of two million where errors
-are normal; but for one of 15,000 of vectors with 8 dimensions of three values each, where they are not"""
+are normal, which they are not in few dimensions of few values"""
 NORM, WALK_FACTOR, FACTOR, ERROR = range(4)
 """Columns of `RotatedCodes.terms`"""
 _STEPS = {4: 0.3352, 5: 0.1881, 8: 0.0308}

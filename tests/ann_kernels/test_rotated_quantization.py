@@ -162,7 +162,7 @@ def test_a_walk_measures_by_the_highest_bits(bits: int, metric: Metric) -> None:
     seed=st.integers(0, 2**31 - 1),
 )
 def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, shape: int, seed: int) -> None:
-    """In few dimensions errors are not always normal: then some are larger, and none much."""
+    """Of vectors with few values, or one dimension that has all the spread, some errors are larger, and none much."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((200, dims))
     if shape == 1:
@@ -183,7 +183,8 @@ def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, 
     exact = exact_distances(vectors, queries, metric)
     rounding = 1e-5 * np.maximum(1, np.abs(vectors).max()) ** (1 if metric is Metric.L2 else 2)
     excess = np.maximum(lowest - exact, exact - highest) - rounding
-    assert (excess > 0).mean() <= (0.03 if dims < 128 else 0.002)
+    largest_share = 0.03 if dims < 128 else 0.002
+    assert (excess > 0).mean() <= (largest_share if shape in {1, 3} else 0)
     assert (excess <= highest - lowest).all()
 
 
