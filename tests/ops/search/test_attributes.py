@@ -65,8 +65,8 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.definition_columns import resolve_columns
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.version_reader import open_version, read_attribute_blob, without_files
-from icepuffin.ops.model import Action, FileSlot, LiveFile, SnapshotId
+from icepuffin.ops.index.version_reader import OpenVersion, open_version, read_attribute_blob, without_files
+from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.search import Coverage, IndexReader, open_index
 from icepuffin.ops.search import attributes as by_attributes
@@ -99,12 +99,20 @@ SECTIONS = IndexDefinition(
 )
 
 
+def opened_values(table: Table, definition: IndexDefinition) -> tuple[OpenVersion, LiveFiles, Attributes]:
+    """(newest version, live files of the head, values that the version has of the files)."""
+    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+    version = open_version(index_versions(table, definition.name)[-1], STORAGE)
+    return (
+        version,
+        live,
+        Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE),
+    )
+
+
 def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExpression) -> tuple[Any, Any, str]:
     """(rows by the version's values, rows by the data files, how the first were found)."""
-    table.refresh()
-    live = live_files(table, table.metadata.current_snapshot_id or 0)
-    version = open_version(index_versions(table, definition.name)[-1], STORAGE)
-    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
+    version, live, values = opened_values(table, definition)
     kept = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
     scanned = find_matches(table, live, table.schema(), where, STORAGE)
     assert kept.count == scanned.count
@@ -510,9 +518,7 @@ def test_values_are_read_again_after_an_error_of_the_store(table: Table, monkeyp
     """A service keeps its reader: without them each condition would read data files."""
     monkeypatch.setattr(by_attributes, "_PAUSE_SECONDS", 0.0)
     build_version(table, SECTIONS)
-    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
-    version = open_version(index_versions(table, "s")[-1], STORAGE)
-    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
+    _, live, values = opened_values(table, SECTIONS)
 
     def fail(*_: object) -> object:
         raise StorageError("the store is busy")
@@ -530,9 +536,7 @@ def test_all_of_a_condition_is_by_one_reading_of_a_column(table: Table, monkeypa
     """The codes of a reading that failed are not those of the next: a part by them would match no row, or others."""
     monkeypatch.setattr(by_attributes, "_PAUSE_SECONDS", 0.0)
     build_version(table, SECTIONS)
-    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
-    version = open_version(index_versions(table, "s")[-1], STORAGE)
-    values = Attributes(VersionValues(version, live, table.schema(), STORAGE), live, table.schema(), STORAGE)
+    _, live, values = opened_values(table, SECTIONS)
     read, failures = VersionValues.entries, [StorageError("the store is busy")]
 
     def fail_once(source: VersionValues, field_id: int) -> object:
