@@ -118,6 +118,25 @@ def test_an_unknown_blob_type_passes_through() -> None:
     assert read_all(data) == [b"whatever"]
 
 
+def test_keys_that_later_versions_add_are_passed_over() -> None:
+    later = {"type": "x", "fields": [1], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": 10, "level": 3}
+    document = {"blobs": [later], "properties": {"a": "b"}, "encryption": {"key": [1]}}
+    footer = PuffinReader(BytesSource(with_footer(json.dumps(document).encode()))).footer
+    assert [(blob.type, blob.length) for blob in footer.blobs] == [("x", 10)]
+    assert footer.properties == {"a": "b"}
+
+
+def test_fields_keep_the_order_that_a_writer_gives_them() -> None:
+    """A reader knows by it which number of the blob is of which column."""
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    writer.add_blob("x", fields=[7, 2, 5], snapshot_id=1, sequence_number=1, data=b"")
+    writer.finish()
+    assert b'"fields":[7,2,5]' in sink.getvalue().replace(b" ", b"")
+    reader = PuffinReader(BytesSource(with_footer(blob_json(fields=[7, 2, 5]))))
+    assert reader.footer.blobs[0].fields == (7, 2, 5)
+
+
 def test_a_file_cut_anywhere_gives_a_typed_error() -> None:
     data = written(b"plain", b"l" * 100, b"z" * 100)
     for end in range(len(data)):
