@@ -1,5 +1,6 @@
 """Packs: shards that versions share. They stay as long as a version names them, and are then gone."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
@@ -16,7 +18,13 @@ from icepuffin.ops.catalog.blob_kind import LASTING_MS, pack_tag
 from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
-from icepuffin.ops.catalog.snapshots import PartialMetadataError, UnknownSnapshotError, data_snapshots, resolve_snapshot
+from icepuffin.ops.catalog.snapshots import (
+    PartialMetadataError,
+    UnknownSnapshotError,
+    data_snapshots,
+    find_snapshot,
+    resolve_snapshot,
+)
 from icepuffin.ops.index import (
     Action,
     CoverageError,
@@ -43,6 +51,7 @@ from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 
@@ -115,6 +124,13 @@ def test_a_build_lies_in_a_pack_and_a_refresh_shares_it(table: Table) -> None:
     assert (shown.packs[0].versions, shown.packs[0].used_bytes) == (2, report.bytes_shared)
     assert (shown.bytes_alone, shown.bytes_shared) == (len(content(report)), index_bytes)
     assert_right(table)
+
+
+def test_a_pack_is_named_for_its_index_and_says_who_wrote_it(table: Table) -> None:
+    path = head_version(table).packs[0].path
+    assert re.fullmatch(r"ann-e-pack-[0-9a-f]{32}\.puffin", path.rpartition("/")[2])
+    footer = PuffinReader(open_storage(path, STORAGE).source(path)).footer
+    assert footer.properties["created-by"].startswith("icepuffin version ")
 
 
 def test_a_shard_and_its_vectors_come_into_a_pack_as_one_piece(
@@ -515,6 +531,9 @@ def test_equal_chains_of_versions_are_equal_to_the_byte(table_factory: TableFact
 
 def test_a_holder_snapshot_is_nobodys_data(table: Table) -> None:
     holder = head_version(table).packs[0].holder_id
+    summary = find_snapshot(table, holder).summary
+    assert summary is not None
+    assert summary.operation is Operation.REPLACE
     assert holder not in {snapshot.snapshot_id for snapshot in data_snapshots(table)}
     assert len(table.scan(snapshot_id=holder).to_arrow()) == 0
     for named in (holder, pack_tag("e", holder)):

@@ -1,5 +1,6 @@
 """Publishing a version: who comes second finds an equal version, or is refused, and leaves nothing."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.steps import RunStep
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION
 
@@ -66,6 +68,14 @@ def test_who_comes_second_returns_an_equal_version_alone(
     (version,) = index_versions(table.refresh(), "e")
     assert version.index_snapshot_id == first[0].index_snapshot_id == tag_target(table, "ann_e")
     assert files_of(table) == {version.puffin_path}
+
+
+def test_a_file_is_named_for_its_index_and_snapshot_and_says_who_wrote_it(table: Table) -> None:
+    path = materialize(table, DEFINITION).puffin_path or pytest.fail("nothing was published")
+    head = table.metadata.current_snapshot_id
+    assert re.fullmatch(rf"ann-e-snap-{head}-[0-9a-f]{{32}}\.puffin", path.rpartition("/")[2])
+    footer = PuffinReader(open_storage(path, STORAGE).source(path)).footer
+    assert footer.properties["created-by"].startswith("icepuffin version ")
 
 
 def test_a_sweep_deletes_markers_before_what_they_name(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

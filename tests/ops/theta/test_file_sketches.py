@@ -47,6 +47,8 @@ def test_what_is_written_is_read_back() -> None:
     sink = io.BytesIO()
     info = write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x")
     assert info.file_size == len(sink.getvalue())
+    properties = PuffinReader(BytesSource(sink.getvalue())).footer.properties
+    assert properties["created-by"].startswith("icepuffin version ")
     reader = reader_of(sink.getvalue())
     assert [reader.read(file.key) for file in files] == files
     assert reader.columns(files[0].key) == ((1, "long"), (2, "decimal(9, 2)"))
