@@ -8,6 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     RemoveSnapshotRefUpdate,
@@ -53,6 +54,7 @@ def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table:
     assert snapshot.manifest_list != base.manifest_list
     assert snapshot.manifests(table.io) == base.manifests(table.io)
     assert snapshot.summary is not None
+    assert snapshot.summary.operation is Operation.REPLACE
     assert snapshot.summary["total-records"] == "10"
     assert snapshot.summary["statistics-file"] == version.puffin_path
     assert version.tags == ("ann_e",)
