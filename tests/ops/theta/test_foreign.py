@@ -222,6 +222,24 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
     assert overwritten_by(table.refresh(), second.snapshot_id) is None
 
 
+def test_an_ndv_with_the_sequence_number_of_another_snapshot_is_not_fresh_and_is_written_again(table: Table) -> None:
+    """An id says by itself nothing about the time: a table that was registered again may have another of that id."""
+    snapshot_id = append(table, 0, 300)
+    materialize(table, snapshot_id, columns=("id",))
+    entry, snapshot = find_statistics(table.refresh(), snapshot_id), table.current_snapshot()
+    assert entry is not None
+    assert snapshot is not None
+    seals = {1: {build_id.PROPERTY: build_id.sealed_as(entry.blob_metadata[0].properties)}}
+    later = snapshot.model_copy(update={"sequence_number": 7})
+    foreign.stamp(table, later, foreign.sketches_in(entry.statistics_path), seals)
+    column = read_ndv(table.refresh(), snapshot_id).entries["id"]
+    assert (column.ours, column.fresh) == (True, False)
+    assert f"counted for snapshot {snapshot_id} (sequence number 7)" in column.why
+    assert overwritten_by(table, snapshot_id) is not None, "so that the sensor requests a run"
+    report = materialize(table, snapshot_id, columns=("id",))
+    assert (report.outcome, report.fresh) == (ThetaOutcome.WRITTEN, True)
+
+
 def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...] = (1, 2, 3, 4, 6)) -> None:
     """Write the slot again with another seal, or none, on some of its sketches."""
     entry, snapshot = find_statistics(table.refresh(), snapshot_id), table.current_snapshot()
