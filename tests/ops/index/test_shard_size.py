@@ -12,7 +12,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import find_snapshot, head_of
 from icepuffin.ops.index import Action, sizes
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.sizes import choose_shard_count, max_shard_rows, rows_per_shard
+from icepuffin.ops.index.sizes import choose_shard_count, max_shard_rows, rows_per_shard, sample_size
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.index.work_bounds import refresh_bounds
 from icepuffin.ops.model import SnapshotId
@@ -61,6 +61,14 @@ def test_a_shard_of_a_build_is_of_half_a_gibibyte(dims: int, max_degree: int) ->
     rows = rows_per_shard(dims, max_degree)
     assert rows * row <= 2**29 < (rows + 1) * row
     assert [choose_shard_count(count, dims, max_degree) for count in (0, rows, rows + 1)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sampled"),
+    [(0, 0), (19_999, 19_999), (1_999_999, 20_000), (5_000_000, 50_000), (20_000_000, 200_000), (10**9, 200_000)],
+)
+def test_the_codebook_is_trained_on_one_row_in_a_hundred_within_bounds(rows: int, sampled: int) -> None:
+    assert sample_size(rows) == sampled
 
 
 def lengths(table: Table) -> list[int]:

@@ -23,6 +23,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import (
     Coverage,
@@ -91,6 +92,16 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
         assert {item.shard_id for item in remote_result.profile.work} == {
             item.shard_id for item in local_result.profile.work
         }
+
+
+def test_tasks_search_an_index_of_more_than_the_threshold(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 MiB, where nobody sets another."""
+    index_head(table)
+    tiers = []
+    for options, size in (({}, 100 << 20), ({}, (100 << 20) + 1), ({"in_process_mb": 2}, (2 << 20) + 1)):
+        monkeypatch.setattr(OpenVersion, "bytes_searched", size)
+        tiers.append(open_index(table, DEFINITION, storage=STORAGE, runner=SeveralAtOnce(), **options).tier)
+    assert tiers == ["in-process", "distributed", "distributed"]
 
 
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN])
