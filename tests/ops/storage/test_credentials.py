@@ -1,0 +1,176 @@
+"""Vended credentials by a clock that the test sets: which are used, and when others are requested."""
+
+from collections.abc import Callable
+
+import pytest
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import Grant, VendedGrants
+from icepuffin.ops.storage import credentials
+from icepuffin.ops.storage.credentials import AccessError, Lease, ends_of, nearest
+
+MINUTE = 60_000.0
+NOW = 1_700_000_000_000.0
+LAKE = "s3://lake/t"
+
+
+class Clock:
+    """The time of this process, ms since the epoch."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def pass_minutes(self, minutes: float) -> None:
+        self.now += minutes * MINUTE
+
+
+class VendingCatalog:
+    """Gives the grants in turn, the last of them again and again; refuses where `reason` is set."""
+
+    def __init__(self, *grants: tuple[Grant, ...]) -> None:
+        self.requests = 0
+        self.reason = ""
+        self._grants = grants
+
+    def renew(self) -> tuple[Grant, ...]:
+        self.requests += 1
+        if self.reason:
+            raise IcepuffinError(self.reason)
+        return self._grants[min(self.requests, len(self._grants)) - 1]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(credentials, "_now", lambda: made.now)
+    return made
+
+
+def keys(name: str, minutes: float | None, prefix: str = LAKE) -> Grant:
+    """Keys with a token, good for so many minutes; None: the catalog does not say for how long."""
+    own = {"s3.access-key-id": name, "s3.secret-access-key": "secret", "s3.session-token": "token"}
+    expiry = {} if minutes is None else {"s3.session-token-expires-at-ms": f"{NOW + minutes * MINUTE:.0f}"}
+    return Grant(prefix, own | expiry)
+
+
+def lease(grants: tuple[Grant, ...], renew: Callable[[], tuple[Grant, ...]]) -> Lease:
+    return Lease(VendedGrants("lake", "ns.t", "somebody", grants, renew))
+
+
+def name_of(grant: Grant | None) -> str:
+    return "" if grant is None else grant.properties["s3.access-key-id"]
+
+
+def test_the_first_of_several_expiries_counts() -> None:
+    assert ends_of((keys("a", 60), keys("b", 20), keys("c", 40))) == NOW + 20 * MINUTE
+    two = Grant("abfss://", {"adls.sas-token-expires-at-ms.a": "3000", "adls.sas-token-expires-at-ms.b": "2000"})
+    assert ends_of((two,)) == 2000
+    assert ends_of((keys("a", None),)) == float("inf")
+    assert ends_of((Grant(LAKE, {"s3.session-token-expires-at-ms": "tomorrow"}),)) == float("inf")
+    assert ends_of(()) == 0
+
+
+@pytest.mark.parametrize(("minutes", "renewed"), [((60, 20), 15), ((20, 60), 15), ((8, 60), 6)])
+def test_all_keys_are_renewed_five_minutes_or_a_quarter_before_the_first_expires(
+    clock: Clock, minutes: tuple[float, float], renewed: float
+) -> None:
+    catalog = VendingCatalog((keys("new", 120), keys("new", 120, f"{LAKE}/metadata")))
+    own = lease((keys("old", minutes[0]), keys("old", minutes[1], f"{LAKE}/metadata")), catalog.renew)
+    clock.pass_minutes(renewed - 0.01)
+    assert (name_of(own.grant(f"{LAKE}/data/a")), catalog.requests) == ("old", 0)
+    clock.pass_minutes(0.01)
+    assert (name_of(own.grant(f"{LAKE}/data/a")), catalog.requests) == ("new", 1)
+    assert (name_of(own.grant(f"{LAKE}/metadata/a")), catalog.requests) == ("new", 1)
+
+
+def test_tokens_without_an_expiry_are_renewed_after_ten_minutes_and_lasting_keys_never(clock: Clock) -> None:
+    lasting = Grant(LAKE, {"s3.access-key-id": "a", "s3.secret-access-key": "secret"})
+    catalog = VendingCatalog((keys("new", None),))
+    of_token, of_key = lease((keys("old", None),), catalog.renew), lease((lasting,), catalog.renew)
+    clock.pass_minutes(9.99)
+    assert (name_of(of_token.grant(LAKE)), catalog.requests) == ("old", 0)
+    clock.pass_minutes(0.01)
+    assert (name_of(of_token.grant(LAKE)), catalog.requests) == ("new", 1)
+    clock.pass_minutes(1_000_000)
+    assert (of_key.grant(LAKE), catalog.requests) == (lasting, 1)
+
+
+def test_keys_that_came_another_way_are_taken_where_the_first_of_them_lasts_longer(clock: Clock) -> None:
+    catalog = VendingCatalog(())
+    own = lease((keys("first", 30),), catalog.renew)
+    for minutes in ((20, 20), (20, 90), (30, 30)):
+        grants = tuple(keys("other", number, prefix) for number, prefix in zip(minutes, (LAKE, "s3://"), strict=True))
+        own.offer(VendedGrants("lake", "ns.t", "somebody", grants, catalog.renew))
+        assert name_of(own.grant(LAKE)) == "first"
+    own.offer(VendedGrants("lake", "ns.t", "somebody", (keys("other", 31),), catalog.renew))
+    assert (name_of(own.grant(LAKE)), own.ends) == ("other", NOW + 31 * MINUTE)
+
+
+def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired(clock: Clock) -> None:
+    catalog = VendingCatalog((keys("new", 120),))
+    own = lease((keys("old", 60),), catalog.renew)
+    catalog.reason = "no rights"
+    clock.pass_minutes(55)
+    for _ in range(3):
+        assert (name_of(own.grant(LAKE)), catalog.requests) == ("old", 1)
+    clock.pass_minutes(0.5)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("old", 2)
+    clock.pass_minutes(4.5)
+    for _ in range(2):
+        with pytest.raises(AccessError, match=r"ns\.t: .* catalog 'lake' vended .* expired at 20.*\(no rights\)"):
+            own.grant(LAKE)
+        assert catalog.requests == 3, "the pause holds for keys that have expired, too"
+    catalog.reason = ""
+    clock.pass_minutes(0.5)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 4)
+
+
+def test_keys_that_have_expired_when_they_come_are_tried_and_requested_again_after_a_pause(clock: Clock) -> None:
+    """The clock of this machine may be wrong, and the store's right."""
+    catalog = VendingCatalog((keys("new", 10),))
+    own = lease((keys("old", 5),), catalog.renew)
+    clock.pass_minutes(30)
+    for _ in range(3):
+        assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 1)
+    clock.pass_minutes(0.5)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 2)
+
+
+def test_a_catalog_that_vends_nothing_any_more_is_refused(clock: Clock) -> None:
+    own = lease((keys("old", 60),), VendingCatalog(()).renew)
+    clock.pass_minutes(61)
+    with pytest.raises(AccessError, match="it vends none any more"):
+        own.grant(LAKE)
+
+
+def test_what_a_store_refuses_is_replaced_once_and_then_its_refusal_is_final_for_half_a_minute(clock: Clock) -> None:
+    catalog = VendingCatalog((keys("second", 60),), (keys("second", 60),), (keys("third", 60),))
+    own = lease((keys("first", 60),), catalog.renew)
+    first = own.grant(LAKE)
+    assert own.has_other_than(first, LAKE)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("second", 1)
+    assert own.has_other_than(first, LAKE), "which another thread has replaced already"
+    assert catalog.requests == 1
+    second = own.grant(LAKE)
+    for _ in range(3):
+        assert not own.has_other_than(second, LAKE)
+        assert catalog.requests == 2
+    clock.pass_minutes(0.5)
+    assert own.has_other_than(second, LAKE)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("third", 3)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_nested_prefixes_the_longest_is_whose_keys_open_a_file(turned: bool) -> None:
+    grants = (keys("all", 60, "s3://"), keys("table", 60), keys("data", 60, f"{LAKE}/data/"), keys("b", 60, "s3://b"))
+    vended = grants[::-1] if turned else grants
+    for location, name in (
+        (f"{LAKE}/data/a.parquet", "data"),
+        (f"{LAKE}/data", "data"),
+        (f"{LAKE}/metadata/a.avro", "table"),
+        ("s3a://lake/t/data/a.parquet", "data"),
+        ("s3://lake/other", "all"),
+        ("gs://lake/t/data", ""),
+    ):
+        assert name_of(nearest(vended, location)) == name
+    assert nearest((keys("data", 60, f"{LAKE}/data/"),), f"{LAKE}/database/a") is None
