@@ -118,7 +118,7 @@ def test_an_unknown_blob_type_passes_through() -> None:
     assert read_all(data) == [b"whatever"]
 
 
-def test_keys_that_later_versions_add_are_passed_over() -> None:
+def test_keys_that_later_versions_add_are_ignored() -> None:
     later = {"type": "x", "fields": [1], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": 10, "level": 3}
     document = {"blobs": [later], "properties": {"a": "b"}, "encryption": {"key": [1]}}
     footer = PuffinReader(BytesSource(with_footer(json.dumps(document).encode()))).footer
