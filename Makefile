@@ -1,9 +1,11 @@
-.PHONY: help setup demo lint test bench mutants fuzz engines trino catalogs stores ranges pythons
+.PHONY: help setup demo lint quick test durations bench mutants fuzz engines trino catalogs stores ranges pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
+	@echo "make quick   the tests of what you have changed, at most 90 seconds"
 	@echo "make lint    lint, types and import rules alone"
 	@echo "make setup   the environment alone"
+	@echo "make durations                           the test run, measured: a table of stages and files; FILES=\"tests/a.py\" of some"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
 	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50"
 	@echo "make fuzz SECONDS=600                    random bytes for every parser of Puffin files"
@@ -17,5 +19,7 @@ mutants:
 	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
-setup demo lint test bench engines trino catalogs stores ranges pythons:
+durations:
+	@sh deploy/bootstrap.sh durations $(FILES)
+setup demo lint quick test bench engines trino catalogs stores ranges pythons:
 	@sh deploy/bootstrap.sh $@

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
-venv=$PWD/.venv
+root=$PWD
+venv=$root/.venv
 python=$venv/bin/python
 cache=${ICEPUFFIN_CACHE:-$HOME/.cache/icepuffin}
 
@@ -148,27 +149,27 @@ compile_kernels() {
 
 # The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.
 namespace() {
-    folder=$PWD/.cache/namespace
-    rm -rf "$folder"
+    folder=$root/.cache/namespace
     mkdir -p "$folder/icepuffin"
-    ln -s "$PWD"/icepuffin/*.py "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
-    for package in ann_kernels assets ops orchestration puffin; do ln -s "$PWD/$package" "$folder/icepuffin/$package"; done
+    find "$folder/icepuffin" -type l ! -exec test -e {} \; -delete
+    ln -sfn "$root"/icepuffin/*.py "$root/icepuffin/py.typed" "$folder/icepuffin/"
+    for package in ann_kernels assets ops orchestration puffin; do ln -sfn "$root/$package" "$folder/icepuffin/$package"; done
 }
 
-check_names() {
-    namespace
-    (
-        cd "$folder"
-        mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
-        lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
-    )
+# Runs one step of the test run. `durations` has it measured.
+step() {
+    if [ "${ICEPUFFIN_DURATIONS:-}" ]; then "$python" "$root/tests/durations.py" stage "$@"; else shift && "$@"; fi
 }
 
 lint() {
-    say "lint, types, import rules"
-    ruff check .
-    ruff format --check .
-    check_names
+    step "lint" ruff check .
+    step "format" ruff format --check .
+    namespace
+    (
+        cd "$folder"
+        step "types" mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
+        step "import rules" lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
+    )
 }
 
 # A JVM of the tests maps the classes of Spark in place of reading them: half of the time that a session takes to start.
@@ -177,23 +178,41 @@ classes() {
     python -m tests.services.class_archive >"$venv/spark-classes.log" 2>&1 || { cat "$venv/spark-classes.log" >&2; return 1; }
 }
 
-# Each of them keeps one core busy for a while.
+# Lint fills the time in which tests wait for servers. What it finds is printed at once.
 check() {
-    kernels &
-    compiling=$!
-    classes &
+    step "classes of Spark" sh "$root/deploy/bootstrap.sh" classes &
     archiving=$!
-    lint
-    wait "$compiling"
+    kernels
     wait "$archiving"
+    say "lint, types and import rules, beside the tests"
+    namespace
+    (nice -n 5 sh "$root/deploy/bootstrap.sh" lint >.cache/lint.txt 2>&1 || { cat .cache/lint.txt >&2; exit 1; }) &
+    linting=$!
     say "tests"
+    status=0
+    suite "$@" || status=$?
+    wait "$linting" || { say "lint failed: its lines are above, and in .cache/lint.txt"; exit 1; }
+    return "$status"
+}
+
+suite() {
     # The tests start some hundred processes: each would compile our sources again, where the variable forbids to keep them
     unset PYTHONDONTWRITEBYTECODE
     # BLAS's threads spin while they wait for the next small product: up to a third of the processors' time
     export OPENBLAS_NUM_THREADS=1
-    # A third of a test's time is waiting for servers: three workers keep two cores busy. A module is one worker's; in this
-    # order the long ones are not last.
-    python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 12 "$@"
+    # A third of a test's time is waiting for servers: three workers keep two cores busy. tests/scheduling.py orders files.
+    python -m pytest --numprocesses 3 --dist loadfile --durations 12 "$@"
+}
+
+# All that CI runs, measured, or only the tests of some files.
+durations() {
+    ICEPUFFIN_DURATIONS=$PWD/.cache/durations
+    export ICEPUFFIN_DURATIONS
+    rm -rf "$ICEPUFFIN_DURATIONS"
+    status=0
+    if [ $# = 0 ]; then check || status=$?; else suite "$@" || status=$?; fi
+    python -m tests.durations table "$ICEPUFFIN_DURATIONS"
+    return "$status"
 }
 
 # Sets tool to an environment of its own, in .cache: only who measures the tests needs it. tool NAME REQUIREMENTS
@@ -344,7 +363,10 @@ case $command in
     setup) setup ;;
     demo) setup; say "demo"; icepuffin demo --dir "${1:-demo-data}" ;;
     lint) packages; lint ;;
+    quick) setup; unset PYTHONDONTWRITEBYTECODE; python -m tests.quick "$@" ;;
     test | check) packages; check "$@" ;;
+    durations) packages; durations "$@" ;;
+    classes) packages; classes ;;
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;

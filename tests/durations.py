@@ -1,0 +1,166 @@
+"""What the test run costs: CPU and wall seconds of its stages and of each test file.
+
+`make durations` runs everything that CI runs and writes `tests/durations.json`; with FILES="tests/a.py" it measures
+these files alone. The scheduler of the tests gives files to its workers by this table.
+
+CPU seconds are those of the worker and of all processes that the tests of a file start, servers included.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+TABLE = Path(__file__).with_suffix(".json")
+FOLDER = "ICEPUFFIN_DURATIONS"
+"""Variable that names the folder in which stages and workers leave what they have measured"""
+_SERVERS = ("jvm", "services")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a stage, or of the tests of a file."""
+
+    wall: float
+    cpu: float
+    servers: bool = False
+    """Whether a test of the file starts a JVM or another server"""
+
+
+def recorded() -> dict[str, Cost]:
+    """The costs in `tests/durations.json`, by the stage's name or the file's path from the root."""
+    entries = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    return {name: Cost(**entry) for name, entry in entries.items()}
+
+
+class DurationRecorder:
+    """A plugin of pytest that measures each file, in each worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._costs: dict[str, Cost] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Iterator[None]:
+        begun = _clock()
+        result = yield
+        self._add("collection, each worker", begun)
+        return result  # type: ignore[return-value]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        test, begun = item, _clock()
+        result = yield
+        servers = any(test.get_closest_marker(marker) for marker in _SERVERS)
+        self._add(test.nodeid.partition("::")[0], begun, servers=servers)
+        return result  # type: ignore[return-value]
+
+    def pytest_sessionfinish(self) -> None:
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "worker")
+        _keep(self._folder / f"{worker}.json", self._costs)
+
+    def _add(self, name: str, begun: tuple[float, float], *, servers: bool = False) -> None:
+        before = self._costs.get(name, Cost(0, 0))
+        wall, cpu = (now - then for now, then in zip(_clock(), begun, strict=True))
+        self._costs[name] = Cost(before.wall + wall, before.cpu + cpu, before.servers or servers)
+
+
+def _clock() -> tuple[float, float]:
+    """(wall, CPU) seconds; CPU of this process and of its descendants, ended and running."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in usages) + _running(os.getpid())
+    return time.monotonic(), cpu
+
+
+def _running(process: int) -> float:
+    """CPU seconds of the descendants of a process that have not ended, and of those that they have waited for."""
+    total = 0.0
+    for child in _children(process):
+        try:
+            fields = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue  # it has just ended: its parent's count has it
+        total += sum(map(int, fields[11:15])) / _TICKS + _running(child)
+    return total
+
+
+def _children(process: int) -> list[int]:
+    children = []
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children += map(int, file.read_text().split())
+        except OSError:
+            continue  # a thread that has just ended
+    return children
+
+
+def _keep(path: Path, costs: dict[str, Cost]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({name: asdict(cost) for name, cost in costs.items()}))
+
+
+def run_stage(name: str, command: list[str]) -> int:
+    """Run a command; where the folder is named, leave its cost there. Returns its exit status."""
+    wall, cpu = _clock()
+    status = subprocess.run(command, check=False).returncode
+    if folder := os.environ.get(FOLDER):
+        now = _clock()
+        _keep(Path(folder) / f"stage-{name}.json", {name: Cost(now[0] - wall, now[1] - cpu)})
+    return status
+
+
+def collect(folder: Path) -> dict[str, Cost]:
+    """What stages and workers have left in a folder. A file is one worker's; of the collection, the longest counts."""
+    costs: dict[str, Cost] = {}
+    for path in sorted(folder.glob("*.json")):
+        for name, entry in json.loads(path.read_text()).items():
+            cost = Cost(**entry)
+            costs[name] = max(cost, costs.get(name, cost), key=lambda each: each.wall)
+    return costs
+
+
+def write(costs: dict[str, Cost]) -> None:
+    """Put costs into the table, in which files that are no more lose their line."""
+    every = {
+        name: cost
+        for name, cost in (recorded() | costs).items()
+        if not name.startswith("tests/") or (TABLE.parents[1] / name).exists()
+    }
+    lines = [
+        f"  {json.dumps(name)}: {json.dumps(asdict(Cost(round(cost.wall, 1), round(cost.cpu, 1), cost.servers)))}"
+        for name, cost in sorted(every.items())
+    ]
+    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table(costs: dict[str, Cost]) -> str:
+    """The bill, dearest first."""
+    lines = ["   wall s    CPU s"]
+    lines += [
+        f"{cost.wall:9.1f}{cost.cpu:9.1f}  {name}"
+        for name, cost in sorted(costs.items(), key=lambda entry: -entry[1].cpu)
+    ]
+    lines.append(f"{'':9}{sum(cost.cpu for cost in costs.values()):9.1f}  in all")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    command, *arguments = sys.argv[1:]
+    if command == "stage":
+        return run_stage(arguments[0], arguments[1:])
+    costs = collect(Path(arguments[0]))
+    write(costs)
+    sys.stdout.write(table(costs) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
