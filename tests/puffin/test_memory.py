@@ -15,7 +15,7 @@ from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
-from icepuffin.puffin.errors import BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
 from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
 from icepuffin.puffin.types import MAGIC
 from tests.puffin import samples
@@ -113,18 +113,29 @@ def centroid_blob(paths: int, path: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("make", "decode"),
     [
-        (lambda: routing_blob(1, shard_entry(1 << 26), 0, b""), routing.decode),
-        (lambda: routing_blob(1_000, shard_entry(1 << 16), 0, b""), routing.decode),
-        (lambda: centroid_blob(2_000_000, b""), centroid.decode),
-        (lambda: centroid_blob(2_000_000, b"ab"), centroid.decode),
+        (lambda: routing_blob(1, shard_entry(1 << 22), 0, b""), routing.decode),
+        (lambda: routing_blob(1_000, shard_entry(1 << 12), 0, b""), routing.decode),
+        (lambda: centroid_blob(125_000, b""), centroid.decode),
+        (lambda: centroid_blob(125_000, b"ab"), centroid.decode),
     ],
     ids=["one bitmap", "bitmaps", "no paths", "short paths"],
 )
-def test_maps_take_no_more_than_their_bytes_warrant(make: Callable[[], bytes], decode: Callable[[bytes], Any]) -> None:
-    """Bytes that one of the workers makes when it runs the test: it takes twelve seconds of CPU."""
+def test_maps_take_no_more_than_their_bytes_warrant(
+    make: Callable[[], bytes], decode: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a sixteenth of what is always allowed, and of the blobs: each object that is traced takes microseconds."""
+    for module in (routing, centroid):
+        monkeypatch.setattr(module, "_ALWAYS_ALLOWED", module._ALWAYS_ALLOWED // 16)
     data = make()
     peak, _ = taken(lambda: decode(data))
-    assert peak <= ALWAYS + A_BYTE * len(data)
+    assert peak <= ALWAYS // 16 + A_BYTE * len(data)
+
+
+def test_what_maps_may_always_take_is_a_part_of_what_a_reader_takes() -> None:
+    with pytest.raises(BadBlobError, match="4,194,304 values, over the limit"):
+        routing.decode(routing_blob(1, shard_entry(1 << 22), 0, b""))
+    with pytest.raises(BadBlobError, match="2,000,000 files in"):
+        centroid.decode(centroid_blob(2_000_000, b"ab"))
 
 
 @pytest.mark.parametrize(
