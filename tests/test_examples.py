@@ -1,8 +1,10 @@
 """The examples: each runs as its page says, is short, and has its line there."""
 
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("examples")
 
 
-def run(name: str, folder: Path) -> str:
+Run = Callable[[str], str]
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run an example in this process: to import what it needs takes most of the time of a new one."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "lake", raising=False)
+
+    def run_here(name: str) -> str:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_here
+
+
+def run_alone(name: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -44,15 +63,15 @@ def test_each_example_is_short_and_has_its_line() -> None:
 
 
 def test_searching(folder: Path) -> None:
-    out = run("search", folder)
+    out = run_alone("search", folder)
     assert "IndexReader('demo.packages', index 'embedding'" in out
     assert re.search(r"^0 +0 +1 +\S+ +postgresql +database$", out, re.MULTILINE), "pandas leaves no column out"
     assert re.search(r"0\.000  postgresql\n", out)
     assert "exact-version" in out
 
 
-def test_building_and_refreshing(folder: Path) -> None:
-    out = run("build_and_refresh", folder)
+def test_building_and_refreshing(run: Run) -> None:
+    out = run("build_and_refresh")
     assert "5,500 rows: built, 5,500 rows" in out
     assert "an append of 500 rows: refreshed, 6,000 rows" in out
     assert "the games are deleted: refreshed" in out
@@ -60,8 +79,8 @@ def test_building_and_refreshing(folder: Path) -> None:
     assert "not fresh" not in out
 
 
-def test_travelling_in_time(folder: Path) -> None:
-    out = run("time_travel", folder)
+def test_travelling_in_time(run: Run) -> None:
+    out = run("time_travel")
     deleted = re.search(r"^deleting (\S+)$", out, re.MULTILINE)
     assert deleted is not None
     now, then = out.splitlines()[1:]
@@ -71,14 +90,14 @@ def test_travelling_in_time(folder: Path) -> None:
     assert "exact-version" in then
 
 
-def test_retrieving_documents(folder: Path) -> None:
-    lines = run("retriever", folder).splitlines()
+def test_retrieving_documents(run: Run) -> None:
+    lines = run("retriever").splitlines()
     assert len(lines) == 4
     assert sum("database" in line.lower() for line in lines) >= 3
 
 
-def test_searching_by_words_and_vectors(folder: Path) -> None:
-    lines = run("hybrid_search", folder).splitlines()
+def test_searching_by_words_and_vectors(run: Run) -> None:
+    lines = run("hybrid_search").splitlines()
     scores = [float(line.split()[0]) for line in lines]
     assert len(lines) == 10
     assert scores == sorted(scores, reverse=True)
@@ -87,7 +106,7 @@ def test_searching_by_words_and_vectors(folder: Path) -> None:
 
 @pytest.mark.jvm
 def test_joining_on_spark(folder: Path) -> None:
-    out = run("knn_join", folder)
+    out = run_alone("knn_join", folder)
     assert "exact-version; warnings: none" in out
     assert "vim-tiny" in out
 

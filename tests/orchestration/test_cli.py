@@ -690,9 +690,8 @@ def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple
     assert "Traceback" not in message
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs() -> None:
+    commands = (
         (),
         ("--help",),
         ("absent",),
@@ -707,19 +706,9 @@ def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple
         ("sql", "CREATE INDEX i ON demo.packages (v)"),
         ("refresh", "demo.packages", "--absent"),
         ("ui", "--port", "0"),
-    ],
-    ids=" ".join,
-)
-def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs(command: tuple[str, ...]) -> None:
-    heavy = {"numpy", "pandas", "pyarrow", "pyiceberg", "sqlalchemy", "numba", "matplotlib", "dagster", "pyspark"}
-    code = (
-        "import sys; from icepuffin.orchestration.cli import main\n"
-        f"try: main({list(command)!r})\n"
-        "except SystemExit: pass\n"
-        f"print(sorted({heavy!r} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    heavy = {"numpy", "pandas", "pyarrow", "pyiceberg", "sqlalchemy", "numba", "matplotlib", "dagster", "pyspark"}
+    assert imports_of(commands, heavy) == {" ".join(command): [] for command in commands}
 
 
 def test_sql_searches_the_index(run: Run) -> None:
@@ -824,6 +813,26 @@ def test_an_empty_name_stands_for_nothing_else(refused: Run, command: str) -> No
 HEAVY = {"numba", "pandas", "requests", "dagster", "pyspark"}
 
 
+def imports_of(commands: Sequence[Sequence[str]], modules: set[str]) -> dict[str, list[str]]:
+    """By command, which of the modules are imported after it, in one process that runs them in this order."""
+    program = (
+        "import json, sys\n"
+        "from icepuffin.orchestration.cli import main\n"
+        "imported = {}\n"
+        f"for command in {[list(command) for command in commands]!r}:\n"
+        "    try:\n"
+        "        main(command)\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        f"    imported[' '.join(command)] = sorted({modules!r} & set(sys.modules))\n"
+        "print()\n"
+        "print(json.dumps(imported))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 def in_a_process(arguments: Sequence[str], modules: set[str]) -> tuple[str, str, str]:
     """(what a command in a process of its own prints, which of the modules it imports, its errors)."""
     program = (
@@ -835,16 +844,13 @@ def in_a_process(arguments: Sequence[str], modules: set[str]) -> tuple[str, str,
     return printed, imported, done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("plan",), ("stats",), ("snapshots",), ("index", "list"), ("index", "show"), ("gc", "--dry-run")],
-    ids=" ".join,
-)
-def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], lake: Lake) -> None:
+def test_what_reads_metadata_alone_loads_no_kernels(lake: Lake) -> None:
     """A plan, too, where no row is gone: numba takes a third of a second, pandas and an HTTP client another."""
-    arguments = [*command, "demo.packages", "--dir", str(lake.directory)]
-    _, imported, errors = in_a_process(arguments, HEAVY)
-    assert imported == "[]", errors
+    names = (("plan",), ("stats",), ("snapshots",), ("index", "list"), ("index", "show"), ("gc", "--dry-run"))
+    commands = [(*name, "demo.packages", "--dir", str(lake.directory)) for name in names]
+    commands += [("sql", "SHOW INDEXES ON demo.packages", "--dir", str(lake.directory))]
+    commands += [("ui", "--dir", str(lake.directory))]
+    assert imports_of(commands, HEAVY) == {" ".join(command): [] for command in commands}
 
 
 def test_a_terminal_without_unicode_gets_bars_of_ascii_and_values_with_escapes(lake: Lake, tmp_path: Path) -> None:
@@ -872,12 +878,6 @@ def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake)
     assert imported == "[]", errors
     assert json.loads(document)["embedding"]["action"] == "reused"
     assert json.loads(document)["theta_sketches"]["outcome"] == "current"
-
-
-def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_dagster(lake: Lake) -> None:
-    for command in (["sql", "SHOW INDEXES ON demo.packages"], ["ui"]):
-        _, imported, errors = in_a_process([*command, "--dir", str(lake.directory)], HEAVY)
-        assert imported == "[]", errors
 
 
 def test_an_evaluation_of_the_sensor_loads_no_kernels_and_no_jobs(run: Run, lake: Lake) -> None:

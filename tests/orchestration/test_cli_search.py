@@ -1,8 +1,6 @@
 """`icepuffin search`, `index show` as users type them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
+from tests.orchestration.test_cli import imports_of
 
 Run = Callable[..., str]
 VECTOR = json.dumps([0.5] * DIMS)
@@ -142,23 +141,17 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     assert document["rows_covered"] == document["rows"] == 120
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("search", "demo.packages", "--vector", VECTOR),
-        ("sql", "SHOW INDEXES ON demo.packages"),
-        ("index", "show", "demo.packages"),
-    ],
-    ids=["search", "sql", "index show"],
-)
-def test_reading_needs_neither_dagster_nor_spark(lake: Lake, command: tuple[str, ...]) -> None:
-    code = (
-        "import sys; from icepuffin.orchestration.cli import main\n"
-        f"main([*{command!r}, '--dir', {str(lake.directory)!r}])\n"
-        "print(sorted({'dagster', 'pyspark', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().splitlines()[-1] == "[]"
+def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
+    commands = [
+        (*command, "--dir", str(lake.directory))
+        for command in (
+            ("search", "demo.packages", "--vector", VECTOR),
+            ("sql", "SHOW INDEXES ON demo.packages"),
+            ("index", "show", "demo.packages"),
+        )
+    ]
+    imported = imports_of(commands, {"dagster", "pyspark", "matplotlib"})
+    assert imported == {" ".join(command): [] for command in commands}
 
 
 def test_what_a_pipe_gets_is_not_folded(run: Run) -> None:
