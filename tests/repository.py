@@ -1,10 +1,7 @@
 """The files of this repository, for the tests that hold its rules."""
 
-import ast
-import gc
 import shutil
 import subprocess
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +16,8 @@ DOCUMENTS = sorted(
 )
 
 
-def tracked() -> Iterator[Path]:
+@cache
+def tracked() -> tuple[Path, ...]:
     """Files that git has, or would take."""
     if not (REPOSITORY / ".git").exists() or not shutil.which("git"):
         pytest.skip("only git knows what is tracked: install git, and run this in a clone")
@@ -29,30 +27,29 @@ def tracked() -> Iterator[Path]:
         capture_output=True,
         check=True,
     )
-    for name in listed.stdout.decode().split("\0"):
-        if name and (REPOSITORY / name).is_file():
-            yield REPOSITORY / name
-
-
-def modules() -> list[Path]:
-    """Python files that are installed."""
-    return [path for package in (*PACKAGES, "icepuffin") for path in sorted((REPOSITORY / package).rglob("*.py"))]
-
-
-def scripts() -> list[Path]:
-    """Python files outside of the packages."""
-    folders = ("benchmarks", "deploy", "docs", "examples", "tests")
-    return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
+    paths = (REPOSITORY / name for name in listed.stdout.decode().split("\0") if name)
+    return tuple(path for path in paths if path.is_file())
 
 
 @cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """The syntax tree of a Python file, as `ast.walk` orders it. All files take 200 MB: clear the cache after use."""
-    gc.disable()  # two thirds of the time, as nothing of a tree is garbage
-    try:
-        return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    finally:
-        gc.enable()
+def modules() -> tuple[Path, ...]:
+    """Python files that are installed."""
+    return _python_files(*PACKAGES, "icepuffin")
+
+
+@cache
+def scripts() -> tuple[Path, ...]:
+    """Python files outside of the packages."""
+    return _python_files("benchmarks", "deploy", "docs", "examples", "tests")
+
+
+def _python_files(*folders: str) -> tuple[Path, ...]:
+    return tuple(path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py")))
+
+
+def name_of(path: Path) -> str:
+    """A file as a reader names it, from the root of the repository."""
+    return str(path.relative_to(REPOSITORY))
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,5 @@
 """Documents: their form, and that what they say of files, commands, links and figures is so."""
 
-import ast
 import importlib
 import pkgutil
 import re
@@ -12,7 +11,8 @@ import click
 import pytest
 
 from tests.repository import DOCUMENTS, PACKAGES, REPOSITORY, modules
-from tests.vocabulary import IDIOMS
+from tests.source_facts import facts
+from tests.vocabulary import plainer
 
 PAGE_WIDTH = 120
 CELL_WIDTH = 100
@@ -106,8 +106,7 @@ def test_a_document_has_no_private_idiom(document: str) -> None:
         f"{document}:{number}: write {plain}: {line.strip()}"
         for number, kind, line in lines_of(document)
         if kind in {"prose", "table"}
-        for plain, idiom in IDIOMS.items()
-        if re.search(idiom, re.sub(r"`[^`]*`", "", line))
+        for plain in plainer(re.sub(r"`[^`]*`", "", line))
     ]
     assert idioms == []
 
@@ -132,12 +131,7 @@ def test_files_and_modules_that_a_document_names_exist(document: str) -> None:
 
 def test_the_runbook_quotes_messages_that_there_are() -> None:
     """Somebody who is on call looks for the words that they see; `...` stands for what differs."""
-    literals = "\n".join(
-        node.value
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+    literals = "\n".join(text for path in modules() for text in facts(path).texts)
     of_the_system = {"No space left", "File too large", "Input/output error"}
     headings = [line for _, kind, line in lines_of("docs/operations.md") if kind == "prose" and line.startswith("**")]
     messages = [message for line in headings for message in re.findall(r"(?<!\w)_([^_]+)_(?!\w)", line)]
