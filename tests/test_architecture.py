@@ -2,17 +2,22 @@
 
 import ast
 import importlib
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.repository import PACKAGES, REPOSITORY, modules, run, tracked
+from tests.repository import PACKAGES, REPOSITORY, modules, name_of, run, tracked
+from tests.source_facts import facts
 
 SUBJECT_WIDTH = 72
 FIRST_CHECKED_AFTER = "8b2cc263f334"
@@ -44,63 +49,77 @@ def test_imports_go_down_only() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("imported", "absent"),
-    [
-        (("icepuffin.ops.tasks",), ("dagster", "pyspark", "py4j")),
-        (("icepuffin.puffin", "icepuffin.ann_kernels"), ("dagster", "pyspark", "pyiceberg", "icepuffin.ops")),
-        (
-            tuple(f"icepuffin.ops.{package}" for package in ("index", "search", "theta", "catalog")),
-            ("dagster", "pyspark"),
-        ),
-        (("icepuffin.orchestration.definitions",), ("pyspark", "py4j")),
-    ],
-    ids=["executors", "leaves", "library", "definitions"],
-)
-def test_a_package_imports_only_what_it_may(imported: tuple[str, ...], absent: tuple[str, ...]) -> None:
-    """By a fresh interpreter that imports every module of the packages: what import-linter reads, seen to happen."""
+@dataclass(frozen=True)
+class ImportStage:
+    """Modules, or all modules of packages, that an interpreter imports after those of the stages before."""
+
+    imported: tuple[str, ...]
+    """Without `icepuffin.` before them"""
+    absent: tuple[str, ...]
+    """What must not have been imported by then"""
+
+
+LIGHT_STAGES = {
+    "definitions of kernels": ImportStage(
+        ("ann_kernels.metric", "ann_kernels.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")
+    ),
+    "settings": ImportStage(("assets.table_settings", "orchestration.cli.index"), ("numba", "pyiceberg")),
+    "lists of indexes": ImportStage(("ops.index.ddl", "ops.catalog.bound_versions"), ("numba",)),
+    "statistics": ImportStage(
+        ("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate", "ops.theta.ndv"), ("numba",)
+    ),
+    "overviews": ImportStage(("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
+    "garbage": ImportStage(("ops.runs.maintenance",), ("numba",)),
+    "runs": ImportStage(("ops.runs.index", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
+    "Dagster": ImportStage(("orchestration.definitions",), ("numba", "pyspark", "py4j")),
+}
+LAYER_STAGES = {
+    "leaves": ImportStage(("puffin", "ann_kernels"), ("dagster", "pyspark", "pyiceberg", "icepuffin.ops")),
+    "executors": ImportStage(("ops.tasks",), ("dagster", "pyspark", "py4j")),
+    "library": ImportStage(("ops.index", "ops.search", "ops.theta", "ops.catalog"), ("dagster", "pyspark")),
+}
+
+
+@cache
+def early_imports(*stages: ImportStage, whole: bool) -> dict[ImportStage, list[str]]:
+    """What a fresh interpreter has imported, of what must be absent, after each stage: one for all stages, as each of
+    them takes a second. What is absent after several stages is so after each.
+
+    whole: import all modules of the packages, too
+    """
     program = (
-        "import importlib, pkgutil, sys\n"
-        f"for name in {imported}:\n"
-        "    package = importlib.import_module(name)\n"
-        "    for item in pkgutil.walk_packages(getattr(package, '__path__', []), name + '.'):\n"
-        "        importlib.import_module(item.name)\n"
-        f"print(sorted(set({absent}) & set(sys.modules)))\n"
+        "import importlib, json, pkgutil, sys\n"
+        f"for names, absent in {[(stage.imported, stage.absent) for stage in stages]}:\n"
+        "    for name in names:\n"
+        "        module = importlib.import_module(f'icepuffin.{name}')\n"
+        f"        path = getattr(module, '__path__', []) if {whole} else []\n"
+        "        for inner in pkgutil.walk_packages(path, f'icepuffin.{name}.'):\n"
+        "            importlib.import_module(inner.name)\n"
+        "    print(json.dumps(sorted(set(absent) & set(sys.modules))))\n"
     )
     done = run(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    return dict(zip(stages, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("modules", "absent"),
-    [
-        (("ann_kernels.metric", "ann_kernels.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")),
-        (("assets.table_settings", "orchestration.cli.index"), ("numba", "pyiceberg")),
-        (("ops.index.ddl", "ops.catalog.bound_versions"), ("numba",)),
-        (("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate", "ops.theta.ndv"), ("numba",)),
-        (("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
-        (("ops.runs.maintenance",), ("numba",)),
-        (("ops.runs.index", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
-        (("orchestration.definitions",), ("numba",)),
-    ],
-    ids=[
-        "definitions of kernels",
-        "settings",
-        "lists of indexes",
-        "statistics",
-        "overviews",
-        "garbage",
-        "runs",
-        "Dagster",
-    ],
-)
-def test_metadata_is_read_without_kernels(modules: tuple[str, ...], absent: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("name", LAYER_STAGES)
+def test_a_package_imports_only_what_it_may(name: str) -> None:
+    """All of its modules: what import-linter reads, seen to happen."""
+    assert early_imports(*LAYER_STAGES.values(), whole=True)[LAYER_STAGES[name]] == []
+
+
+@pytest.mark.parametrize("name", LIGHT_STAGES)
+def test_metadata_is_read_without_kernels(name: str) -> None:
     """Commands, runs without work and Dagster's processes must start fast, and numba takes a third of a second."""
-    imports = ", ".join(f"icepuffin.{module}" for module in modules)
-    done = run(sys.executable, "-c", f"import sys, {imports}\nprint(sorted(set({absent}) & set(sys.modules)))")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert early_imports(*LIGHT_STAGES.values(), whole=False)[LIGHT_STAGES[name]] == []
+
+
+def test_an_early_import_is_seen() -> None:
+    stages = (
+        ImportStage(("ann_kernels.metric",), ("numba",)),
+        ImportStage(("puffin.blobs",), ("icepuffin.puffin", "numba")),
+    )
+    assert list(early_imports(*stages, whole=False).values()) == [[], ["icepuffin.puffin"]]
 
 
 def test_all_folders_are_installed_as_one_package() -> None:
@@ -114,15 +133,25 @@ def test_all_folders_are_installed_as_one_package() -> None:
 
 
 def test_nobody_imports_a_folder_by_its_bare_name() -> None:
-    bare = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(PACKAGES)})\b")
-    named = [
-        f"{path.relative_to(REPOSITORY)}:{number}"
-        for path in tracked()
-        if path.suffix in {".py", ".md", ".sh"}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if bare.search(line)
-    ]
+    bare = re.compile(rf"^[ \t]*(?:from|import) (?:{'|'.join(PACKAGES)})\b", re.MULTILINE)
+    named = [line for path in tracked() if path.suffix in {".py", ".md", ".sh"} for line in matches_in(path, bare)]
     assert named == []
+
+
+def matches_in(path: Path, pattern: re.Pattern[str]) -> Iterator[str]:
+    """`file:line: text` for each match in a file, if that is text."""
+    text = text_of(path)
+    for match in pattern.finditer(text):
+        yield f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0].strip()[:100]}"
+
+
+@cache
+def text_of(path: Path) -> str:
+    """Contents of a file; of one that is no text, nothing."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
 
 
 def test_only_tests_name_what_is_private_to_dagster() -> None:
@@ -132,11 +161,10 @@ def test_only_tests_name_what_is_private_to_dagster() -> None:
     assert private.search("from dagster import _check as check")
     assert not private.search("from dagster.components import DefsStateConfig")
     named = [
-        f"{path.relative_to(REPOSITORY)}:{number}"
+        line
         for path in tracked()
         if path.suffix in {".py", ".md", ".sh", ".yaml", ".toml"} and "tests" not in path.relative_to(REPOSITORY).parts
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if private.search(line)
+        for line in matches_in(path, private)
     ]
     assert named == []
 
@@ -164,12 +192,9 @@ def import_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
         imports = graph[name] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                imports |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                within = [f"{node.module}.{alias.name}" for alias in node.names]
-                imports |= {module if module in names else str(node.module) for module in within}
+        for module, taken in facts(path).imports:
+            within = {f"{module}.{each}" for each in taken}
+            imports |= {inner if inner in names else module for inner in within} if taken else {module}
         imports &= names.keys() - {name}
     return graph
 
@@ -177,18 +202,16 @@ def import_graph() -> dict[str, set[str]]:
 def test_a_constant_has_one_home() -> None:
     """No two modules give one name the same value: the second imports it. The leaves do not import each other."""
     own_to_each = re.compile(r"_?(?:log|VERSION|ONE|ZERO)|__all__")  # 1 and 0 as kernels need them
-    places: dict[tuple[str, str], list[Path]] = {}
+    values: dict[str, list[tuple[Path, ast.expr]]] = {}
     for path in modules():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            if value is None or ast.unparse(value).startswith("TypeVar("):
-                continue
-            for target in targets:
-                if isinstance(target, ast.Name) and not own_to_each.fullmatch(target.id):
-                    places.setdefault((target.id.lstrip("_"), ast.unparse(value)), []).append(
-                        path.relative_to(REPOSITORY)
-                    )
+        for name, value in facts(path).constants:
+            if not own_to_each.fullmatch(name):
+                values.setdefault(name.lstrip("_"), []).append((path, value))
+    places: dict[tuple[str, str], list[Path]] = {}
+    for name, uses in values.items():
+        for path, value in uses if len(uses) > 1 else ():
+            if not (text := ast.unparse(value)).startswith("TypeVar("):
+                places.setdefault((name, text), []).append(path.relative_to(REPOSITORY))
     leaves = {"puffin", "ann_kernels"}
     repeated = {
         f"{name} = {value}": [str(path) for path in paths]
@@ -205,19 +228,9 @@ def test_every_benchmark_is_imported() -> None:
 
 @pytest.mark.parametrize("what", PRIVATE)
 def test_nothing_private_is_committed(what: str) -> None:
-    matches = []
-    for path in tracked():
-        if path == Path(__file__).resolve():
-            continue  # it names what it looks for
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        matches += [
-            f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()[:100]}"
-            for number, line in enumerate(text.splitlines(), start=1)
-            if re.search(PRIVATE[what], line)
-        ]
+    private = re.compile(PRIVATE[what])
+    itself = Path(__file__).resolve()  # names what it looks for
+    matches = [line for path in tracked() if path != itself for line in matches_in(path, private)]
     assert matches == []
 
 
