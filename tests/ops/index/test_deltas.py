@@ -101,20 +101,20 @@ def test_when_deltas_hold_too_much_their_rows_go_where_the_codebook_leads(table:
 
 
 @pytest.mark.parametrize(
-    ("deleted", "appended", "how"),
+    ("dead_rows", "arriving", "how"),
     [(60, 0, "masked"), (61, 0, "rebuilt"), (61, 10, "inserted"), (63, 10, "rebuilt")],
 )
 def test_a_shard_is_rebuilt_over_a_fifth_of_tombstones_among_all_nodes(
-    table_factory: TableFactory, deleted: int, appended: int, how: str
+    table_factory: TableFactory, dead_rows: int, arriving: int, how: str
 ) -> None:
     """Of all nodes, the dead ones and those that come: of 240 live rows 60 are a quarter."""
     table, definition = table_factory(), replace(DEFINITION, shards=1, max_deltas=0)
     table.append(make_rows(0, 300))
     index_head(table, definition)
     file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
-    append_position_deletes(table, {file: np.arange(deleted)})
-    if appended:
-        table.refresh().append(make_rows(300, 300 + appended))
+    append_position_deletes(table, {file: np.arange(dead_rows)})
+    if arriving:
+        table.refresh().append(make_rows(300, 300 + arriving))
     assert how_of_shards(index_head(table, definition)) == [how]
 
 

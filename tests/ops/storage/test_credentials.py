@@ -25,7 +25,7 @@ class Clock:
 
 
 class VendingCatalog:
-    """Gives the grants in turn, and the last grant again and again; refuses where `reason` is set."""
+    """Gives the grants in turn, the last one again and again; refuses where `reason` is set."""
 
     def __init__(self, *grants: tuple[Grant, ...]) -> None:
         self.requests = 0
@@ -161,7 +161,7 @@ def test_what_a_store_refuses_is_replaced_once_and_then_its_refusal_is_final_for
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_file_is_opened_by_the_keys_of_the_longest_prefix(turned: bool) -> None:
+def test_the_longest_of_nested_prefixes_is_whose_keys_open_a_file(turned: bool) -> None:
     grants = (keys("all", 60, "s3://"), keys("table", 60), keys("data", 60, f"{LAKE}/data/"), keys("b", 60, "s3://b"))
     vended = grants[::-1] if turned else grants
     for location, name in (
@@ -174,3 +174,4 @@ def test_a_file_is_opened_by_the_keys_of_the_longest_prefix(turned: bool) -> Non
     ):
         assert name_of(nearest(vended, location)) == name
     assert nearest((keys("data", 60, f"{LAKE}/data/"),), f"{LAKE}/database/a") is None
+    assert name_of(nearest((keys("table", 60, "S3A://lake/t"),), f"{LAKE}/a")) == "table", "as Hadoop spells it"
