@@ -14,7 +14,6 @@ from pyroaring import BitMap
 
 from icepuffin.puffin import BytesSource
 from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
-from icepuffin.puffin.blobs.routing import AddressesEntry
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
@@ -225,25 +224,6 @@ def test_a_shard_has_its_vectors_in_one_place(apart: bool) -> None:
     for vectors in (None, samples.ApartVectors(other)) if apart else (samples.ApartVectors(sample),):
         with pytest.raises(BadBlobError, match="section VECTORS has"):
             shard.decode(data, vectors=vectors)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"count": 3},
-        {"count": 0, "length": 0},
-        {"length": 99},
-        {"offset": 83},
-    ],
-    ids=str,
-)
-def test_runs_that_cannot_be_are_refused(change: dict[str, int]) -> None:
-    first, second = samples.routing_of_runs().shards
-    *runs, last = second.runs
-    broken = replace(second, runs=(*runs, replace(last, **change)))
-    value = replace(samples.routing_of_runs(), shards=(first, broken))
-    with pytest.raises(BadBlobError, match="runs"):
-        routing.decode(routing.encode(value))
 
 
 def test_the_message_on_runs_is_short_however_many_there_are() -> None:
@@ -463,30 +443,6 @@ def test_a_shard_is_checked_without_decoding_it() -> None:
         changed[entry.offset + entry.stored_length // 2] ^= 1
         with pytest.raises(ChecksumError, match=Section(entry.kind).name):
             ShardReader(BytesSource(bytes(changed))).check()
-
-
-def test_routing_refuses_numbers_that_do_not_agree() -> None:
-    value = samples.routing()
-    for wrong in (
-        replace(value, partition_to_shard=np.array([0, 2, 0, 0], np.uint32)),
-        replace(value, codebook=value.codebook * np.float32("nan")),
-        replace(value, shards=(replace(value.shards[0], live_rows=98), value.shards[1])),
-        replace(value, shards=(replace(value.shards[0], medoid=100), value.shards[1])),
-        replace(value, shards=(replace(value.shards[0], tombstones=np.array([1, 50, 100])), value.shards[1])),
-        replace(value, files=(replace(value.files[0], live_rows=61),)),
-        replace(
-            samples.packed_routing(), shards=(replace(value.shards[0], offset=64), samples.packed_routing().shards[1])
-        ),
-        replace(
-            samples.moved_routing(),
-            shards=(
-                replace(value.shards[0], addresses=AddressesEntry(0, bytes([1]) * 32)),
-                samples.moved_routing().shards[1],
-            ),
-        ),
-    ):
-        with pytest.raises(BadBlobError, match="routing blob"):
-            routing.decode(routing.encode(wrong))
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 3000])
