@@ -123,6 +123,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(text)
     for module in (quick, repository):
         monkeypatch.setattr(module, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(quick, "modules", repository.modules.__wrapped__)  # without what it has cached
     for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     return tmp_path
