@@ -200,6 +200,9 @@ suite() {
     unset PYTHONDONTWRITEBYTECODE
     # BLAS's threads spin while they wait for the next small product: up to a third of the processors' time
     export OPENBLAS_NUM_THREADS=1
+    # Python orders sets by chance; of one commit they have one order, as what tests draw is the same
+    PYTHONHASHSEED=${PYTHONHASHSEED:-$(python -c 'from tests.draws import SEED; print(SEED % 2**32)')}
+    export PYTHONHASHSEED
     # A third of a test's time is waiting for servers: three workers keep two cores busy. tests/scheduling.py orders files.
     python -m pytest --numprocesses 3 --dist loadfile --durations 12 "$@"
 }

@@ -4,7 +4,6 @@ import gc
 import itertools
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlalchemy import Engine, event
@@ -43,8 +41,7 @@ ROWS = pa.schema(
 )
 STORAGE = StorageConfig({})
 
-settings.register_profile("icepuffin", deadline=None)  # a busy machine is no failure
-settings.load_profile("icepuffin")
+pytest_plugins = ("tests.draw_report",)
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{SMALL_JVM} {archive_options()}")
 
@@ -89,8 +86,7 @@ def files_are_left_to_the_system() -> Iterator[None]:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> str:
-    """Another one in each run. A test draws the same, whichever others run."""
-    sys.stderr.write(f"ICEPUFFIN_SEED={SEED}\n")
+    """Another one for each commit. A test draws the same, whichever others run."""
     return f"{SEED} {request.node.name}"
 
 

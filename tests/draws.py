@@ -1,15 +1,63 @@
-"""How much tests draw at random: little in each run, since each run draws other cases.
+"""Chance in tests. What they draw follows from the commit: a run of the same commit tries the same cases.
 
-ICEPUFFIN_SEED=<the seed that a failure shows> draws the same again, ICEPUFFIN_DRAWS=20 twenty times as much.
+ICEPUFFIN_SEED=<another seed> draws others. ICEPUFFIN_DRAWS=20 draws twenty times as many.
+ICEPUFFIN_LAW_SECONDS=9 has each test that draws one by one go on for so many seconds of processor time.
 """
 
 import os
-import secrets
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-SEED = int(os.environ.get("ICEPUFFIN_SEED") or secrets.randbits(32))
-_TIMES = int(os.environ.get("ICEPUFFIN_DRAWS") or 1)
+from tests.repository import REPOSITORY
+
+WITHOUT_COMMIT = 20_261_128
+"""Seed where git does not know the tree, as in a copy of it"""
+TIMES = int(os.environ.get("ICEPUFFIN_DRAWS") or 1)
+_LAW_SECONDS = float(os.environ.get("ICEPUFFIN_LAW_SECONDS") or 0)
 
 
-def draws(count: int) -> range:
-    """To loop over as many draws, or a multiple."""
-    return range(count * _TIMES)
+@dataclass(slots=True)
+class Tally:
+    """What the test that runs has drawn so far; `tests.draw_report` prints it."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of draws, by kind"""
+    times: int = TIMES
+    """Value of ICEPUFFIN_DRAWS that draws all of them again"""
+
+
+TALLY = Tally()
+
+
+def seed_of_run() -> tuple[int, str]:
+    """The seed, of 32 bits where none is chosen, and what it was made of."""
+    if chosen := os.environ.get("ICEPUFFIN_SEED"):
+        return int(chosen), "chosen"
+    if not (REPOSITORY / ".git").exists() or not shutil.which("git"):
+        return WITHOUT_COMMIT, "no commit: this is no clone, or there is no git"
+    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        return WITHOUT_COMMIT, f"no commit: {answer.stderr.strip()}"
+    return int(answer.stdout[:8], 16), f"of commit {answer.stdout[:12]}"
+
+
+SEED, ORIGIN = seed_of_run()
+
+
+def amount(count: int, variable: str = "") -> int:
+    """As many, or a multiple; or what an environment variable says."""
+    return int(os.environ.get(variable) or count * TIMES)
+
+
+def draws(least: int) -> Iterator[int]:
+    """To loop over as many draws, or a multiple; over more where laws have seconds that are not used up."""
+    begun, number = time.process_time(), 0
+    while number < least * TIMES or time.process_time() - begun < _LAW_SECONDS:
+        number += 1
+        TALLY.counts["draws"] += 1
+        TALLY.times = max(TALLY.times, -(-number // least))
+        yield number

@@ -1,18 +1,18 @@
 """Tables with equality deletes, as Flink's upserts and CDC tools write them, answer as Iceberg and Spark read them."""
 
-import os
 import random
 from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
 
+from tests.draws import TALLY, amount
 from tests.interop.upserts import UpsertedTable
 from tests.services.jars import SPARK
 
 pytestmark = pytest.mark.jvm
 
-STEPS = int(os.environ.get("ICEPUFFIN_UPSERTS", "9"))
+STEPS = amount(9, "ICEPUFFIN_UPSERTS")
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
@@ -24,6 +24,7 @@ def test_a_random_history_answers_as_iceberg_and_spark_read_it(
     table.create(version)
     for _ in range(STEPS):
         table.step()
+        TALLY.counts["steps"] += 1
         try:
             table.check()
         except Exception as error:

@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition
 from icepuffin.ops.search import Coverage
-from tests.draws import draws
+from tests.draws import amount
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 
@@ -50,9 +50,9 @@ ALWAYS = (by.compact_sorted, by.delete_everything)
 def test_every_change_that_spark_makes_is_followed(
     spark: Any, changes_catalog: Catalog, version: str, seed: str
 ) -> None:
-    """Two thirds of the changes in each run, all of them with ICEPUFFIN_DRAWS=2."""
+    """Two thirds of the changes, all of them with ICEPUFFIN_DRAWS=2."""
     others = [number for number, change in enumerate(CHANGES) if change not in ALWAYS]
-    left_out = random.Random(seed).sample(others, max(0, len(CHANGES) - len(draws(17))))
+    left_out = random.Random(seed).sample(others, max(0, len(CHANGES) - amount(17)))
     lake = Lake(spark, changes_catalog, f"v{version}")
     lake.sql(
         "CREATE TABLE {t} (id long, section string, {v} array<float>) USING iceberg TBLPROPERTIES ("

@@ -4,7 +4,7 @@ from pathlib import Path
 import datasketches
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator, union
@@ -127,7 +127,6 @@ def test_bytes_that_are_no_sketch_are_refused_with_a_reason(image: bytes, reason
         decode(image)
 
 
-@settings(deadline=None, derandomize=True)
 @given(at=st.integers(0, len(IMAGE) - 1), octet=st.integers(0, 255), cut=st.integers(0, len(IMAGE)))
 def test_mutilated_images_give_a_valid_sketch_or_the_typed_error(at: int, octet: int, cut: int) -> None:
     for image in (IMAGE[:at] + bytes([octet]) + IMAGE[at + 1 :], IMAGE[:cut], IMAGE[cut:]):

@@ -1,14 +1,12 @@
 """Random histories of a table: after every step each answer is compared with brute force over PyIceberg's own scan.
 
-A few histories by default, others each time; ICEPUFFIN_HISTORIES=200 runs as many, and ICEPUFFIN_SEED=<seed> those that
-a failure has printed. One history in the state machine is one example, its steps are the rules of `TableHistory`;
-`pytest -o log_cli=true -o log_cli_level=INFO` shows seed and counts.
+A few histories by default; ICEPUFFIN_HISTORIES=200 runs as many. One history in the state machine is one example, its
+steps are the rules of `TableHistory`; `pytest -o log_cli=true -o log_cli_level=INFO` shows seed and counts.
 
 All tables have one location, and the shard cache lives on over all steps of all histories.
 """
 
 import logging
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +14,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.draws import SEED
+from tests.draws import SEED, TALLY, amount
 from tests.ops.index.snapshot_answers import COUNTS, MISSES
 from tests.ops.index.table_history import TableHistory
 
 DEFAULT_HISTORIES = 6
-HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
+HISTORIES = amount(DEFAULT_HISTORIES, "ICEPUFFIN_HISTORIES")
 _PER_SERVER = 3
 """Histories on SQLite per history on each of the servers"""
 _log = logging.getLogger(__name__)
 
 
+@pytest.mark.usefixtures("seed")
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
 @pytest.mark.parametrize(
     "catalog",
@@ -64,6 +63,7 @@ def test_random_histories_give_no_wrong_answer(
     )
     caplog.set_level(logging.INFO, __name__)
     _log.info("%s, seed %s, %s; %.5f of the true rows missed", catalog, SEED, dict(COUNTS), np.mean(MISSES))
+    TALLY.counts.update({kind: COUNTS[kind] for kind in ("histories", "steps")})
     assert COUNTS["steps"] > histories
     assert np.mean(MISSES) < 0.02
     if histories >= 100:  # a few may have none of them

@@ -1,7 +1,6 @@
 """An answer's columns: names, types, order and values, whichever path gives them, and whatever was searched before.
 
-The schema changes while readers stay open. Cases are drawn with a new seed per run, which a failure shows:
-ICEPUFFIN_SEED=... draws the same again, ICEPUFFIN_DRAWS=20 twenty times as much.
+The schema changes while readers stay open.
 """
 
 import random
@@ -25,7 +24,7 @@ from icepuffin.ops.search.candidates import answer_names
 from icepuffin.ops.spark.types import as_spark
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
-from tests.draws import SEED, draws
+from tests.draws import SEED, TALLY, amount
 from tests.ops.search.partitioned import TYPES, append_rows, build_version, random_rows, random_table
 from tests.ops.search.runners import SeveralAtOnce
 
@@ -162,6 +161,7 @@ def check(one: Way, rng: random.Random) -> None:
     if columns is None:
         columns = [field.name for field in schema if not pa.types.is_nested(field.type)]
     requested = list(dict.fromkeys(columns))
+    TALLY.counts["draws"] += 1
     case = f"ICEPUFFIN_SEED={SEED}: {one.label} of {columns} where {where}"
     assert rows.column_names == ["query", "rank", "distance", *answer_names(requested)], case
     kinds = [schema.field(name) for name in requested]
@@ -197,7 +197,8 @@ def check_sql(session: SqlSession, history: History, rng: random.Random) -> None
         assert name == "" or rows.schema.field(place).type == expected.schema.field(name).type, text
 
 
-@pytest.mark.parametrize("number", draws(1))
+@pytest.mark.usefixtures("seed")
+@pytest.mark.parametrize("number", range(amount(1)))
 def test_values_are_of_the_rows_and_columns_that_they_stand_for(catalog: Catalog, number: int) -> None:
     rng = random.Random(f"{SEED} {number} answers")
     history = History(catalog, number, rng)

@@ -28,7 +28,7 @@ from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
-from tests.draws import draws
+from tests.draws import TALLY, amount
 from tests.ops.search.test_live_recall import settled
 
 FILTERS = ("tags", "numbers", "section", "shelf")
@@ -157,7 +157,8 @@ def test_random_conditions(table: Table, metric: Any, shards: int, deleted: bool
     assert not reader.tail
     rng = random.Random(seed)
     for k in (1, 5, 3_000):
-        conditions = [condition(rng) for _ in draws(50 if k < 10 else 15)]
+        conditions = [condition(rng) for _ in range(amount(50 if k < 10 else 15))]
+        TALLY.counts["draws"] += len(conditions)
         same_as_one_by_one(reader, queries(len(conditions)), conditions, k)
 
 

@@ -1,10 +1,8 @@
 """One law for every path that says exact or complete: the rows and distances that float64 gives.
 
-Tables are drawn at random, with a new seed per run, which is printed: ICEPUFFIN_SEED=... draws the same again.
-ICEPUFFIN_EXACT_TABLES says how many.
+Tables are drawn at random; ICEPUFFIN_EXACT_TABLES says how many.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -30,11 +28,11 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
-from tests.draws import SEED
+from tests.draws import SEED, TALLY, amount
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head
 
-TABLES = int(os.environ.get("ICEPUFFIN_EXACT_TABLES") or 9)
+TABLES = amount(9, "ICEPUFFIN_EXACT_TABLES")
 ALL = "id >= 0"
 SECTIONS = 3
 FUNCTIONS = {"l2": "l2_distance", "cosine": "cosine_distance", "ip": "inner_product"}
@@ -387,6 +385,7 @@ def _definition(case: Case) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # such an index is right, or refused
+@pytest.mark.usefixtures("seed")
 @pytest.mark.parametrize("number", range(TABLES))
 def test_every_path_that_says_exact_gives_what_float64_gives(
     sql_catalog: Catalog, number: int, monkeypatch: pytest.MonkeyPatch
@@ -394,6 +393,7 @@ def test_every_path_that_says_exact_gives_what_float64_gives(
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")  # a warm index is searched in this process
     case = Case.drawn(number)
     print(case)  # noqa: T201
+    TALLY.counts["tables"] += 1
     drawn = Drawn(sql_catalog, case)
     size = 10 if case.dims > 1000 else 120
     for _ in range(3):

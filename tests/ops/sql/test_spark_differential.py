@@ -1,12 +1,10 @@
 """Random SQL beside Spark itself: the same answer, or SqlError; wherever a condition stands, and never another error.
 
-Each run draws with a new seed, which it prints: ICEPUFFIN_SEED=... draws the same again. ICEPUFFIN_SQL_TEXTS says
-how many conditions and expressions are drawn.
+ICEPUFFIN_SQL_TEXTS says how many conditions and expressions are drawn.
 """
 
 import datetime as dt
 import math
-import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +21,11 @@ from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
-from tests.draws import SEED
+from tests.draws import SEED, TALLY, amount
 from tests.ops.sql.drawn import Drawn, rows_of
 from tests.services.jars import SPARK
 
-TEXTS = int(os.environ.get("ICEPUFFIN_SQL_TEXTS") or 500)
+TEXTS = amount(500, "ICEPUFFIN_SQL_TEXTS")
 STATEMENTS = max(30, TEXTS // 15)
 BATCH = 60
 NEAR = "l2_distance(v, array(-1.0, 0.0))"
@@ -181,6 +179,7 @@ def compared(
         drawn = Drawn(rng)
         texts = [draw(drawn) for _ in range(BATCH)]
         drawn_texts += len(texts)
+        TALLY.counts["draws"] += len(texts)
         pairs = []
         for text in texts:
             found = {place: answered(session, form.format(text), drawn.parameters) for place, form in forms.items()}
@@ -206,6 +205,7 @@ def test_conditions_find_what_spark_finds_wherever_they_stand(
 def test_statements_give_the_rows_that_spark_gives(session: SqlSession, in_spark: Any, rng: random.Random) -> None:
     wrong, count = [], 0
     for _ in range(STATEMENTS):
+        TALLY.counts["draws"] += 1
         drawn = Drawn(rng)
         text = drawn.statement().replace("{distance}", NEAR).replace("{table}", "db.t")
         rows = answered(session, text, drawn.parameters)

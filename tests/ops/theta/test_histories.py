@@ -114,7 +114,7 @@ class History:
     def delete_rows(self) -> None:
         files = {task.file.file_path: task.file.record_count for task in self.table.scan().plan_files()}
         if files:
-            path = self.random.choice(sorted(files))
+            path = self.random.choice([*files])  # as written: names of files are drawn anew in each run
             append_position_deletes(self.table, {path: np.array([self.random.randrange(files[path])])})
 
     def rewrite(self) -> None:
