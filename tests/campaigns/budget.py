@@ -4,7 +4,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 _SECONDS_PER_LINE = 20.0
@@ -23,12 +23,14 @@ class Budget:
     """Number of trials by outcome"""
     notes: Counter[str] = field(default_factory=Counter)
     """Events that are no trials"""
+    is_enough: Callable[[Counter[str]], bool] = lambda _: False
+    """Condition of `counts` that ends a campaign before its time is over"""
 
     def trials(self) -> Iterator[tuple[int, random.Random]]:
         """(number, generator) of each trial, until the time is over. The same seed gives the same trials."""
         begun = shown = time.monotonic()
         number = self.first
-        while time.monotonic() - begun < self.seconds:
+        while time.monotonic() - begun < self.seconds and not self.is_enough(self.counts):
             yield number, random.Random(f"{self.seed}-{number}")
             number += 1
             if time.monotonic() - shown > _SECONDS_PER_LINE:
