@@ -48,14 +48,14 @@ def test_any_thread_sets_the_limit_and_any_other_lifts_it() -> None:
 
     def first() -> None:
         with one_blas_thread:
-            entered.wait(10)
+            entered.wait(60)
         first_left.set()
-        again.wait(10)  # still alive, as a thread of a pool is
+        again.wait(60)  # still alive, as a thread of a pool is
 
     def last() -> list[int]:
         with one_blas_thread:
-            entered.wait(10)
-            assert first_left.wait(10)
+            entered.wait(60)
+            assert first_left.wait(60)
             assert {*blas_threads()} == {1}
         after = blas_threads()
         with one_blas_thread:

@@ -17,6 +17,7 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, shards
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
+from icepuffin.ops.cache.shards import _Reservations
 from icepuffin.ops.private_map import PrivateMap
 from tests.ops.cache.stored import STORAGE, BusyDisk, answers, lean, random_shard, ready, stored
 from tests.ops.cache.test_moved_rows import moved
@@ -31,11 +32,18 @@ def key(tmp_path: Path) -> ShardKey:
 
 
 @pytest.fixture
-def codes_may_come(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def codes_begun() -> threading.Event:
+    """Set when codes are about to be made; see `codes_may_come`."""
+    return threading.Event()
+
+
+@pytest.fixture
+def codes_may_come(monkeypatch: pytest.MonkeyPatch, codes_begun: threading.Event) -> Iterator[threading.Event]:
     """Set when codes may be made."""
     event, real = threading.Event(), FetchedShard.with_codes
 
     def with_codes(self: FetchedShard, *args: object) -> object:
+        codes_begun.set()
         assert event.wait(600)
         return real(self, *args)  # type: ignore[arg-type]
 
@@ -157,6 +165,29 @@ def test_a_process_that_ends_makes_the_codes_of_its_early_shards(tmp_path: Path,
 
 
 @pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of each wait for fetches so far: those that it may take, and once it has ended those that it took."""
+    seconds, real = list[float](), _Reservations.wait_for_none
+
+    def wait_for_none(self: _Reservations, most: float) -> None:
+        place, begun = len(seconds), time.monotonic()
+        seconds.append(most)
+        real(self, most)
+        seconds[place] = time.monotonic() - begun
+
+    monkeypatch.setattr(_Reservations, "wait_for_none", wait_for_none)
+    return seconds
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """A busy machine is no failure: the limit is for what never happens."""
+    deadline = time.monotonic() + 600
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
 def slow_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShardCache], threading.Event]]:
     """Has a cache fetch a shard until the event is set."""
     monkeypatch.setattr(disk, "_STRIPES", 1 << 40)  # so that no shard waits for the lock of another one
@@ -186,23 +217,24 @@ def slow_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 def test_codes_are_made_when_no_shard_is_fetched(
     tmp_path: Path,
     key: ShardKey,
+    codes_begun: threading.Event,
     codes_may_come: threading.Event,
     slow_fetch: Callable[[ShardCache], threading.Event],
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer that needs several shards would share the processors with the codes of those before."""
+    monkeypatch.setattr(shards, "_LONGEST_PAUSE", 600.0)
     cache, another = cache_in(tmp_path), stored(tmp_path, random_shard(2, rows=1_100), "another")
     both = [cache.shard(each, STORAGE, early=True) for each in (key, another)]  # of one, codes may be made at once
-    until = time.monotonic() + 60
-    while not cache._coding.locked() and time.monotonic() < until:
-        time.sleep(0.01)
-    time.sleep(0.1)  # it waits for no fetch any more
+    assert codes_begun.wait(600)  # of one: it waits for no fetch any more
     may_end = slow_fetch(cache)
     codes_may_come.set()
-    until = time.monotonic() + 60
-    while not any(waiting(shard).ended.is_set() for shard in both) and time.monotonic() < until:
-        time.sleep(0.01)
-    time.sleep(0.3)
+    until(lambda: pauses[1:] == [600.0] or all(waiting(shard).ended.is_set() for shard in both))
+    until(lambda: any(waiting(shard).ended.is_set() for shard in both))
+    time.sleep(0.1)  # codes that do not wait would be there
     assert sum(waiting(shard).ended.is_set() for shard in both) == 1, "the fetch had not begun"
+    assert pauses[1:] == [600.0], "the other waits for the fetch"
     may_end.set()
     assert all(waiting(shard).ended.wait(60) for shard in both)
 
@@ -212,15 +244,17 @@ def test_codes_do_not_wait_for_ever_for_a_store_that_hangs(
     key: ShardKey,
     monkeypatch: pytest.MonkeyPatch,
     slow_fetch: Callable[[ShardCache], threading.Event],
+    pauses: list[float],
 ) -> None:
     """Other callers wait for them, and other processes for the shard."""
     monkeypatch.setattr(shards, "_LONGEST_PAUSE", 0.3)
     cache = cache_in(tmp_path)
     may_end = slow_fetch(cache)
     early = cache.shard(key, STORAGE, early=True)
-    assert not waiting(early).ended.wait(0.1)
-    assert waiting(early).ended.wait(60)
+    assert waiting(early).ended.wait(600)
     assert not may_end.is_set()
+    assert len(pauses) == 1
+    assert pauses[0] >= 0.29, "they waited for the fetch before"
     assert same(cache.shard(key, STORAGE), ready(SHARD))
 
 

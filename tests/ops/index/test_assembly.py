@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -86,23 +85,31 @@ def test_a_refresh_that_fails_leaves_no_file(
 
 
 @pytest.fixture
-def ctrl_c_interrupts() -> Iterator[None]:
-    """The handler of a Spark context, which stays in place, raises another error once the context is stopped."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
+def heard() -> Iterator[threading.Event]:
+    """Set when the main thread hears of Ctrl-C. The handler of a Spark context, which stays in place, raises another
+    error once the context is stopped.
+    """
+    event = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not event.is_set():
+            event.set()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield event
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_ctrl_c_while_the_last_parts_are_written_leaves_no_file(
-    changed: Table, monkeypatch: pytest.MonkeyPatch
+    changed: Table, heard: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = LocalStorage.concat
 
     def interrupted(*args: Any) -> int:
         copied = real(*args)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        time.sleep(0.5)  # the main thread waits for this one, and hears of it first, or where it is slow, right after
+        while not heard.wait(0.2):  # one that comes just before the main thread waits for this one does not wake it
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return copied
 
     before = files(changed)
@@ -119,7 +126,7 @@ def test_ctrl_c_while_a_thread_starts_leaves_no_file(
     table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, *, is_started: bool
 ) -> None:
     """The main thread does not come to know of the thread, which writes the file before that or after it."""
-    table, threads = table_factory(), list[threading.Thread]()
+    table, threads, interrupted = table_factory(), list[threading.Thread](), threading.Event()
     table.append(make_rows(0, 300))
 
     class Starting(ThreadPoolExecutor):
@@ -132,7 +139,7 @@ def test_ctrl_c_while_a_thread_starts_leaves_no_file(
 
     def with_pause(write: Callable[..., Any], *arguments: Any) -> None:
         if not is_started:
-            time.sleep(0.3)
+            assert interrupted.wait(600)
         with contextlib.suppress(CancelledError):
             write(*arguments)
 
@@ -141,7 +148,8 @@ def test_ctrl_c_while_a_thread_starts_leaves_no_file(
         patch.setattr(background_file, "ThreadPoolExecutor", Starting)
         with pytest.raises(KeyboardInterrupt):
             index_head(table)
-    threads[0].join()
+        interrupted.set()
+        threads[0].join()
     assert not left(table, before)
     assert index_head(table).rows == 300
 

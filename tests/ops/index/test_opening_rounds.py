@@ -32,12 +32,12 @@ def test_the_size_and_the_ends_of_a_file_are_read_in_one_round(table: Table, mon
         if not started.is_set():
             assert (min(ranges)[0], max(map(sum, ranges))) == (0, version.file_size)
             started.set()
-            rounds.append(sized.wait(10))
+            rounds.append(sized.wait(60))
         return read(self, path, ranges)
 
     def size_of(self: LocalStorage, path: str) -> int:
         sized.set()
-        rounds.append(started.wait(10))
+        rounds.append(started.wait(60))
         return size(self, path)
 
     monkeypatch.setattr(LocalStorage, "read_ranges", read_ranges)

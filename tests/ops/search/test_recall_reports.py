@@ -7,6 +7,7 @@ import traceback
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import QueryError, open_index
+from icepuffin.ops.search import QueryError, open_index, recall_reports
 from icepuffin.ops.search.live_recall import RecallSampler
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.storage import ObjectMissingError, StorageError
@@ -203,7 +204,10 @@ def test_queries_that_are_left_out_are_reported(reports: RecallReports) -> None:
     assert (reports.read("e", {NEW})[NEW].left_out, sampler.recall(NEW).left_out) == (1, 1)
 
 
-def test_a_folder_that_cannot_be_written_to_is_tried_ever_more_rarely(reports: RecallReports) -> None:
+def test_a_folder_that_cannot_be_written_to_is_tried_ever_more_rarely(
+    reports: RecallReports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall_reports, "time", SimpleNamespace(monotonic=lambda: 0.0))
     reporter = RecallReporter(reports, "e", interval=60.0)
     waits = []
     for written in (True, False, False, *[False] * 10, True):

@@ -125,8 +125,11 @@ def test_the_server_joins_stored_bytes_by_itself_and_overwrites_nothing(store: S
 
 
 @contextmanager
-def slow_copies(s3: StorageConfig, seconds: float, *, fails_at: int = 0) -> Iterator[tuple[Storage, list[int]]]:
-    """(store, numbers of copies that were under way at each copy). Each copy takes so long, and one may be refused."""
+def slow_copies(s3: StorageConfig, *, together: int = 1, fails_at: int = 0) -> Iterator[tuple[Storage, list[int]]]:
+    """(store, numbers of copies that were under way at each copy). Of `together` copies each waits for the others; one
+    copy may be refused.
+    """
+    all_there = threading.Barrier(together, timeout=600)
     lock, under_way, concurrent = threading.Lock(), list[None](), list[int]()
 
     def answer(request: Request) -> Answer:
@@ -136,7 +139,8 @@ def slow_copies(s3: StorageConfig, seconds: float, *, fails_at: int = 0) -> Iter
             under_way.append(None)
             concurrent.append(len(under_way))
             number = len(concurrent)
-        time.sleep(seconds)
+        all_there.wait()
+        time.sleep(0.05)  # for one more
         result = Answer(403) if number == fails_at else forward(s3.properties["s3.endpoint"], request)
         with lock:
             under_way.pop()
@@ -157,7 +161,7 @@ def test_the_server_copies_several_parts_at_once(s3: StorageConfig, store: Stora
         for piece in (b"gap", ObjectRange(f"s3://lake/many/{number}", 0, len(block)))
     ]
     ranges = [piece for piece in segments if isinstance(piece, ObjectRange)]
-    with slow_copies(s3, 0.5) as (slow, concurrent):
+    with slow_copies(s3, together=4) as (slow, concurrent):
         assert slow.concat("s3://lake/many/joined", ranges) == 12 * (6 << 20)
     assert len(concurrent) == 12
     assert 4 <= max(concurrent) <= 8
@@ -170,7 +174,7 @@ def test_a_copy_that_is_refused_ends_the_others(s3: StorageConfig, store: Storag
     with store.open_output("s3://lake/refused/big") as sink:
         sink.write(BLOCK)
     every = [ObjectRange("s3://lake/refused/big", 0, 6 << 20)] * 200
-    with slow_copies(s3, 0.01, fails_at=3) as (slow, concurrent), pytest.raises(RefusedError, match="refused/joined"):
+    with slow_copies(s3, fails_at=3) as (slow, concurrent), pytest.raises(RefusedError, match="refused/joined"):
         slow.concat("s3://lake/refused/joined", every)
     assert len(concurrent) < 100
     assert not store.exists("s3://lake/refused/joined")

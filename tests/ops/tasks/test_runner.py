@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -53,15 +54,17 @@ def tasks_of(*memory: int | None) -> list[Task]:
     return [Task(number, size) for number, size in enumerate(memory)]
 
 
-def most_at_once(tasks: Sequence[Task], threads: int) -> int:
-    """Tasks that were at work together."""
+def most_at_once(tasks: Sequence[Task], threads: int, expected: int) -> int:
+    """Tasks that were at work together. Each waits until as many are as expected; the pause is for one more."""
     lock, at_work, most = threading.Lock(), 0, 0
+    together = threading.Barrier(max(1, expected), timeout=600)
 
     def work(task: Task) -> int:
         nonlocal at_work, most
         with lock:
             at_work += 1
             most = max(most, at_work)
+        together.wait()
         time.sleep(0.02)
         with lock:
             at_work -= 1
@@ -92,7 +95,7 @@ def test_a_fourth_of_the_tasks_run_at_once_as_cores_and_memory_allow(
     machine: Callable[[int], None], tasks: list[Task], threads: int, memory: int, expected: int
 ) -> None:
     machine(memory)
-    assert most_at_once(tasks, threads) == expected
+    assert most_at_once(tasks, threads, expected) == expected
 
 
 @pytest.mark.parametrize("size", [0, 16 * MIB, 100 * MIB, GIB])
@@ -102,9 +105,9 @@ def test_tasks_leave_the_process_what_its_tag_counts_for_it(
 ) -> None:
     """Where the process is limited to its tag, there is room for one."""
     machine(max(512 * MIB + room * (size + 64 * MIB), 2 * room * (size + 64 * MIB)))
-    assert most_at_once(tasks_of(*12 * [size]), 8) == expected
+    assert most_at_once(tasks_of(*12 * [size]), 8, expected) == expected
     machine(512 * MIB + size)
-    assert most_at_once(tasks_of(*12 * [size]), 8) == 1
+    assert most_at_once(tasks_of(*12 * [size]), 8, 1) == 1
 
 
 def test_tasks_that_do_not_state_their_memory_run_in_the_caller() -> None:
@@ -112,19 +115,29 @@ def test_tasks_that_do_not_state_their_memory_run_in_the_caller() -> None:
     assert {*names} == {threading.current_thread()}
 
 
-def test_after_a_failure_no_task_begins_and_those_at_work_end() -> None:
-    begun, ended = [], []
+def test_after_a_failure_no_task_begins_and_those_at_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = list[int](), list[int]()
+    beside, shut = threading.Event(), threading.Event()
+
+    class Threads(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            shut.set()
+            super().shutdown(wait)
 
     def work(task: Task) -> None:
         begun.append(task.number)
         if task.number == 0:
+            assert beside.wait(600)
             raise ValueError("the first")
-        time.sleep(0.1)
+        beside.set()
+        assert shut.wait(600)
         ended.append(task.number)
 
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Threads)
     with pytest.raises(ValueError, match="the first"):
         LocalRunner(2).run(work, tasks_of(*100 * [0]), label="work")
-    assert len(begun) < 50
+    assert {0, 1} <= {*begun} <= {0, 1, 2}, "the thread that failed may have begun another, before that was known"
     assert sorted(ended) == sorted(begun)[1:]
 
 
@@ -135,10 +148,10 @@ def test_an_interrupt_does_not_wait_for_the_tasks_at_work() -> None:
     def work(task: Task) -> None:
         begun.append(task.number)
         if task.number == 0:
-            at_work.wait(10)
+            assert at_work.wait(600)
             raise KeyboardInterrupt
         at_work.set()
-        go_on.wait(10)
+        assert go_on.wait(600)
         ended.append(task.number)
 
     try:
