@@ -78,16 +78,20 @@ make_venv() {
     "$python" "$wheel/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
 }
 
-# .venv/.stamp says for which lock file the environment is complete. A set-up that was cut off left .venv/.unfinished.
+# .venv/.stamp says for which lock file the environment is complete, and with which packages: those of the demo, or all. A
+# set-up that was cut off left .venv/.unfinished. packages demo | all
 packages() {
     find_python
     find_java "$base"
-    stamp=$(cat requirements/lock.txt pyproject.toml | cksum)
-    if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$stamp" ] || ! is_python "$python"; then
-        exclusively fill_venv
-    fi
+    stamp=$(cat requirements/lock.txt requirements/uv.txt pyproject.toml deploy/packages.py | cksum)
+    has "$1" || exclusively fill_venv "$1"
     PATH=$venv/bin:$PATH
     export PATH
+}
+
+has() {
+    is_python "$python" || return 1
+    case $(cat "$venv/.stamp" 2>/dev/null) in "$stamp all" | "$stamp $1") ;; *) return 1 ;; esac
 }
 
 # .venv/.kernels says the same of numba's cache.
@@ -96,7 +100,7 @@ kernels() {
 }
 
 setup() {
-    packages
+    packages all
     kernels
 }
 
@@ -110,33 +114,23 @@ exclusively() {
 }
 
 fill_venv() {
-    [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$stamp" ] || ! is_python "$python" || return 0
-    say "setting up $venv (a few minutes the first time)"
+    if has "$1"; then return; fi
+    if [ "$1" = demo ]; then size="0.7 GB"; else size="0.9 GB"; fi
+    say "packages into $venv: fetched, up to $size, then unpacked in half a minute"
     if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv"; fi
     mkdir -p "$venv"
     touch "$venv/.unfinished"
     rm -f "$venv/.stamp" "$venv/.kernels" "$venv/spark-classes.jsa"
-    is_python "$python" || make_venv
-    "$python" -m pip --version >/dev/null || die "$venv has no pip: it was not made here; move it away"
-    # Unpacking takes one core: two halves of the packages side by side
-    half 0 >"$venv/half-0.txt"
-    half 1 >"$venv/half-1.txt"
-    pip_install -r "$venv/half-0.txt" &
-    other=$!
-    installed=yes
-    pip_install -r "$venv/half-1.txt" || installed=
-    wait "$other" || installed=
-    [ "$installed" ] || die "packages could not be installed; the lines above say why"
-    "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
-    printf '%s' "$stamp" >"$venv/.stamp"
+    install_packages "$1"
+    printf '%s' "$stamp $1" >"$venv/.stamp"
     rm "$venv/.unfinished"
 }
 
-# Python compiles what is imported by itself: to compile every module at once took a third of the time.
-pip_install() { "$python" -m pip install -qq --no-compile --disable-pip-version-check --no-deps --require-hashes "$@"; }
-
-# Every second package of the lock file, from the first (1) or the second (0) on.
-half() { awk -v part="$1" '/^[a-zA-Z]/ { kept = ++n % 2 == part } kept' requirements/lock.txt; }
+install_packages() {
+    is_python "$python" || make_venv
+    "$python" -m pip --version >/dev/null || die "$venv has no pip: it was not made here; move it away"
+    "$python" deploy/packages.py "$1"
+}
 
 compile_kernels() {
     [ "$(cat "$venv/.kernels" 2>/dev/null)" != "$stamp" ] || return 0
@@ -364,21 +358,21 @@ command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
     setup) setup ;;
-    demo) setup; say "demo"; icepuffin demo --dir "${1:-demo-data}" ;;
-    lint) packages; lint ;;
+    demo) packages demo; kernels; say "demo: about a minute"; icepuffin demo --dir "${1:-demo-data}" ;;
+    lint) packages all; lint ;;
     quick) setup; unset PYTHONDONTWRITEBYTECODE; python -m tests.quick "$@" ;;
-    test | check) packages; check "$@" ;;
-    durations) packages; durations "$@" ;;
-    classes) packages; classes ;;
+    test | check) packages all; check "$@" ;;
+    durations) packages all; durations "$@" ;;
+    classes) packages all; classes ;;
     mutants) setup; mutants "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
     stores) setup; stores "$@" ;;
     trino) setup; trino "$@" ;;
-    charts) packages; charts "$@" ;;
+    charts) packages all; charts "$@" ;;
     ranges) setup; ranges "$@" ;;
     engines) setup; engines "$@" ;;
-    pythons) packages; pythons "$@" ;;
+    pythons) packages all; pythons "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
 esac

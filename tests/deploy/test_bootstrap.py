@@ -64,19 +64,38 @@ def test_java_reads_the_certificates_of_the_machine(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == trusted > 0
 
 
-def test_the_two_halves_of_the_packages_are_all_of_them(tmp_path: Path) -> None:
-    """They are installed side by side."""
+def run_functions(folder: Path, names: tuple[str, ...], command: str, **variables: str) -> str:
+    """What a command prints that is called with these functions of the script."""
     script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
-    (function,) = re.findall(r"^half\(\) \{.*\}$", script, re.MULTILINE)
-    halves = [
-        subprocess.run(["sh", "-euc", f"{function}\nhalf {part}"], cwd=DEPLOY.parent, capture_output=True, check=True)
-        for part in (0, 1)
-    ]
-    lock = (DEPLOY.parent / "requirements" / "lock.txt").read_bytes()
-    lines = [half.stdout.splitlines() for half in halves]
-    assert sorted(lines[0] + lines[1]) == sorted(lock.splitlines())
-    pinned, other = (sum(b"==" in line for line in half) for half in lines)
-    assert abs(pinned - other) <= 1 < pinned
+    texts = []
+    for name in names:
+        (text,) = re.findall(rf"^{name}\(\) \{{(?:.*\}}$|\n(?s:.*?)^\}})", script, re.MULTILINE)
+        texts.append(text)
+    program = ["sh", "-euc", "\n".join([*texts, command])]
+    done = subprocess.run(
+        program, cwd=folder, env=os.environ | variables, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("stamp", "demo", "everything"),
+    [("123 9 all", True, True), ("123 9 demo", True, False), ("124 9 all", False, False), ("", False, False)],
+)
+def test_an_environment_for_everything_serves_the_demo(
+    tmp_path: Path, stamp: str, *, demo: bool, everything: bool
+) -> None:
+    (tmp_path / ".stamp").write_text(stamp, encoding="utf-8")
+    for name, suffices in (("demo", demo), ("all", everything)):
+        printed = run_functions(
+            tmp_path,
+            ("is_python", "has"),
+            f'if has {name}; then echo yes; fi; python=none; if has {name}; then echo "without Python"; fi',
+            venv=str(tmp_path),
+            python=sys.executable,
+            stamp="123 9",
+        )
+        assert printed == ("yes\n" if suffices else ""), name
 
 
 def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
