@@ -94,10 +94,13 @@ has() {
     case $(cat "$venv/.stamp" 2>/dev/null) in "$stamp all" | "$stamp $1") ;; *) return 1 ;; esac
 }
 
-# .venv/.kernels says the same of numba's cache.
+# .venv/.kernels says for which sources numba's cache is complete.
 kernels() {
-    [ "$(cat "$venv/.kernels" 2>/dev/null)" = "$stamp" ] || exclusively compile_kernels
+    sources=$(cat requirements/lock.txt ann_kernels/*.py ann_kernels/*/*.py puffin/*.py puffin/*/*.py | cksum)
+    has_kernels || exclusively compile_kernels
 }
+
+has_kernels() { [ "$(cat "$venv/.kernels" 2>/dev/null)" = "$sources" ]; }
 
 setup() {
     packages all
@@ -120,7 +123,7 @@ fill_venv() {
     if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv"; fi
     mkdir -p "$venv"
     touch "$venv/.unfinished"
-    rm -f "$venv/.stamp" "$venv/.kernels" "$venv/spark-classes.jsa"
+    rm -f "$venv/.stamp" "$venv/spark-classes.jsa"
     install_packages "$1"
     printf '%s' "$stamp $1" >"$venv/.stamp"
     rm "$venv/.unfinished"
@@ -133,12 +136,10 @@ install_packages() {
 }
 
 compile_kernels() {
-    [ "$(cat "$venv/.kernels" 2>/dev/null)" != "$stamp" ] || return 0
-    say "compiling kernels (one to two minutes)"
-    # Kernels of other sources are of no use any more
-    find ann_kernels puffin -name '*.nb[ic]' -delete
+    if has_kernels; then return; fi
+    say "kernels for this processor: a minute or two, once"
     "$python" -m icepuffin.ops.kernel_cache
-    printf '%s' "$stamp" >"$venv/.kernels"
+    printf '%s' "$sources" >"$venv/.kernels"
 }
 
 # The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.
