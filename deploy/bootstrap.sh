@@ -124,7 +124,7 @@ fill_venv() {
     mkdir -p "$venv"
     touch "$venv/.unfinished"
     rm -f "$venv/.stamp" "$venv/spark-classes.jsa"
-    install_packages "$1"
+    measured packages install_packages "$1"
     printf '%s' "$stamp $1" >"$venv/.stamp"
     rm "$venv/.unfinished"
 }
@@ -138,8 +138,26 @@ install_packages() {
 compile_kernels() {
     if has_kernels; then return; fi
     say "kernels for this processor: a minute or two, once"
-    "$python" -m icepuffin.ops.kernel_cache
+    measured kernels "$python" -m icepuffin.ops.kernel_cache
     printf '%s' "$sources" >"$venv/.kernels"
+}
+
+# measured STAGE COMMAND...: runs it, and notes `STAGE wall cpu`, in seconds, in .venv/.setup-times.
+measured() {
+    stage=$1
+    notes=.cache/$stage.times
+    shift
+    times >"$notes"
+    begun=$(date +%s.%N)
+    "$@"
+    times >>"$notes"
+    line=$(awk -v stage="$stage" -v begun="$begun" -v ended="$(date +%s.%N)" '
+        { gsub(",", "."); split($1, own, "m"); split($2, of_system, "m") }
+        { cpu += (NR > 2 ? 1 : -1) * (60 * (own[1] + of_system[1]) + own[2] + of_system[2]) }
+        END { printf "%s %.1f %.1f", stage, ended - begun, cpu }' "$notes")
+    grep -sv "^$stage " "$venv/.setup-times" >"$notes" || true
+    printf '%s\n' "$line" >>"$notes"
+    mv "$notes" "$venv/.setup-times"
 }
 
 # The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.

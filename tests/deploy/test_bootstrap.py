@@ -98,6 +98,27 @@ def test_an_environment_for_everything_serves_the_demo(
         assert printed == ("yes\n" if suffices else ""), name
 
 
+def test_the_times_of_the_last_set_up_are_noted(tmp_path: Path) -> None:
+    (tmp_path / ".cache").mkdir()
+
+    def noted(*commands: str) -> dict[str, list[float]]:
+        run_functions(tmp_path, ("measured",), "\n".join(commands), venv=str(tmp_path))
+        lines = [line.split() for line in (tmp_path / ".setup-times").read_text(encoding="utf-8").splitlines()]
+        return {stage: [float(wall), float(processor)] for stage, wall, processor in lines}
+
+    times = noted(
+        "busy() { head -c 900000000 /dev/zero | cksum; }", "measured packages busy", "measured kernels sleep 0.3"
+    )
+    assert list(times) == ["packages", "kernels"]
+    assert times["packages"][1] > 0.2
+    assert times["kernels"][0] >= 0.3
+    assert times["kernels"][1] <= 0.2
+    again = noted("measured packages true")
+    assert list(again) == ["kernels", "packages"]
+    assert again["kernels"] == times["kernels"]
+    assert again["packages"][1] <= 0.2
+
+
 def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
     """Type checks and import rules read the folder that `namespace` makes of links."""
     script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
