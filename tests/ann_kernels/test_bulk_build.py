@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from icepuffin.ann_kernels.leaf_neighbors import nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from tests.ann_kernels.data import apart, clustered, near_duplicates, reached, recall, well_formed, widely_spread
+from tests.selection import some
 
 PARAMS = VamanaParams(max_degree=16, search_list=32)
 SMALL = BulkParams(carving=Carving(fanout=4, leaf=100, largest=150, leaders=100), fewest_sampled=100)
@@ -163,9 +165,7 @@ def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
     assert sorted(led) == [[0, 2, 5], [4, 1]]
 
 
-@pytest.mark.parametrize("group", [20, 80])
-@pytest.mark.parametrize("noise", [1e-4, 1e-2])
-@pytest.mark.parametrize("dims", [8, 64])
+@pytest.mark.parametrize(("group", "noise", "dims"), some(list(product([20, 80], [1e-4, 1e-2], [8, 64])), 3))
 def test_near_duplicates_are_found_by_the_default_width(dims: int, noise: float, group: int) -> None:
     vectors = near_duplicates(20_000, dims, group, noise)
     graph = vamana.build(vectors, Metric.L2, VamanaParams(), threads=2)

@@ -15,6 +15,7 @@ from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors
 from benchmarks.step_costs import Meter, StepCosts, run_step
 from icepuffin.ops.cache.settings import DIRECTORY, DISK_MB, LAYOUT
 from icepuffin.ops.index import IndexDefinition
+from tests.selection import nightly
 
 ROWS, DIMS = 5_000, 24
 
@@ -27,6 +28,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "vectors.npy"
 
 
+@nightly
 def test_every_figure_has_its_name_and_a_sane_value(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sketch_memory, sketches
+from tests.selection import nightly
 
 
+@nightly
 def test_every_column_has_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "sketches.json"
     options = ["--out", str(out), "--rows", "5000", "--repeats", "5", "--threads", "1"]

@@ -7,10 +7,12 @@ from icepuffin.ops.index import packs
 from tests.campaigns import crowd, flips, kills, leaks, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.draws import SEED
+from tests.selection import nightly
 
 pytestmark = pytest.mark.usefixtures("seed")
 
 
+@nightly
 def test_killed_process_groups_break_nothing() -> None:
     budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts["killed at work"] == 3)
     kills.run(budget)
@@ -36,7 +38,7 @@ def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> 
         use_settings(None)
 
 
-@pytest.mark.parametrize("catalog", ["sqlite", pytest.param("rest", marks=pytest.mark.services)])
+@pytest.mark.parametrize("catalog", ["sqlite", pytest.param("rest", marks=[pytest.mark.services, nightly])])
 def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, catalog: str) -> None:
     monkeypatch.setattr(packs, "PACK_BYTES", packs.PACK_BYTES)  # put back afterwards
     budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts["rounds"] == 1)

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 from tests.repository import REPOSITORY
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 HERE = Path(__file__).parent
@@ -78,8 +80,9 @@ def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param)
 
 
-@pytest.mark.parametrize("vectors", ["f32", "f16", "rq4", "rq5", "rq8", "none"])
-@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+@pytest.mark.parametrize(
+    ("vectors", "metric"), some(list(product(["f32", "f16", "rq4", "rq5", "rq8", "none"], ["l2", "cosine", "ip"])), 7)
+)
 def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vectors: str, packed: bool) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
     index_head(table, definition)

@@ -16,6 +16,7 @@ from dagster import RunsFilter
 
 from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.lake import Lake, make_lake
+from tests.selection import nightly
 from tests.services.processes import free_port
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "local.sh"
@@ -24,7 +25,7 @@ INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
 _SECONDS = 120
 """More than anything takes on a busy machine"""
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600), nightly]
 
 
 @dataclass(frozen=True)

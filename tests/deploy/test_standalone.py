@@ -24,6 +24,7 @@ from tests.deploy.cluster import Cluster, environment_without_the_project, stand
 from tests.deploy.driver import SHARD_CACHE
 from tests.deploy.wheel import build_wheel, install_alone
 from tests.orchestration.lake import Lake, make_lake
+from tests.selection import nightly
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARDS = 3
@@ -158,6 +159,7 @@ def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
     assert "No module named 'icepuffin'" in done.stderr
 
 
+@nightly
 def test_the_version_was_built_by_code_from_the_wheel(built: Build) -> None:
     assert (built.report["action"], built.report["shards"]) == ("built", SHARDS)
     unpacked = [path for worker in built.work for path in worker.glob("app-*/*/icepuffin")]
@@ -168,6 +170,7 @@ def test_the_version_was_built_by_code_from_the_wheel(built: Build) -> None:
     assert packages == [("icepuffin", package) for package in ("ops", "ops", "ann_kernels", "puffin")]
 
 
+@nightly
 def test_both_workers_built_shards(built: Build) -> None:
     jobs = [event for event in built.events if event["Event"] == "SparkListenerJobStart"]
     written = [job for job in jobs if job["Properties"]["spark.job.description"] == "icepuffin: write shards"]
@@ -178,6 +181,7 @@ def test_both_workers_built_shards(built: Build) -> None:
     assert len(executors) == SHARDS
 
 
+@nightly
 def test_each_shard_is_kept_by_one_executor(built: Build) -> None:
     """It is searched where it was loaded. By chance all searches would find it there once in 64 times."""
     assert built.report["searched"] == SHARDS
@@ -187,12 +191,14 @@ def test_each_shard_is_kept_by_one_executor(built: Build) -> None:
     assert len(kept) == len(set(kept)) == SHARDS, by_worker
 
 
+@nightly
 def test_places_are_spread_anew_after_an_executor_was_lost(built: Build) -> None:
     before, after = map(set, built.report["places"])
     assert len(before) == len(after) == 2
     assert len(before & after) == 1
 
 
+@nightly
 def test_the_bytes_are_those_of_a_build_in_one_process(lake: Lake, built: Build) -> None:
     left = [path for path in (lake.directory / "warehouse").rglob("_icepuffin/**/*") if path.is_file()]
     assert left == [], "the second build would take the first one's shards"

@@ -26,7 +26,7 @@ from tests.faults.stages import DEFINITION, Stage, assert_named_files_stay, make
 from tests.faults.test_stores import FULL, drawn_numbers, failing_call, make_bucket_stage, with_calls
 from tests.services.s3proxy import s3proxy
 
-STRIDE = 1 if FULL else 7
+STRIDE = 1 if FULL else 17
 """Calls per fault"""
 STORES = ["local", pytest.param("s3", marks=pytest.mark.services)]
 _FAILURES = (OSError, IcepuffinError)

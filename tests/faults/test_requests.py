@@ -27,7 +27,7 @@ from tests.services.s3proxy import s3proxy
 
 WRITE_FAULTS = ("lost request", "lost answer", "late answer")
 READ_FAULTS = (*WRITE_FAULTS, "stale answer")
-WRITE_STRIDE, READ_STRIDE = (1, 1) if FULL else (10, 80)
+WRITE_STRIDE, READ_STRIDE = (1, 1) if FULL else (20, 160)
 """Requests per fault: of those that write, and of the others. A run has 20 to 50 that write, and up to 210 others"""
 _PATIENCE_S = 0.5
 _STALE_OBJECT = b"<Error><Code>NoSuchKey</Code><Message>stale</Message></Error>"

@@ -31,9 +31,9 @@ from tests.faults.stages import (
 )
 from tests.services.s3proxy import BUCKET, s3proxy
 
-STRIDE = 1 if FULL else 11
+STRIDE = 1 if FULL else 23
 """Calls per fault: that every call fails once would take a minute"""
-S3_STRIDE = 1 if FULL else 62
+S3_STRIDE = 1 if FULL else 124
 """Calls to an S3 server per fault"""
 T = TypeVar("T")
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")

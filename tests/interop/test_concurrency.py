@@ -26,13 +26,14 @@ from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
+from tests.selection import some
 from tests.services.faulty import FaultyLine, faulty_line
 
 pytestmark = pytest.mark.services
 OpenLake = Callable[[], Lake]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "rest"])
+@pytest.fixture(params=some(["sqlite", "postgres", "rest"], 1))
 def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLake]:
     """Opens the same lake again and again, each time with a catalog of its own."""
     kind = request.param

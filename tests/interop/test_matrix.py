@@ -20,29 +20,25 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, ids_by_query
+from tests.selection import some
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 RUNNER = LocalRunner(2)
 ARROW, FSSPEC = "pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"
 
 
-@pytest.fixture(params=["sqlite", "postgres", "rest"])
-def catalog_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/catalog.db"
-    address: str = request.getfixturevalue(f"{request.param}_uri")
-    return address
+LAKES = [(catalog, store) for catalog in ("sqlite", "postgres", "rest") for store in ("local", "s3")]
 
 
-@pytest.fixture(params=["local", "s3"])
-def lake(
-    request: pytest.FixtureRequest, catalog_uri: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Lake]:
+@pytest.fixture(params=some(LAKES, 2), ids="-".join)
+def lake(request: pytest.FixtureRequest, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    kind = catalog_uri.split(":", maxsplit=1)[0].split("+", maxsplit=1)[0].replace("http", "rest")
-    s3: StorageConfig | None = request.getfixturevalue("s3") if request.param == "s3" else None
-    files = FSSPEC if kind == "sqlite" else ARROW
-    with open_lake(f"{kind}_{request.param}", catalog_uri, tmp_path, s3=s3, spark=spark, **{"py-io-impl": files}) as it:
+    kind, store = request.param
+    is_sqlite = kind == "sqlite"
+    uri = f"sqlite:///{tmp_path}/catalog.db" if is_sqlite else request.getfixturevalue(f"{kind}_uri")
+    s3: StorageConfig | None = request.getfixturevalue("s3") if store == "s3" else None
+    files = FSSPEC if is_sqlite else ARROW
+    with open_lake(f"{kind}_{store}", uri, tmp_path, s3=s3, spark=spark, **{"py-io-impl": files}) as it:
         yield it
 
 

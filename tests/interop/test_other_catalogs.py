@@ -1,5 +1,6 @@
 """The life of an index on catalogs that CI does not run: `make catalogs`."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,7 +33,11 @@ from tests.services.hive import hive4_metastore, hive_metastore
 from tests.services.s3_tables import s3_tables
 from tests.services.seaweedfs import BUCKET, SeaweedFS, seaweedfs
 
-pytestmark = [pytest.mark.jvm, pytest.mark.services]
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.services,
+    pytest.mark.skipif("ICEPUFFIN_CATALOG_SERVERS" not in os.environ, reason="make catalogs runs it"),
+]
 EXPIRE_ALL = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
 """Properties of a table by which SeaweedFS expires what no ref names"""
 

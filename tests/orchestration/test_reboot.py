@@ -11,10 +11,11 @@ from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.processes import process_of
 from tests.orchestration.deployment import deployed
 from tests.orchestration.lake import Lake, make_lake
+from tests.selection import nightly
 
 INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), nightly]
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 GIB = 2**30
@@ -135,8 +136,17 @@ def life(table: Table, definition: IndexDefinition) -> list[tuple[str, list[byte
     return done
 
 
-@pytest.mark.parametrize("vectors", ["f32", "f16", "rq8", "none"])
-@pytest.mark.parametrize(("metric", "coded"), [("l2", True), ("ip", False)])
+@pytest.mark.parametrize(
+    ("vectors", "metric", "coded"),
+    some(
+        [
+            (vectors, metric, coded)
+            for vectors in ("f32", "f16", "rq8", "none")
+            for metric, coded in (("l2", True), ("ip", False))
+        ],
+        4,
+    ),
+)
 def test_an_index_is_the_same_where_vectors_lie_in_files(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, vectors: str, metric: str, coded: bool
 ) -> None:

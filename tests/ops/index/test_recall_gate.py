@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from icepuffin.ops.vector_column import VectorColumnError
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import index_head
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 ROWS, DIMS, QUERIES = 1_500, 12, 100
@@ -41,9 +43,9 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("values", RANGES)
-@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-@pytest.mark.parametrize("kept", ["f32", "f16", "none"])
+@pytest.mark.parametrize(
+    ("values", "metric", "kept"), some(list(product(RANGES, ["l2", "cosine", "ip"], ["f32", "f16", "none"])), 15)
+)
 def test_what_is_published_finds_what_the_gate_says(
     table_factory: TableFactory, kept: str, metric: str, values: str
 ) -> None:

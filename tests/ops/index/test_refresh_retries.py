@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from icepuffin.ops.tasks.shard import make_shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
+from tests.selection import some
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,8 +153,7 @@ def undo(table: Table, before: frozenset[int]) -> None:
     table.refresh()
 
 
-@pytest.mark.parametrize("after_all", [False, True])
-@pytest.mark.parametrize("stage", ALL_STAGES)
+@pytest.mark.parametrize(("stage", "after_all"), some(list(product(ALL_STAGES, [False, True])), 6))
 def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, stage: str, after_all: bool) -> None:
     dying = DyingRunner(stage, after_all=after_all)
     try:
@@ -221,8 +221,13 @@ def test_what_is_not_small_is_staged_in_the_store(changed: ChangedTable, monkeyp
     assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
 
 
-@pytest.mark.parametrize(("memory_gib", "times"), [(1, 1), (4, 1), (11, 2)])
-@pytest.mark.parametrize("limit", [2_000, 8_000, 55_000, 90_000])
+@pytest.mark.parametrize(
+    ("limit", "memory_gib", "times"),
+    [
+        (limit, *memory)
+        for limit, memory in some(list(product([2_000, 8_000, 55_000, 90_000], [(1, 1), (4, 1), (11, 2)])), 5)
+    ],
+)
 def test_all_that_a_stage_keeps_in_memory_is_bounded(
     changed: ChangedTable, monkeypatch: pytest.MonkeyPatch, limit: int, memory_gib: int, times: int
 ) -> None:

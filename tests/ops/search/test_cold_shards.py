@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
 from tests.repository import REPOSITORY
+from tests.selection import some
 
 CELLS = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=2, target_recall=0.8, cells="sq8"
@@ -100,8 +102,7 @@ def recall(table: Table, definition: IndexDefinition = CELLS, k: int = 10, count
     return hits / (k * count)
 
 
-@pytest.mark.parametrize("cells", ["sq4", "sq8"])
-@pytest.mark.parametrize("vectors", ["f32", "f16", "rq8", "none"])
+@pytest.mark.parametrize(("cells", "vectors"), some(list(product(["sq4", "sq8"], ["f32", "f16", "rq8", "none"])), 3))
 def test_most_of_the_nearest_rows_are_found_whatever_shards_hold(table: Table, cells: str, vectors: str) -> None:
     definition = replace(CELLS, cells=cells, vectors=vectors)
     index_head(table, definition)

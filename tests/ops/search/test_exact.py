@@ -37,6 +37,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.selection import some
 
 Vectors = npt.NDArray[np.float64]
 ALL = "id >= 0"
@@ -145,9 +146,11 @@ def check_batches(search: Callable[[Vectors], SearchResult], queries: Vectors) -
         assert [{**row, "query": number} for row in alone] == [row for row in together if row["query"] == number]
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-@pytest.mark.parametrize("element", [pa.float32(), pa.float64()], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("metric", "element", "kind"),
+    some(list(product(["l2", "cosine", "ip"], [pa.float32(), pa.float64()], KINDS)), 14),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_exact_scans_give_what_float64_gives(
     sql_catalog: Catalog, kind: Callable[..., Vectors], element: pa.DataType, metric: str
 ) -> None:

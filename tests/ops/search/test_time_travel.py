@@ -21,8 +21,9 @@ from icepuffin.ops.sql import SqlSession
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import index_head
+from tests.selection import IS_NIGHT
 
-SNAPSHOTS = 100
+SNAPSHOTS = 100 if IS_NIGHT else 30
 K = 5
 DEFINITION = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=16, search_list=48, shards=2)
 QUERIES = queries(6)
@@ -113,7 +114,7 @@ def check(result: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
     return float(np.mean(hits))
 
 
-def test_each_of_a_hundred_snapshots_is_searched_as_it_was(history: History) -> None:
+def test_each_of_many_snapshots_is_searched_as_it_was(history: History) -> None:
     recalls, covered = [], set()
     for snapshot in history.snapshots:
         truth = history.truth(snapshot)
@@ -143,7 +144,7 @@ def test_tags_branches_and_times_mean_their_snapshots(history: History) -> None:
     for entry, after in zip(log[::7], log[1::7], strict=False):
         if entry.timestamp_ms < after.timestamp_ms:
             names.append((datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC), entry.snapshot_id))
-    assert len(names) >= 25
+    assert len(names) >= SNAPSHOTS // 4
     for name, snapshot_id in names:
         if snapshot_id in by_id:
             found = open_index(history.table, "e", snapshot=name, storage=STORAGE).search(QUERIES, K, columns=["id"])
