@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -14,13 +15,14 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check
+from icepuffin.assets.checks import freshness_check, integrity_check, is_late, live_recall_check
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.freshness import index_lag
+from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
@@ -91,6 +93,16 @@ def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: Table
     lake.append()
     late = freshness(spec, catalogs)
     assert (late.passed, late.severity, number(late, "lag (snapshots)")) == (False, dg.AssetCheckSeverity.WARN, 2)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "minutes", "late"), [(2, 999.0, False), (3, 9.9, False), (3, 10.0, True), (9, 0.0, False)]
+)
+def test_an_index_is_late_over_its_lag_and_from_its_minutes_on(snapshots: int, minutes: float, late: bool) -> None:
+    spec: Any = SimpleNamespace(
+        settings=TableSettings(catalog="c", name="n.t", max_freshness_lag=2, max_freshness_minutes=10)
+    )
+    assert is_late(spec, FreshnessLag(snapshots, minutes, 0.5, "1")) == late
 
 
 def test_an_index_whose_ref_does_not_exist_is_not_fresh(lake: Lake, catalogs: Catalogs) -> None:

@@ -253,12 +253,15 @@ def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
         daemon.tick(name)
     clock = Clock(monkeypatch)
     tries = count_openings(monkeypatch)
+    quiet_minutes = 0.0
     with backlog.down(daemon.catalogs):
         for _ in range(EVALUATIONS_PER_HOUR):
             clock.advance(3600 / EVALUATIONS_PER_HOUR)
             ticks = [daemon.tick(name) for name in daemon.sensors]
             assert all("catalog 'demo'" in tick.skipped for tick in ticks)
             assert not any(tick.launched or tick.shown for tick in ticks)
+            quiet_minutes += 0.0 if "catalog away since" in daemon.checks[-1].metadata else 60 / EVALUATIONS_PER_HOUR
+    assert 15 <= quiet_minutes < 15 + 60 / EVALUATIONS_PER_HOUR, "then the checks warn"
     assert AWAY_SECONDS < 30
     assert len(tries) <= EVALUATIONS_PER_HOUR + 1, "one table reads the catalog for all"
     unknown = [event for event in daemon.checks if "catalog away since" in event.metadata]

@@ -1,0 +1,66 @@
+"""How far an index is behind, where several snapshots are late: by the age of the oldest of them."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.index.freshness import FreshnessLag, index_lag
+from tests.conftest import make_rows
+from tests.ops.catalog.bindings import binding
+from tests.ops.index.comparison import DEFINITION
+
+HOUR = 3_600
+START = 1_700_000_000
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    """Four snapshots, one an hour from START on; the first one has a version."""
+    made = table_factory()
+    made.append(make_rows(0, 5))
+    bindings.publish(made, binding(made))
+    for first in (5, 10, 15):
+        made.append(make_rows(first, first + 5))
+    times = {item.snapshot_id: START + number * HOUR for number, item in enumerate(data_snapshots(made))}
+    spread = [
+        item.model_copy(update={"timestamp_ms": 1_000 * times.get(item.snapshot_id, START)})
+        for item in made.metadata.snapshots
+    ]
+    made.metadata = made.metadata.model_copy(update={"snapshots": spread})
+    return made
+
+
+def lag(table: Table, hours: float, *indexed: int) -> FreshnessLag:
+    """So many hours after START, where the snapshots of these numbers are known to have nothing to index."""
+    ids = [item.snapshot_id for item in data_snapshots(table)]
+    return index_lag(table, DEFINITION, "main", empty=[ids[number] for number in indexed], now=START + hours * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("indexed", "behind", "minutes", "coverage"),
+    [((), 3, 240, 0.25), ((1,), 2, 180, 0.5), ((2,), 1, 120, 0.5), ((3,), 0, 0, 0.5), ((1, 2, 3), 0, 0, 1.0)],
+)
+def test_the_oldest_late_snapshot_since_the_newest_version_counts(
+    table: Table, indexed: tuple[int, ...], behind: int, minutes: float, coverage: float
+) -> None:
+    found = lag(table, 5, *indexed)
+    assert (found.snapshots, found.minutes, found.coverage) == (behind, minutes, coverage)
+    assert found.newest == str(table.metadata.current_snapshot_id)
+
+
+def test_a_snapshot_of_a_clock_ahead_is_not_late_yet(table: Table) -> None:
+    assert (lag(table, 0.5, 2).snapshots, lag(table, 0.5, 2).minutes) == (1, 0.0)
+
+
+def test_without_a_version_all_snapshots_are_late_since_the_first(table_factory: Callable[..., Table]) -> None:
+    empty = table_factory()
+    assert index_lag(empty, DEFINITION, "main") == FreshnessLag(0, 0.0, 1.0, "none")
+    assert index_lag(empty, DEFINITION, "none") == FreshnessLag(0, 0.0, 1.0, "none")
+    for first in (0, 5):
+        empty.append(make_rows(first, first + 5))
+    oldest = data_snapshots(empty)[0].timestamp_ms / 1_000
+    found = index_lag(empty, DEFINITION, "main", now=oldest + HOUR)
+    assert (found.snapshots, round(found.minutes, 6), found.coverage) == (2, 60.0, 0.0)
