@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind, version_tag
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target, versions
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
@@ -26,6 +26,7 @@ from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding
+from tests.ops.index.snapshot_times import set_times
 
 TableFactory = Callable[..., Table]
 AT_ONCE = timedelta(0)
@@ -110,6 +111,27 @@ def test_young_versions_stay(table: Table) -> None:
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
     assert planned(table, RetentionPolicy(RetentionScope.NEWEST), days=0.01) == RetentionPlan(postponed=3)
+
+
+@pytest.mark.parametrize("kind", BlobKind)
+def test_each_version_goes_by_its_own_age(table_factory: TableFactory, kind: BlobKind) -> None:
+    """Of four versions, one published a day from the next, the first goes alone, and the second is too young."""
+    table, now = table_factory(), 1_800_000_000_000
+    name = "e" if kind is BlobKind.INDEX else str(kind)
+    tag = version_tag(kind, name)
+    for number in range(4):
+        table.append(make_rows(number, number + 1))
+        publication = binding(table.refresh(), number, expected=tag_target(table, tag))
+        bindings.publish(table, replace(publication, kind=kind, name=name, tag=tag))
+    published = versions(table.refresh(), kind, name)
+    set_times(table, [item.index_snapshot_id for item in published], [now - age * DAY_MS for age in (4, 3, 2, 1)])
+    plans = [
+        plan_retention(table, kind, name, policy, grace=timedelta(days=3), now_ms=now)
+        for policy in (RetentionPolicy(days=2.5), RetentionPolicy(days=3.5), RetentionPolicy(last=1))
+    ]
+    first = published[0].index_snapshot_id
+    assert [[item.index_snapshot_id for item in plan.expire] for plan in plans] == [[first]] * 3
+    assert [plan.postponed for plan in plans] == [1, 0, 2]
 
 
 def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:
