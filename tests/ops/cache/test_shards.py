@@ -437,6 +437,29 @@ def test_files_in_a_folder_that_others_could_write_to_are_not_trusted(
     assert (tmp_path / "cache").stat().st_mode & 0o777 == mode
 
 
+def test_locks_that_others_could_hold_leave_shards_in_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever holds one lets others wait without end."""
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "locks").mkdir()
+    (tmp_path / "cache" / "locks").chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert kept_by(cache_in(tmp_path), stored(tmp_path, SHARD)).count == SHARD.count
+    assert f"{tmp_path}/cache/locks is not this user's alone" in caplog.text
+    assert files_of(tmp_path) == []
+
+
+def test_nothing_is_written_into_a_folder_of_one_owner_that_others_could_write_to(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    kept_by(cache_in(tmp_path), key)
+    (file,) = files_of(tmp_path)
+    file.unlink()
+    file.parent.chmod(0o777)
+    assert kept_by(cache_in(tmp_path), key).count == SHARD.count
+    assert list(file.parent.iterdir()) == []
+
+
 def test_an_empty_folder_is_taken_whatever_its_mode_was(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
