@@ -7,6 +7,7 @@ import pytest
 
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, memory, open_storage
+from icepuffin.ops.storage.base import PartSource
 from icepuffin.ops.storage.memory import memory_folder, with_bytes
 from tests.conftest import STORAGE
 
@@ -78,3 +79,14 @@ def test_segments_in_memory_become_bytes_and_others_stay(monkeypatch: pytest.Mon
         file = ObjectRange("s3://bucket/key", 0, 9)
         segments = [b"head", ObjectRange(f"{folder}/a", 1, 9), file]
         assert list(with_bytes(segments)) == [b"head", b"1234", b"5678", b"9", file]
+
+
+def test_a_part_of_an_object_is_a_source_that_ends_where_the_part_ends() -> None:
+    """What lies behind it in the file is another blob's."""
+    with memory_folder("of a test") as folder:
+        store, path = open_storage(folder, STORAGE), f"{folder}/a"
+        store.create(path, b"0123456789")
+        part = PartSource(store, ObjectRange(path, 3, 4))
+        assert part.size() == 4
+        reads = {(0, 4): b"3456", (0, 5): b"3456", (3, 9): b"6", (1, 2): b"45", (4, 1): b"", (9, 2): b""}
+        assert {(offset, length): part.read_range(offset, length) for offset, length in reads} == reads
