@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 TABLE = Path(__file__).with_suffix(".json")
+SET_UP = Path(sys.prefix) / ".setup-times"
+"""What `deploy/bootstrap.sh` notes of the environment that it makes: lines of a stage, its wall and CPU seconds"""
 FOLDER = "ICEPUFFIN_DURATIONS"
 """Variable that names the folder in which stages and workers leave what they have measured"""
 _SERVERS = ("jvm", "services")
@@ -118,8 +120,13 @@ def run_stage(name: str, command: list[str]) -> int:
 
 
 def collect(folder: Path) -> dict[str, Cost]:
-    """What stages and workers have left in a folder. A file is one worker's; of the collection, the longest counts."""
-    costs: dict[str, Cost] = {}
+    """What stages and workers have left in a folder. A file is one worker's; of the collection, the longest counts.
+
+    The stages of the set-up are those of this environment, whenever it was made.
+    """
+    notes = SET_UP.read_text().splitlines() if SET_UP.exists() else []
+    stages = (note.rsplit(" ", 2) for note in notes)
+    costs = {f"set-up, {stage}": Cost(float(wall), float(cpu)) for stage, wall, cpu in stages}
     for path in sorted(folder.glob("*.json")):
         for name, entry in json.loads(path.read_text()).items():
             cost = Cost(**entry)

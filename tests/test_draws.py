@@ -13,7 +13,7 @@ import pytest
 
 from tests import draws
 from tests.draws import TALLY, WITHOUT_COMMIT, seed_of_run
-from tests.repository import REPOSITORY, nodes
+from tests.repository import REPOSITORY
 
 SAMPLE = """
 import os
@@ -151,8 +151,9 @@ def test_no_test_draws_without_a_seed() -> None:
         name = path.relative_to(REPOSITORY / "tests").as_posix()
         if name in COMMANDS or not re.search("rng|andom|rand", path.read_text(encoding="utf-8")):
             continue
-        imports = {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
-        for node in nodes(path):
+        nodes = tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -162,7 +163,6 @@ def test_no_test_draws_without_a_seed() -> None:
             has_seed = called in GENERATORS and node.args
             if called in CHANCE or ((called in GENERATORS or of_module or of_numpy) and not has_seed):
                 wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
-    nodes.cache_clear()
     assert not wrong, "give a seed: a number, or that of the fixture `seed`"
 
 

@@ -62,6 +62,15 @@ def test_cpu_of_a_file_is_that_of_all_its_processes(tmp_path: Path) -> None:
     assert cost.servers
 
 
+def test_stages_of_the_set_up_are_part_of_the_bill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "SET_UP", tmp_path / ".setup-times")
+    assert durations.collect(tmp_path) == {}
+    durations.SET_UP.write_text("packages 21.5 40.2\nkernels 39.0 75.1\n")
+    assert durations.collect(tmp_path) == {
+        "set-up, packages": Cost(21.5, 40.2), "set-up, kernels": Cost(39.0, 75.1)
+    }  # fmt: skip
+
+
 def test_a_stage_keeps_its_cost_and_its_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(durations.FOLDER, str(tmp_path))
     program = (
