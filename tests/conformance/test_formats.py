@@ -23,7 +23,7 @@ from tests.conformance import reader
 from tests.naive import rotated as naive
 from tests.puffin import samples
 
-POSITIONS = np.unique(np.concatenate([np.arange(70_000), np.arange(0, 2**21, 7), [2**33, 2**40 + 5]]))
+POSITIONS = np.concatenate([np.arange(70_000), np.arange(70_000, 2**21, 7), [2**33, 2**40 + 5]])
 
 
 def test_one_file_with_every_blob_is_read_through_the_text() -> None:

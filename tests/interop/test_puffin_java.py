@@ -22,20 +22,18 @@ from tests.puffin import samples
 
 pytestmark = pytest.mark.jvm
 
-BLOBS = {
-    BlobType.ROUTING: (routing.encode(samples.routing()), "zstd"),
-    BlobType.CENTROID: (centroid.encode(samples.centroid()), "zstd"),
-    BlobType.SHARD: (b"".join(shard.encode(samples.shard())), None),
-    BlobType.DELETION_VECTOR: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
-}
-
 
 def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "ours.puffin"
-
+    blobs = {
+        BlobType.ROUTING: (routing.encode(samples.routing()), "zstd"),
+        BlobType.CENTROID: (centroid.encode(samples.centroid()), "zstd"),
+        BlobType.SHARD: (b"".join(shard.encode(samples.shard())), None),
+        BlobType.DELETION_VECTOR: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
+    }
     with path.open("xb") as stream:
         writer = PuffinWriter(stream)
-        for kind, (data, codec) in BLOBS.items():
+        for kind, (data, codec) in blobs.items():
             writer.add_blob(
                 kind,
                 fields=[3],
@@ -60,7 +58,7 @@ def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> No
         assert dict(blob.properties()) == {"ключ": "ü"}
         read[blob.type()] = bytes(iceberg.util.ByteBuffers.toByteArray(pair.second()))
     java.close()
-    assert read == {kind: data for kind, (data, _) in BLOBS.items()}
+    assert read == {kind: data for kind, (data, _) in blobs.items()}
 
 
 def test_java_and_pyiceberg_read_the_files_of_an_index_and_of_its_table_s_sketches(

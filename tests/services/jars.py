@@ -11,20 +11,21 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from importlib.metadata import distribution
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-import pyspark
 import pytest
 
 from tests.services.processes import java
 
-SPARK_JARS = Path(pyspark.__path__[0]) / "jars"
+_PYSPARK = distribution("pyspark")
+SPARK_JARS = Path(str(_PYSPARK.locate_file("pyspark"))) / "jars"
 LOCK = Path(__file__).with_name("artifacts.lock")
 HIVE4_LOCK = LOCK.with_name("hive4.lock")
 ICEBERG = os.environ.get("ICEPUFFIN_ICEBERG", "1.11.0")
 """The Iceberg of the tests' Spark: `make ranges` names others."""
-SPARK = ".".join(pyspark.__version__.split(".")[:2])
+SPARK = ".".join(_PYSPARK.version.split(".")[:2])
 ICEBERG_SPARK = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_2.13:{ICEBERG}"
 ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.49.1.0"
