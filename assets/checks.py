@@ -229,8 +229,7 @@ def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetC
     )
     def live_recall(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
-        in_order = sorted(versions_of(table, definition), key=lambda version: version.sequence_number)
-        in_order = in_order[-_VERSIONS_DRAWN:]
+        in_order = versions_of(table, definition)[-_VERSIONS_DRAWN:]
         version = tagged_version(table, definition.name)  # after a rollback it may be older than all of these
         versions = {item.index_snapshot_id for item in (*in_order, *([version] if version else []))}
         try:

@@ -1,16 +1,15 @@
 """Binding: how a Puffin file comes to belong to a snapshot, in one catalog commit. See docs/concepts.md.
 
-A `replace` snapshot S' with parent S and a manifest list of its own, a tag on it, and the Puffin file in its
-statistics slot. The file is reachable from metadata, `main` and its statistics are not touched.
+A `replace` snapshot S' without a parent, with the manifests of S in a list of its own, a tag on it, and the Puffin
+file in its statistics slot. The file is reachable from metadata, `main` and its statistics are not touched, and no
+writer has to try again because of it.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.refs import SnapshotRef
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
@@ -36,6 +35,8 @@ from icepuffin.ops.catalog.derived_snapshots import (
     derive_snapshot,
     holder_snapshots,
     holder_updates,
+    last_number_updates,
+    same_numbers,
     tag_ref,
     tag_update,
     version_updates,
@@ -87,33 +88,31 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     UnsupportedCatalogError, UnsupportedFormatError, BindingError, and the errors of
     `icepuffin.ops.catalog.commit.reload_table`.
     """
-    unanswered: list[Snapshot] = []
+    is_unanswered = False  # such a commit may land as long as nobody has written to the table since
     sent: set[int] = set()
     previous_ref: SnapshotRef | None = None
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        unanswered = _refresh(table, binding, unanswered)
+        _refresh(table, binding, is_unanswered=is_unanswered)
         if version := _find_committed(table, binding, sent):
             earlier = version.index_snapshot_id not in sent
             return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
         if not attempt.may_commit:
             break
-        _require_tag_unmoved(table, binding, unanswered)
-        _require_packs(table, binding, unanswered)
+        _require_tag_unmoved(table, binding, is_unanswered=is_unanswered)
+        _require_packs(table, binding, is_unanswered=is_unanswered)
         previous_ref = table.metadata.refs.get(binding.tag)
         holders = holder_snapshots(table, binding)
         snapshot = derive_snapshot(table, binding, holders)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
-        # the version first: catalogs refuse a sequence number that was taken, but not of a snapshot without a parent
         updates = (*version_updates(binding, snapshot), *holder_updates(binding, holders))
-        outcome = attempt_commit(table, updates, _requirements(binding), attempt.number)
-        if outcome is CommitOutcome.UNKNOWN:
-            unanswered.append(snapshot)
+        outcome = attempt_commit(table, updates, (*same_numbers(table), *_requirements(binding)), attempt.number)
+        is_unanswered |= outcome is CommitOutcome.UNKNOWN
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             reload_table(table, patient=True)
             return _verify_committed(table, binding, SnapshotId(snapshot.snapshot_id), previous_ref)
-    if unanswered:
+    if is_unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(
         f"{table_name(table)}: {binding.tag} could not be committed in {attempt.number} attempts; try again"
@@ -129,23 +128,13 @@ def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
     )
 
 
-def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
-    """Refresh the table. Returns snapshots of the unanswered commits that have happened or may still happen."""
+def _refresh(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
     try:
-        reload_table(table, patient=bool(unanswered))
+        reload_table(table, patient=is_unanswered)
     except CatalogUnavailableError as error:
-        if unanswered:
+        if is_unanswered:
             raise _unknown_outcome(table, binding) from error
         raise
-    # a snapshot whose sequence number another one has taken meanwhile is refused for ever; v1 tables have none
-    metadata = table.metadata
-    last_sequence_number = -1 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
-    return [
-        snapshot
-        for snapshot in unanswered
-        if (snapshot.sequence_number or 0) > last_sequence_number
-        or snapshot.snapshot_id in snapshots_by_id(table.metadata)
-    ]
 
 
 def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
@@ -258,11 +247,11 @@ def _change_tag(
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt.number} attempts; try again")
 
 
-def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
+def _require_tag_unmoved(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
     target = own_tag_target(table, binding.tag)
     if target == binding.expected_ref:
         return
-    if unanswered:  # the tag may come back to where it was, and the late commit then be accepted
+    if is_unanswered:  # the tag may come back to where it was, and the late commit then be accepted
         raise _unknown_outcome(table, binding)
     raise LostRaceError(
         f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {target}; "
@@ -270,10 +259,10 @@ def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapsh
     )
 
 
-def _require_packs(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
+def _require_packs(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
     if all(tag_target(table, pack_tag(binding.name, holder_id)) == holder_id for holder_id in binding.packs):
         return
-    if unanswered:  # the late commit may have been accepted before the tag went
+    if is_unanswered:  # the late commit may have been accepted before the tag went
         raise _unknown_outcome(table, binding)
     raise LostRaceError(
         f"{table_name(table)}: packs of {binding.tag} that the version shares were dropped meanwhile; run it again"
@@ -296,9 +285,11 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
 def _verify_committed(
     table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None
 ) -> DerivedVersion:
-    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base, its
-    parent and its packs must be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
+    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base and its
+    packs must be there, no snapshot of ours with a parent, and main must not be one. `previous_ref`: the tag before the
+    commit.
     """
+    _mend_last_number(table)
     snapshot, current_id = snapshots_by_id(table.metadata).get(snapshot_id), table.metadata.current_snapshot_id
     if current_id in (snapshot_id, *(holder_ids(snapshot) if snapshot else ())):
         raise unsupported_catalog(
@@ -319,11 +310,9 @@ def _verify_committed(
 
 
 def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) -> None:
-    """Raises UnsupportedCatalogError where the catalog changed the version's parent, or does not keep its packs."""
-    snapshot = snapshots_by_id(table.metadata).get(version.index_snapshot_id)
-    if snapshot is None or snapshot.parent_snapshot_id != binding.base_snapshot_id:
-        change = f"gave index snapshot {version.index_snapshot_id} another parent than {binding.base_snapshot_id}"
-        raise unsupported_catalog(table, change)
+    """Raises UnsupportedCatalogError where the catalog gave a snapshot a parent, or does not keep the packs."""
+    if snapshots_by_id(table.metadata)[version.index_snapshot_id].parent_snapshot_id is not None:
+        raise unsupported_catalog(table, f"gave index snapshot {version.index_snapshot_id} a parent")
     if binding.tag in version.tags:  # where it has moved on, the packs may have gone as they should
         for pack in version.packs:
             if not pack.is_kept or not pack.path:
@@ -331,6 +320,23 @@ def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) 
             holder = snapshots_by_id(table.metadata).get(pack.holder_id)
             if holder is not None and holder.parent_snapshot_id is not None:
                 raise unsupported_catalog(table, f"gave holder snapshot {pack.holder_id} a parent")
+
+
+def _mend_last_number(table: Table) -> None:
+    """Put the table's last sequence number right where a commit of ours set it back: on servers that do not compare it,
+    if somebody added a snapshot during the commit that is in no branch which the commit asserts. Raises BindingError.
+    """
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        if not (updates := last_number_updates(table)):
+            return
+        if not attempt.may_commit:
+            break
+        attempt_commit(table, updates, same_numbers(table), attempt.number)
+        reload_table(table, patient=True)
+    raise BindingError(
+        f"{table_name(table)}: the table's last sequence number is below that of its newest snapshot, and could not be "
+        f"put right in {attempt.number} attempts; run it again, before Iceberg's Java library reads the table"
+    )
 
 
 def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:

@@ -133,14 +133,14 @@ def _remove(store: Storage, created: Sequence[str]) -> None:
 
 
 def _has_version(table: Table) -> bool:
-    """Whether the metadata that the catalog gave has a version with its parent, its tag and its statistics entry."""
+    """Whether the metadata that the catalog gave has a version without a parent, with tag and statistics entry."""
     entries = {entry.snapshot_id for entry in table.metadata.statistics}
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     for tag, ref in table.metadata.refs.items():
         snapshot = snapshots.get(ref.snapshot_id)
         if snapshot is None or snapshot.snapshot_id not in entries or tag not in own_names(snapshot):
             continue
-        if snapshot.parent_snapshot_id is not None and snapshot.parent_snapshot_id == base_snapshot_id(snapshot):
+        if snapshot.parent_snapshot_id is None and base_snapshot_id(snapshot) is not None:
             return True
     return False
 

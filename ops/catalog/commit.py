@@ -46,6 +46,8 @@ _LONGEST_WAIT = 600_000
 _PATIENCE_SECONDS = 60.0
 _CLOCK_TOLERANCE = 60_000
 """Milliseconds by which a table's time may go back: Iceberg's Java library reads no table where it went back further"""
+_OVERTAKEN = "sequence number", "irst-row-id", "Snapshot with snapshot id"
+"""Words of errors of commits that somebody else's commit, between our look and ours, made wrong"""
 _SERVER_FAULT = 500
 """The first HTTP status of faults of the server"""
 
@@ -142,8 +144,8 @@ def attempt_commit(
             raise _refused_by_aws(table, error) from None
         outcome, reason = CommitOutcome.UNKNOWN, _aws_code(error)
     except (ValueError, BadRequestError) as error:
-        # a number that was taken, or a snapshot to remove that is gone; SeaweedFS answers a bad request
-        if not any(words in str(error) for words in ("sequence number", "Snapshot with snapshot id")):
+        # a number that was taken, or a snapshot to remove that is gone; Iceberg's servers answer a bad request
+        if not any(words in str(error) for words in _OVERTAKEN):
             raise
         outcome, reason = CommitOutcome.REFUSED, "somebody committed before"
     else:

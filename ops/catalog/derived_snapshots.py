@@ -1,19 +1,30 @@
-"""The snapshots that a binding adds to a table, and the updates that a commit of one consists of. Commits nothing."""
+"""The snapshots that a binding adds to a table, and what a commit of one consists of. Commits nothing.
+
+They have no parent, and the table's last sequence number, where a write takes the next one: a writer that loaded its
+table before such a commit finds the number that it takes still free. PyIceberg's own check of that number is outside
+its repetitions. Iceberg demands a higher number of a snapshot with a parent alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pydantic import Field
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
     RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
     SetStatisticsUpdate,
+    TableRequirement,
     TableUpdate,
 )
 
@@ -95,11 +106,11 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
             f"{binding.kind}.build-id": binding.build_id,
         },
     )
-    sequence_number = table.metadata.next_sequence_number()
+    sequence_number = last_number(table.metadata)
     path = write_own_manifest_list(table, base, snapshot_id, sequence_number)
     return Snapshot(
         snapshot_id=snapshot_id,
-        parent_snapshot_id=base.snapshot_id,
+        parent_snapshot_id=None,
         sequence_number=sequence_number,
         timestamp_ms=_time_after(table),
         manifest_list=path,
@@ -112,17 +123,14 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
 def holder_snapshots(table: Table, binding: Binding) -> tuple[Snapshot, ...]:
     """The snapshots that carry the new packs: without a parent and without files, so that they keep no data alive.
 
-    They come in one commit with the version, and after it.
+    They come in one commit with the version.
     """
-    return tuple(_holder_snapshot(table, binding, place) for place in range(1, len(binding.new_packs) + 1))
+    return tuple(_holder_snapshot(table, binding) for _ in binding.new_packs)
 
 
-def _holder_snapshot(table: Table, binding: Binding, place: int) -> Snapshot:
-    """`place`: of the snapshot in its commit, behind the version's own."""
+def _holder_snapshot(table: Table, binding: Binding) -> Snapshot:
     snapshot_id = new_snapshot_id(table)
-    sequence_number = table.metadata.next_sequence_number()
-    if not isinstance(table.metadata, TableMetadataV1):
-        sequence_number += place
+    sequence_number = last_number(table.metadata)
     return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=None,
@@ -133,6 +141,57 @@ def _holder_snapshot(table: Table, binding: Binding, place: int) -> Snapshot:
         schema_id=table.metadata.current_schema_id,
         **_no_rows(table),
     )
+
+
+def last_number(metadata: TableMetadata) -> int:
+    """The last sequence number that a snapshot has taken; 0 in format v1."""
+    numbers = (snapshot.sequence_number or 0 for snapshot in metadata.snapshots)
+    return max(getattr(metadata, "last_sequence_number", 0), *numbers, 0)
+
+
+class AssertLastNumber(AssertTableUUID):
+    """The requirement that no snapshot has taken a sequence number since: adding one of ours sets the last number.
+
+    PyIceberg evaluates it where it writes the metadata, and swaps what it evaluated. To a server it is the table's
+    UUID: Iceberg's Java library refuses metadata whose last number is below that of a snapshot.
+    """
+
+    last_number: int = Field(exclude=True)
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # PyIceberg names it
+        super().validate(base_metadata)
+        if base_metadata is not None and last_number(base_metadata) != self.last_number:
+            raise CommitFailedException(
+                f"Requirement failed: last sequence number is {last_number(base_metadata)}, not {self.last_number}"
+            )
+
+
+def same_numbers(table: Table) -> tuple[TableRequirement, ...]:
+    """Requirements by which a commit that adds a snapshot of ours never sets the table's last sequence number back:
+    nobody else may have added one since. What moves a branch is refused by any server.
+    """
+    refs = table.metadata.refs
+    branches = {MAIN_BRANCH, *(name for name, ref in refs.items() if ref.snapshot_ref_type is SnapshotRefType.BRANCH)}
+    unmoved = (
+        AssertRefSnapshotId(ref=name, snapshot_id=refs[name].snapshot_id if name in refs else None)
+        for name in sorted(branches)
+    )
+    return (AssertLastNumber(uuid=table.metadata.table_uuid, last_number=last_number(table.metadata)), *unmoved)
+
+
+def last_number_updates(table: Table) -> tuple[TableUpdate, ...]:
+    """Updates that put the table's last sequence number right where it is below that of a snapshot; none where it is
+    right. A copy of that snapshot comes and goes with them: nothing else sets the number.
+    """
+    metadata = table.metadata
+    number = last_number(metadata)
+    if getattr(metadata, "last_sequence_number", number) == number:
+        return ()
+    snapshot_id = new_snapshot_id(table)
+    changed = {"snapshot_id": snapshot_id, "parent_snapshot_id": None, "timestamp_ms": _time_after(table)}
+    newest = next(snapshot for snapshot in metadata.snapshots if snapshot.sequence_number == number)
+    copy = newest.model_copy(update={**changed, **_no_rows(table)})
+    return AddSnapshotUpdate(snapshot=copy), RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
 
 
 def _time_after(table: Table) -> int:

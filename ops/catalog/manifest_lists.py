@@ -41,7 +41,7 @@ def write_own_manifest_list(table: Table, base: Snapshot, snapshot_id: SnapshotI
         format_version=table.metadata.format_version,
         output_file=table.io.new_output(path),
         snapshot_id=snapshot_id,
-        parent_snapshot_id=base.snapshot_id,
+        parent_snapshot_id=None,
         sequence_number=sequence_number,
         avro_compression="deflate",
     ) as manifest_list:

@@ -65,7 +65,7 @@ def require_table(table: object, function: str) -> None:
 
 
 def is_derived(snapshot: Snapshot) -> bool:
-    """Whether icepuffin made this snapshot: to bind a file to its parent, or to hold a pack."""
+    """Whether icepuffin made this snapshot: to bind a file to its base, or to hold a pack."""
     return base_snapshot_id(snapshot) is not None or pack_owner(snapshot) is not None
 
 
@@ -250,8 +250,8 @@ def with_zone(time: datetime) -> datetime:
 
 def ancestor_ids(table: Table, snapshot_id: SnapshotId) -> frozenset[SnapshotId]:
     """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest may have expired."""
-    parents = (ancestor.parent_snapshot_id for ancestor in ancestors_from(table, snapshot_id))
-    return frozenset({snapshot_id, *(SnapshotId(parent) for parent in parents if parent is not None)})
+    parents = map(parent_id, ancestors_from(table, snapshot_id))
+    return frozenset({snapshot_id, *(parent for parent in parents if parent is not None)})
 
 
 def require_data_snapshot(table: Table, snapshot_id: SnapshotId) -> None:
@@ -328,11 +328,20 @@ def _utc(milliseconds: int) -> str:
 
 
 def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
-    """Snapshot `head` and its ancestors, nearest first, as far as they have not expired."""
+    """Snapshot `head` and its ancestors, nearest first, as far as they have not expired.
+
+    A derived snapshot descends from its base, for the history of a branch that the table's owner made on it.
+    """
     by_id = snapshots_by_id(table.metadata)
     while head is not None and (snapshot := by_id.get(head)) is not None:
         yield snapshot
-        head = snapshot.parent_snapshot_id
+        head = parent_id(snapshot)
+
+
+def parent_id(snapshot: Snapshot) -> SnapshotId | None:
+    """Id of the snapshot that this one descends from: its parent, or the base of a derived snapshot."""
+    parent = snapshot.parent_snapshot_id
+    return base_snapshot_id(snapshot) if parent is None else SnapshotId(parent)
 
 
 def commits_since(

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import own_tag_target
 from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
-from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
+from icepuffin.ops.catalog.snapshots import base_snapshot_id, find_snapshot, is_derived, table_name
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import Storage
@@ -51,7 +51,7 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     """The snapshot. Raises UnknownSnapshotError, and ThetaError for a snapshot that icepuffin made itself."""
     snapshot = find_snapshot(table, snapshot_id)
     if is_derived(snapshot):
-        base = snapshot.parent_snapshot_id
+        base = base_snapshot_id(snapshot)
         content = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
         raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {content}")
     return snapshot

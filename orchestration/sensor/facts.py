@@ -21,6 +21,7 @@ from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import (
     DataSnapshot,
+    ancestors_from,
     base_snapshot_id,
     data_snapshots,
     derived_ids,
@@ -85,10 +86,9 @@ def _parents(table: Table) -> dict[str, str | None]:
     for snapshot in sorted(by_id.values(), key=lambda item: (item.sequence_number or 0, item.timestamp_ms)):
         if snapshot.snapshot_id in derived:
             continue
-        parent = by_id.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
-        while parent is not None and parent.snapshot_id in derived:
-            parent = by_id.get(parent.parent_snapshot_id) if parent.parent_snapshot_id is not None else None
-        parents[str(snapshot.snapshot_id)] = None if parent is None else str(parent.snapshot_id)
+        before = (item.snapshot_id for item in ancestors_from(table, snapshot.parent_snapshot_id))
+        parent = next((item for item in before if item not in derived), None)
+        parents[str(snapshot.snapshot_id)] = None if parent is None else str(parent)
     return parents
 
 

@@ -116,7 +116,6 @@ def _version_of(data: Snapshot, version: Snapshot, snapshot_id: int) -> Snapshot
     base = {"ann.base-snapshot-id": str(data.snapshot_id)}
     update = {
         "snapshot_id": snapshot_id,
-        "parent_snapshot_id": data.snapshot_id,
         "sequence_number": data.sequence_number,
         "timestamp_ms": data.timestamp_ms,
         "summary": Summary(Operation.REPLACE, **{**properties, **base}),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tests.services.forwarding import Answer, Request, forward, serving
 
 Change = Literal[
-    "", "no tags", "no ages", "no statistics", "no parent", "another parent", "version current", "pack current",
+    "", "no tags", "no ages", "no statistics", "a parent", "a parent of a pack", "version current", "pack current",
     "no old snapshots", "no requirements", "bad request", "bad request once", "no new tables", "lost creation",
     "no reading", "no commits", "no purge", "no dropping",
 ]  # fmt: skip
@@ -88,16 +88,20 @@ def _alter(document: dict[str, Any], change: Change) -> None:
             tag.pop("max-ref-age-ms")
     if change == "no statistics":
         document["updates"] = [update for update in updates if update["action"] != "set-statistics"]
-    if change == "no parent":
-        for snapshot in snapshots:
-            snapshot.pop("parent-snapshot-id", None)
-    if change == "another parent" and len(snapshots) == 2:  # of a version and the holder of its pack
-        snapshots[1]["parent-snapshot-id"] = snapshots[0]["parent-snapshot-id"]
+    if change in ("a parent", "a parent of a pack") and len(snapshots) == 2:  # of a version, and the holder of its pack
+        children = snapshots[change == "a parent of a pack" :]
+        children[0]["parent-snapshot-id"] = _base_of(snapshots)
+        for snapshot in children:  # the number of one with a parent is over the last, which the next one sets
+            snapshot["sequence-number"] += 1
     if change in ("version current", "pack current") and len(tags) == 2:
         tag = tags[change == "pack current"]
         tag |= {"ref-name": "main", "type": "branch"}
         tag.pop("max-ref-age-ms")
     if change == "no old snapshots" and tags:
-        updates.append({"action": "remove-snapshots", "snapshot-ids": [snapshots[0]["parent-snapshot-id"]]})
+        updates.append({"action": "remove-snapshots", "snapshot-ids": [_base_of(snapshots)]})
     if change == "no requirements":
         document["requirements"] = []
+
+
+def _base_of(snapshots: list[dict[str, Any]]) -> int:
+    return int(snapshots[0]["summary"]["ann.base-snapshot-id"])

@@ -70,7 +70,7 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         base_snapshot_id=request.base_snapshot_id,
         build_id="build 0",
         puffin_path=request.puffin_path,
-        sequence_number=2,
+        sequence_number=1,
         timestamp_ms=snapshot.timestamp_ms,
         base_sequence_number=1,
         tags=("ann_e",),
@@ -92,8 +92,10 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
 
 
 def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_of_that(table: Table) -> None:
-    version = bindings.publish(table, binding(table))
+    request = binding(table)
     table.append(make_rows(10, 20))
+    version = bindings.publish(table, request)
+    assert (version.sequence_number, version.base_sequence_number) == (2, 1)
     table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
     assert index_versions(table.refresh(), "e") == (replace(version, base_sequence_number=2),)
 
