@@ -56,7 +56,7 @@ def without_nodes(shard: Shard) -> Shard:
 
 @cache
 def large(content: str = "vectors") -> Shard:
-    """A shard of 1,300 rows: with vectors, with halves of them, with a codebook's codes, or with 4, 5 or 8 bits."""
+    """A shard of 1,300 rows: with vectors, with halves, with a codebook's codes, or with 4, 5 or 8 bits."""
     if content == "vectors":
         return random_shard(seed=3, rows=1_300)
     if content == "halves":

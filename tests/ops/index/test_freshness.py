@@ -1,4 +1,4 @@
-"""How far an index is behind, where several snapshots are late: by the age of the oldest of them."""
+"""How far an index is behind, where several snapshots are late: by the age of the oldest."""
 
 from collections.abc import Callable
 
@@ -20,14 +20,14 @@ START = 1_700_000_000
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
     """Four snapshots, one an hour from START on; the first one has a version."""
-    made = table_factory()
-    made.append(make_rows(0, 5))
-    bindings.publish(made, binding(made))
+    new_table = table_factory()
+    new_table.append(make_rows(0, 5))
+    bindings.publish(new_table, binding(new_table))
     for first in (5, 10, 15):
-        made.append(make_rows(first, first + 5))
-    ids = [item.snapshot_id for item in data_snapshots(made)]
-    set_times(made, ids, [1_000 * (START + number * HOUR) for number in range(4)])
-    return made
+        new_table.append(make_rows(first, first + 5))
+    ids = [item.snapshot_id for item in data_snapshots(new_table)]
+    set_times(new_table, ids, [1_000 * (START + number * HOUR) for number in range(4)])
+    return new_table
 
 
 def lag(table: Table, hours: float, *indexed: int) -> FreshnessLag:
