@@ -105,7 +105,8 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
     settings_file.write_text(text, encoding="utf-8")
     settings = load(directory=directory)
     catalog = open_catalog("demo", settings.catalogs["demo"].properties)
-    console.print(f"[bold]icepuffin demo[/] in {directory}: {rows.table.num_rows:,} packages, 384 dimensions\n")
+    console.print(f"[bold]icepuffin demo[/] in {directory}: {rows.table.num_rows:,} packages, 384 dimensions")
+    console.print("Five changes, each with its runs: half a minute for the first, which starts Spark; then seconds\n")
     lines: list[SnapshotLine] = []
     with open_instance(home_of(settings, settings_file)) as instance:
         for number, step in enumerate(write_history(catalog, rows.table), start=1):
