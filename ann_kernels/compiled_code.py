@@ -197,29 +197,6 @@ def _warn_of_compilations(why: str) -> None:
     )
 
 
-class _Compilations(event.Listener):
-    """Says that kernels are compiled where none of these sources is kept yet: a process seems to hang meanwhile."""
-
-    is_first = True
-
-    def on_start(self, compilation: Any) -> None:
-        dispatcher = compilation.data["dispatcher"]
-        place = dispatcher.stats.cache_path  # None of what is compiled as a part of others
-        if not self.is_first or not dispatcher.py_func.__module__.startswith(__package__) or place is None:
-            return
-        self.is_first = False
-        folder = Path(place)
-        if not any(folder.glob("*.nbi")):
-            _log.warning(
-                "kernels are compiled into %s, once: up to two minutes (`python -m icepuffin.ops.kernel_cache` does so "
-                "beforehand)",
-                folder,
-            )
-
-    def on_end(self, compilation: Any) -> None:
-        del compilation
-
-
 class _ThreadCompilations(threading.local):
     """Compilations of one thread. One that calls others begins them within itself."""
 
@@ -235,9 +212,9 @@ class _CompilationClock(event.Listener):
     """Adds up the processor time of compilations, by thread."""
 
     def on_start(self, compilation: Any) -> None:
-        del compilation
         if not _of_thread.depth:
             _of_thread.begun = time.thread_time()
+            _wait.begin(compilation.data["dispatcher"])
         _of_thread.depth += 1
 
     def on_end(self, compilation: Any) -> None:
@@ -245,6 +222,54 @@ class _CompilationClock(event.Listener):
         _of_thread.depth -= 1
         if not _of_thread.depth:
             _of_thread.seconds += time.thread_time() - _of_thread.begun
+            _wait.end()
+
+
+class _Wait:
+    """Compilations of this package's kernels, one after another: the process seems to hang.
+
+    A line is logged when they have taken two seconds, and again for others that begin ten seconds later.
+    """
+
+    notice_seconds = 2.0
+    pause_seconds = 10.0
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._begun = self._ended = time.monotonic()
+        self._is_announced = False
+        self._notice: threading.Timer | None = None
+
+    def begin(self, dispatcher: Any) -> None:
+        """Numba compiles in one thread at a time."""
+        self._begun = time.monotonic()
+        if self._begun - self._ended >= self.pause_seconds:
+            self._seconds, self._is_announced = 0.0, False
+        folder = dispatcher.stats.cache_path  # None where nothing can be kept, for which there is a warning
+        package = str(__package__).partition(".")[0]
+        if self._is_announced or folder is None or not dispatcher.py_func.__module__.startswith(f"{package}."):
+            return
+        self._notice = threading.Timer(self.notice_seconds - self._seconds, self._announce, (folder,))
+        self._notice.daemon = True
+        self._notice.start()
+
+    def end(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
+        self._ended = time.monotonic()
+        self._seconds += self._ended - self._begun
+
+    def _announce(self, folder: str) -> None:
+        self._is_announced = True
+        _log.warning(
+            "kernels are compiled into %s, once on this machine: up to half a minute for a search, a minute or two for "
+            "a first refresh (`python -m icepuffin.ops.kernel_cache` does so beforehand)",
+            folder,
+        )
+
+
+_wait = _Wait()
 
 
 def compilation_seconds() -> float:
@@ -253,7 +278,6 @@ def compilation_seconds() -> float:
 
 
 def observe_compilations() -> None:
-    """Have compilations timed, and a line logged when numba begins to compile this package's into an empty cache."""
+    """Have compilations timed, and a line logged while numba compiles this package's kernels for long."""
     register: Any = event.register  # it has no types
-    register("numba:compile", _Compilations())
     register("numba:compile", _CompilationClock())
