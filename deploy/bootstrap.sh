@@ -162,11 +162,11 @@ measured() {
 
 # The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.
 namespace() {
-    folder=$root/.cache/namespace
+    folder=$PWD/.cache/namespace
     mkdir -p "$folder/icepuffin"
     find "$folder/icepuffin" -type l ! -exec test -e {} \; -delete
-    ln -sfn "$root"/icepuffin/*.py "$root/icepuffin/py.typed" "$folder/icepuffin/"
-    for package in ann_kernels assets ops orchestration puffin; do ln -sfn "$root/$package" "$folder/icepuffin/$package"; done
+    ln -sfn "$PWD"/icepuffin/*.py "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
+    for package in ann_kernels assets ops orchestration puffin; do ln -sfn "$PWD/$package" "$folder/icepuffin/$package"; done
 }
 
 # Runs one step of the test run. `durations` has it measured.

@@ -15,8 +15,9 @@ _PREFIX = "drawn: "
 _BY_HYPOTHESIS = "examples by Hypothesis"
 _Report = Generator[None, pytest.TestReport, pytest.TestReport]
 
-# A busy machine is no failure, and what another run has left in a database is no example
-settings.register_profile("icepuffin", deadline=None, database=None)
+# A busy machine is no failure, and what another run has left in a database is no example. Where CI is set, Hypothesis
+# would draw by the name of a test alone
+settings.register_profile("icepuffin", deadline=None, database=None, derandomize=False)
 settings.load_profile("icepuffin")
 # It takes examples from the source of modules that are imported, which depends on the tests before
 providers._get_local_constants = lambda: providers._local_constants
