@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | nightly | flaky | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -250,6 +250,13 @@ mutants() {
     "$tool/bin/python" tests/mutants.py "$@"
 }
 
+# Settings as those of `check`.
+nightly() {
+    classes
+    unset PYTHONDONTWRITEBYTECODE
+    OPENBLAS_NUM_THREADS=1 python -m tests.nightly "$@"
+}
+
 fuzz() {
     tool fuzzer requirements/fuzz.txt
     PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) python -m tests.campaigns.fuzz "$@"
@@ -384,6 +391,8 @@ case $command in
     durations) packages all; durations "$@" ;;
     classes) packages all; classes ;;
     mutants) setup; mutants "$@" ;;
+    nightly) setup; nightly "$@" ;;
+    flaky) setup; python -m tests.flaky "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
     stores) setup; stores "$@" ;;

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Generator
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-from tests.draws import ORIGIN, SEED, TALLY, TIMES
+from tests.draws import ORIGIN, SEED, TALLY, TIMES, is_drawn
 
 _PREFIX = "drawn: "
 """Start of the names of the properties by which reports count draws"""
@@ -32,13 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     return f"ICEPUFFIN_SEED={SEED} ({ORIGIN})"
-
-
-def is_drawn(test: pytest.Item) -> bool:
-    """Whether a test draws other cases by another seed."""
-    chosen = getattr(getattr(test, "callspec", None), "params", {})
-    by_seed = "seed" in getattr(test, "fixturenames", ()) and "seed" not in chosen
-    return by_seed or is_hypothesis_test(getattr(test, "obj", None))
 
 
 @pytest.hookimpl(tryfirst=True)

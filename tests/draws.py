@@ -1,6 +1,6 @@
 """Chance in tests. What they draw follows from the commit: a run of the same commit tries the same cases.
 
-ICEPUFFIN_SEED=<another seed> draws others. ICEPUFFIN_DRAWS=20 draws twenty times as many.
+ICEPUFFIN_SEED=<another seed> draws others, as `make nightly` does. ICEPUFFIN_DRAWS=20 draws twenty times as many.
 ICEPUFFIN_LAW_SECONDS=9 has each test that draws one by one go on for so many seconds of processor time.
 """
 
@@ -11,8 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tests.repository import REPOSITORY
+
+if TYPE_CHECKING:
+    import pytest
 
 WITHOUT_COMMIT = 20_261_128
 """Seed where git does not know the tree, as in a copy of it"""
@@ -46,6 +50,13 @@ def seed_of_run() -> tuple[int, str]:
 
 
 SEED, ORIGIN = seed_of_run()
+
+
+def is_drawn(test: "pytest.Item") -> bool:
+    """Whether a test draws other cases by another seed."""
+    chosen = getattr(getattr(test, "callspec", None), "params", {})
+    by_seed = "seed" in getattr(test, "fixturenames", ()) and "seed" not in chosen
+    return by_seed or test.get_closest_marker("hypothesis") is not None
 
 
 def amount(count: int, variable: str = "") -> int:

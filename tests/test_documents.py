@@ -209,6 +209,7 @@ def test_a_release_runs_every_command_that_ci_leaves_out() -> None:
         "durations",
         "bench",
         "mutants",
+        "flaky",
         "fuzz",
     }
     (release,) = ["\n".join(lines) for heading, lines in sections_of("CONTRIBUTING.md", 2) if heading == "## A release"]

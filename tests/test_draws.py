@@ -167,7 +167,7 @@ def test_no_test_draws_without_a_seed() -> None:
 
 
 def test_each_module_that_takes_the_seed_of_the_run_names_the_fixture() -> None:
-    """By it a failure says how to draw the same again."""
+    """By it a failure says how to draw the same again, and `make nightly` finds what draws."""
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         if "from tests.draws import" in text and path.name != Path(__file__).name:

@@ -1,5 +1,7 @@
 """Codes of rotated vectors: the vectors that they stand for, estimates of distances, and searches by codes alone."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -28,9 +30,11 @@ from icepuffin.ann_kernels.rotated_quantization import (
 )
 from icepuffin.ann_kernels.top_k import exact_top_k
 from tests.ann_kernels.data import clustered
+from tests.chance import FALSE_ALARM, largest_gap, most_hits
 from tests.naive import rotated as naive
 
 METRICS = (Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT)
+EXAMPLES = 30
 
 
 @njit
@@ -71,8 +75,12 @@ def test_vectors_are_rotated_as_by_the_matrix_and_back(dims: int) -> None:
 
 def test_a_vector_of_one_dimension_is_spread_over_all() -> None:
     turned = rotation.rotate(np.eye(384, dtype=np.float32), np.zeros(384, np.float32), rotation.signs(384, 0))
-    assert np.abs(turned * np.sqrt(384)).max() < 6
-    assert abs((turned**4).mean() * 384**2 - 3) < 0.2, "as of a normal distribution"
+    values = np.sort((turned * np.sqrt(384)).ravel())
+    assert np.abs(values).max() < 6
+    normal = np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in values])
+    steps = np.arange(values.size + 1) / values.size
+    gap = max(np.abs(normal - steps[1:]).max(), np.abs(normal - steps[:-1]).max())
+    assert gap < largest_gap(values.size), "as of a normal distribution"
 
 
 @pytest.mark.parametrize("moved_rows", ["one", "some", "none"])
@@ -151,27 +159,17 @@ def test_a_walk_measures_by_the_highest_bits(bits: int, metric: Metric) -> None:
         assert (np.abs(out - expected[row]) <= rounding + 1e-5).all()
 
 
-@settings(max_examples=30, deadline=None)
-@example(dims=384, bits=4, metric=Metric.L2, shape=0, seed=0)
-@example(dims=8, bits=4, metric=Metric.INNER_PRODUCT, shape=3, seed=128283)
-@given(
-    dims=st.sampled_from([8, 17, 128, 384]),
-    bits=st.sampled_from([4, 5, 8]),
-    metric=st.sampled_from(METRICS),
-    shape=st.integers(0, 4),
-    seed=st.integers(0, 2**31 - 1),
-)
-def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, shape: int, seed: int) -> None:
-    """Of vectors with few values, or one dimension that has all the spread, some errors are larger, and none much."""
+def excesses(dims: int, bits: int, metric: Metric, shape: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(how far 1,200 distances lie outside of their intervals, widths of these)."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((200, dims))
-    if shape == 1:
-        rows[:, rng.integers(dims)] *= 100  # one dimension has all the spread
-    elif shape == 2:
+    if shape == "one dimension has all the spread":
+        rows[:, rng.integers(dims)] *= 100
+    elif shape == "shifted":
         rows += 50
-    elif shape == 3:
-        rows = rng.integers(0, 3, rows.shape) + 0.01  # many equal ones
-    elif shape == 4:
+    elif shape == "few values":
+        rows = rng.integers(0, 3, rows.shape) + 0.01
+    elif shape == "near duplicates":
         rows = rows[:4][rng.integers(0, 4, 200)] + 1e-3 * rows
     vectors = prepare(rows.astype(np.float32), metric)
     near, far = vectors[:3] + 1e-3 * rng.standard_normal((3, dims)), rng.standard_normal((3, dims))
@@ -182,10 +180,36 @@ def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, 
     lowest, highest = interval(estimated, deviations, metric, np.linalg.norm(queries, axis=1))
     exact = exact_distances(vectors, queries, metric)
     rounding = 1e-5 * np.maximum(1, np.abs(vectors).max()) ** (1 if metric is Metric.L2 else 2)
-    excess = np.maximum(lowest - exact, exact - highest) - rounding
-    largest_share = 0.03 if dims < 128 else 0.002
-    assert (excess > 0).mean() <= (largest_share if shape in {1, 3} else 0)
-    assert (excess <= highest - lowest).all()
+    return np.maximum(lowest - exact, exact - highest) - rounding, highest - lowest
+
+
+@settings(max_examples=EXAMPLES)
+@example(dims=384, bits=4, metric=Metric.L2, shape="plain", seed=0)
+@given(
+    dims=st.sampled_from([8, 17, 128, 384]),
+    bits=st.sampled_from([4, 5, 8]),
+    metric=st.sampled_from(METRICS),
+    shape=st.sampled_from(["plain", "shifted", "near duplicates"]),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_distances_lie_in_their_intervals(dims: int, bits: int, metric: Metric, shape: str, seed: int) -> None:
+    """But for one of two million, as the page says."""
+    excess, widths = excesses(dims, bits, metric, shape, seed)
+    assert (excess > 0).sum() <= most_hits(excess.size, 1 / 2e6, FALSE_ALARM / EXAMPLES)
+    assert (excess <= widths).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("shape", ["one dimension has all the spread", "few values"])
+@pytest.mark.parametrize(("dims", "largest_share"), [(8, 0.03), (17, 0.03), (128, 0.002), (384, 0.002)])
+def test_some_distances_lie_outside_of_their_intervals_where_errors_are_not_normal(
+    dims: int, largest_share: float, shape: str, metric: Metric
+) -> None:
+    """How many is stated nowhere, so the vectors are the same in each run. In few dimensions errors may be large."""
+    for bits, seed in ((4, 128283), (5, 1), (8, 2), (4, 3), (5, 4), (8, 5)):
+        excess, widths = excesses(dims, bits, metric, shape, seed)
+        assert (excess > 0).mean() <= largest_share
+        assert (excess <= widths).all()
 
 
 def test_errors_have_the_deviation_that_terms_name() -> None:
