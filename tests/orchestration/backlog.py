@@ -54,9 +54,9 @@ class Backlog:
         )
         return load(file)
 
-    def grow(self, name: str, count: int) -> list[str]:
-        """Commit that many snapshots to main at once. Returns their ids."""
-        metadata = with_snapshots(self.catalog.load_table(f"demo.{name}").metadata, count)
+    def grow(self, name: str, count: int, *, after: int = 0) -> list[str]:
+        """Commit that many snapshots to main at once, so many seconds after the last one. Returns their ids."""
+        metadata = with_snapshots(self.catalog.load_table(f"demo.{name}").metadata, count, after=after)
         self._commit(name, metadata)
         return [str(item.snapshot_id) for item in metadata.snapshots[-count:]]
 
@@ -123,8 +123,8 @@ def _version_of(data: Snapshot, version: Snapshot, snapshot_id: int) -> Snapshot
     return version.model_copy(update=update)
 
 
-def with_snapshots(metadata: TableMetadata, count: int) -> TableMetadata:
-    """The metadata after `count` more appends, each 1 s after the last."""
+def with_snapshots(metadata: TableMetadata, count: int, *, after: int = 0) -> TableMetadata:
+    """The metadata after `count` more appends, each 1 s after the last, the first so many seconds more."""
     last = metadata.snapshots[-1]
     added: list[Snapshot] = []
     for number in range(1, count + 1):
@@ -134,7 +134,7 @@ def with_snapshots(metadata: TableMetadata, count: int) -> TableMetadata:
                     "snapshot_id": 7_000_000_000_000_000_000 + next(_SERIAL),
                     "parent_snapshot_id": added[-1].snapshot_id if added else last.snapshot_id,
                     "sequence_number": (last.sequence_number or 0) + number,
-                    "timestamp_ms": last.timestamp_ms + 1000 * number,
+                    "timestamp_ms": last.timestamp_ms + 1000 * (after + number),
                 }
             )
         )

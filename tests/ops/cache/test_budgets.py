@@ -93,7 +93,7 @@ def test_decoders_wait_for_each_other_where_they_take_more_than_the_budget(
 
 def test_a_decoder_alone_may_take_more_than_the_budget() -> None:
     scratch = ShardCache(CacheSettings.off())._scratch
-    with scratch.reserve(_AT_ONCE + 1):
-        pass
-    with scratch.reserve(_AT_ONCE):
-        pass
+    for size in (_AT_ONCE + 1, _AT_ONCE):
+        with scratch.reserve(size):
+            assert scratch._reserved == size
+        assert scratch._reserved == 0

@@ -1,7 +1,19 @@
 from datetime import datetime
 
 import pytest
-from pyiceberg.expressions import EqualTo, GreaterThan
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThanOrEqual,
+    Not,
+    StartsWith,
+)
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import SqlError
@@ -70,27 +82,31 @@ def test_a_table_may_have_an_alias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "filtered"),
+    ("condition", "expected"),
     [
-        ("section = 'a'", "EqualTo"),
-        ("3 < id", "GreaterThan"),
-        ("id BETWEEN 2 AND 5", "And"),
-        ("id IN (1, 2)", "In"),
-        ("id NOT IN (1, 2)", "Not"),
-        ("flag", "EqualTo"),
-        ("NOT flag", "Not"),
-        ("hash = X'0102'", "EqualTo"),
-        ("name NOT LIKE 'git%'", "Not"),
-        ("at > TIMESTAMP '2026-01-01 08:00:00'", "GreaterThan"),
-        ("false", "AlwaysFalse"),
-        ("name LIKE 'git%'", "StartsWith"),
-        ("NOT (section IS NULL)", "Not"),
-        ("day >= DATE '2026-01-01' AND flag = true", "And"),
+        ("section = 'a'", EqualTo("section", "a")),
+        ("3 < id", GreaterThan("id", 3)),
+        ("id BETWEEN 2 AND 5", And(GreaterThanOrEqual("id", 2), LessThanOrEqual("id", 5))),
+        ("id IN (1, 2)", In("id", {1, 2})),
+        ("id NOT IN (1, 2)", Not(In("id", {1, 2}))),
+        ("flag", EqualTo("flag", True)),
+        ("NOT flag", Not(EqualTo("flag", True))),
+        ("hash = X'0102'", EqualTo("hash", b"\1\2")),
+        ("name NOT LIKE 'git%'", Not(StartsWith("name", "git"))),
+        ("at > TIMESTAMP '2026-01-01 08:00:00'", GreaterThan("at", "2026-01-01 08:00:00")),
+        ("false", AlwaysFalse()),
+        ("name LIKE 'git%'", StartsWith("name", "git")),
+        ("NOT (section IS NULL)", Not(IsNull("section"))),
+        (
+            "day >= DATE '2026-01-01' AND flag = true",
+            And(GreaterThanOrEqual("day", "2026-01-01"), EqualTo("flag", True)),
+        ),
     ],
 )
-def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> None:
+def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpression) -> None:
     found = nearest(f"SELECT id FROM t WHERE {condition} ORDER BY l2_distance(v, array(1)) LIMIT 1")
-    assert type(found.where).__name__ == filtered
+    assert found.where == expected
+    assert repr(found.where) == repr(expected), "equal literals of two types are not the same"
 
 
 @pytest.mark.parametrize(
