@@ -1,4 +1,4 @@
-.PHONY: help setup demo lint quick test durations bench mutants nightly flaky fuzz engines trino catalogs stores ranges pythons
+.PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino catalogs stores ranges pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
@@ -10,6 +10,7 @@ help:
 	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50"
 	@echo "make nightly SECONDS=1800                all tests that draw, with other seeds than the commit's"
 	@echo "make flaky FILES=\"tests/test_names.py\" N=20    files of tests beside two busy loops on one core"
+	@echo "make clauses                             breaks clauses of the texts, one at a time; WORDS=theta for some alone"
 	@echo "make fuzz SECONDS=600                    random bytes for every parser of Puffin files"
 	@echo "make catalogs                            the life of an index on catalogs that the tests leave out"
 	@echo "make stores                              the life of an index on GCS and ADLS; needs Go and Node.js"
@@ -23,6 +24,8 @@ nightly:
 	@sh deploy/bootstrap.sh nightly --seconds "$(or $(SECONDS),1800)" $(if $(SEED),--seed $(SEED))
 flaky:
 	@sh deploy/bootstrap.sh flaky --times "$(or $(N),20)" $(FILES)
+clauses:
+	@sh deploy/bootstrap.sh clauses $(WORDS)
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
 durations:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | nightly | flaky | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | quick | test | check | durations [FILES] | bench | mutants | clauses | nightly | flaky | fuzz | engines | trino | catalogs | stores | ranges | pythons | charts CHART
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -393,6 +393,7 @@ case $command in
     mutants) setup; mutants "$@" ;;
     nightly) setup; nightly "$@" ;;
     flaky) setup; python -m tests.flaky "$@" ;;
+    clauses) setup; python -m tests.clauses "$@" ;;
     fuzz) setup; fuzz "$@" ;;
     catalogs) setup; catalogs "$@" ;;
     stores) setup; stores "$@" ;;

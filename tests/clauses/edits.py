@@ -1,0 +1,257 @@
+"""Edits that each break one clause of the texts this project is made from, and the test that notices.
+
+An edit is found by the name of what it changes and by a piece of its source, wherever that lies.
+"""
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.repository import modules
+
+PAGES = ("docs/seeds.md", "docs/paper.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one piece of source."""
+
+    clause: str
+    """Words of a page of PAGES"""
+    changes: str
+    """Name of the function, class or constant that has the piece"""
+    before: str
+    after: str
+    test: str
+    """Name of the test that notices"""
+
+
+EDITS = (
+    # The Puffin specification
+    Edit(
+        "magic at the start, and on both sides of the footer",
+        "footer", "if head != MAGIC:", "if not head:", "test_a_malformed_file_is_refused_with_its_place",
+    ),
+    Edit(
+        "footer payload, its size and its flags",
+        "footer", " or footer_start < len(MAGIC):", ":", "test_a_malformed_file_is_refused_with_its_place",
+    ),
+    Edit(
+        "a compressed footer is read; none is written",
+        "footer", "if flags & FLAG_FOOTER_COMPRESSED:", "if False:", "test_a_compressed_footer_is_read",
+    ),
+    Edit(
+        "a compressed footer is read; none is written",
+        "footer_bytes", "bytes(4)", "bytes([1, 0, 0, 0])", "test_what_is_written_is_read",
+    ),
+    Edit(
+        "unknown flags are refused, unknown keys and types ignored",
+        "footer", "flags & ~FLAG_FOOTER_COMPRESSED", "flags & ~0xFFFFFFFF",
+        "test_a_malformed_file_is_refused_with_its_place",
+    ),
+    Edit(
+        "unknown flags are refused, unknown keys and types ignored",
+        "_blob_from_json", "if not isinstance(blob, dict):", 'if not isinstance(blob, dict) or "level" in blob:',
+        "test_keys_that_later_versions_add_are_ignored",
+    ),
+    Edit(
+        "unknown flags are refused, unknown keys and types ignored",
+        "decode_footer", "if not isinstance(document, dict) or", 'if "encryption" in document or',
+        "test_keys_that_later_versions_add_are_ignored",
+    ),
+    Edit(
+        "blobs plain or by zstd; LZ4 is read",
+        "compress", "write_content_size=True", "write_content_size=False", "test_what_is_written_is_read",
+    ),
+    Edit(
+        "the reference files, byte for byte",
+        "encode_footer", 'separators=(",", ":")', 'separators=(", ", ":")',
+        "test_the_reference_samples_are_read_and_written_byte_for_byte",
+    ),
+    Edit(
+        "the reference files, byte for byte",
+        "_blob_to_json", "list(blob.fields)", "sorted(blob.fields)",
+        "test_fields_keep_the_order_that_a_writer_gives_them",
+    ),
+    Edit(
+        "`deletion-vector-v1`",
+        "encode", 'struct.pack(">I", zlib.crc32(body))', 'struct.pack("<I", zlib.crc32(body))',
+        "test_deletion_vectors_of_iceberg_java_are_read_and_written_byte_for_byte",
+    ),
+    Edit(
+        "`apache-datasketches-theta-v1`, with `ndv`",
+        "statistics_file", "str(ndv_of(new.sketch, new.most))", 'f"{ndv_of(new.sketch, new.most)} "',
+        "test_the_entry_is_what_the_standard_requires",
+    ),
+    # The Iceberg table specification
+    Edit(
+        "snapshots, refs, `replace`, requirements of a commit",
+        "derive_snapshot", "Operation.REPLACE", "Operation.APPEND",
+        "test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file",
+    ),
+    Edit(
+        "snapshots, refs, `replace`, requirements of a commit",
+        "attempt_commit", "(same_uuid, *requirements)", "requirements",
+        "test_a_commit_is_for_the_table_that_was_read_and_no_other_of_its_name",
+    ),
+    Edit(
+        "manifests and their entries, live files",
+        "_entries", "entry.status != ManifestEntryStatus.DELETED", "entry.status is not None",
+        "test_files_that_a_snapshot_has_deleted_are_not_live_and_its_schema_is_its_own",
+    ),
+    Edit(
+        "position deletes and deletion vectors",
+        "deletes_of", "[delete for delete in deletes if delete.kind is not DeleteKind.POSITION]", "list(deletes)",
+        "test_a_deletion_vector_stands_for_all_position_deletes_of_its_file",
+    ),
+    Edit(
+        "equality deletes",
+        "_PartitionDeletes", "delete.file.sequence_number - is_equality", "delete.file.sequence_number",
+        "test_deletes_apply_by_the_rules_of_scan_planning",
+    ),
+    Edit(
+        "encrypted files",
+        "_require_plain", "if entry.data_file.key_metadata:", "if False:", "test_an_encrypted_file_is_refused_by_name",
+    ),
+    Edit(
+        "single-value serialization (appendix D), for sketches",
+        "_validity", "if array.null_count == 0 or bitmap is None:", "if True:",
+        "test_nulls_slices_chunks_and_repeats_do_not_show",
+    ),
+    Edit(
+        "`commit.retry.*` of a table",
+        "commit_attempts", "attempts if retries is None else 1 + retries", "attempts",
+        "test_a_refused_commit_is_repeated_as_the_table_says",
+    ),
+    Edit(
+        "vended credentials",
+        "ends_of", "return min(", "return max(", "test_the_first_of_several_expiries_counts",
+    ),
+    Edit(
+        "vended credentials",
+        "nearest", "return max(", "return min(",
+        "test_the_longest_of_nested_prefixes_is_whose_keys_open_a_file",
+    ),
+    # Bodo's text
+    Edit(
+        "later ones are of columns that have a sketch",
+        "choose_columns", "if c.field_id in sketched_before]",
+        "if c.field_id in sketched_before or type_name_of(c.type) in CREATED_TYPES]",
+        "test_an_increment_takes_the_columns_that_have_a_sketch_floats_included",
+    ),
+    Edit(
+        "new sketches are united with those there are",
+        "sketch_snapshot", "united.add(field_id, extension.sketch)", "pass",
+        "test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files",
+    ),
+    Edit(
+        "`BODO_ENABLE_THETA_SKETCHES=0` switches them off",
+        "is_enabled", "setting is not False and", "setting is not False or", "test_both_switches_must_agree",
+    ),
+    Edit(
+        "takes an NDV for fresh by snapshot and sequence number",
+        "counted_for", "(blob.snapshot_id, blob.sequence_number)", "(blob.snapshot_id, snapshot.sequence_number or 0)",
+        "test_an_ndv_with_the_sequence_number_of_another_snapshot_is_not_fresh_and_is_written_again",
+    ),
+    # The paper
+    Edit(
+        "centroid blob",
+        "decode", 'int(entries["file"].max()) >= files', 'int(entries["file"].max()) > files',
+        "test_centroids_that_cannot_be_are_refused",
+    ),
+    Edit(
+        "routing blob",
+        "decode", "int(to_shard.max()) >= shards", "int(to_shard.max()) > shards",
+        "test_routing_that_cannot_be_is_refused",
+    ),
+    Edit(
+        "shard blob",
+        "read_header", "(count and medoid >= count)", "(count and medoid > count)",
+        "test_shards_that_cannot_be_are_refused",
+    ),
+    Edit(
+        "community names of the three types, read and written",
+        "canonical_type", "COMMUNITY_NAMES.get(blob_type, blob_type)", "blob_type",
+        "test_a_version_is_read_by_the_other_names_of_its_blobs",
+    ),
+    Edit(
+        "a shard with over 20 % tombstones is rebuilt",
+        "outcome", "rebuild_ratio * (self.entry.count + arriving)", "rebuild_ratio * self.live_rows",
+        "test_a_shard_is_rebuilt_over_a_fifth_of_tombstones_among_all_nodes",
+    ),
+    Edit(
+        "a shard with over 20 % tombstones is rebuilt",
+        "rebuild_ratio", "0.2,", "0.28,", "test_a_shard_is_rebuilt_over_a_fifth_of_tombstones_among_all_nodes",
+    ),
+    Edit(
+        "the codebook is trained on 1 % of the rows",
+        "SAMPLE_SHARE", "0.01", "0.1", "test_the_codebook_is_trained_on_one_row_in_a_hundred_within_bounds",
+    ),
+    Edit(
+        "small indexes are searched by the coordinator",
+        "choose_tier", "<= in_process_mb * MIB", "<= in_process_mb * 1000 * MIB",
+        "test_tasks_search_an_index_of_more_than_the_threshold",
+    ),
+    Edit(
+        "search by tiers, candidates ranked from data files",
+        "OVERSAMPLE", "3", "1", "test_fewer_candidates_than_the_gate_measured_with_are_reported",
+    ),
+    Edit(
+        "shards that were fetched are kept on the local disk",
+        "_is_own", "status.st_uid == os.geteuid() and ", "", "test_what_somebody_else_owns_is_not_mapped",
+    ),
+    Edit(
+        "time travel costs nothing more",
+        "_snapshot_as_of", "entry.timestamp_ms <= moment)", "entry.timestamp_ms < moment)",
+        "test_tags_branches_and_times_mean_their_snapshots",
+    ),
+    Edit(
+        "threshold queries by balls of files",
+        "reachable", "* (1 + _ROUNDING) + _TINY", "* 0.97", "test_a_ball_never_hides_a_row",
+    ),
+    Edit(
+        "summary keys, properties of blobs",
+        "_write_file", 'of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = tombstone_ratio(shard)', "pass",
+        "test_the_properties_of_blobs_are_those_of_the_text",
+    ),
+)  # fmt: skip
+
+
+def broken_sources(edit: Edit) -> list[tuple[Path, str]]:
+    """(module, its source with the edit) of each place that the edit fits: it should be one."""
+    broken = []
+    for path, source in _sources().items():
+        if edit.before not in source:
+            continue
+        lines = source.splitlines(keepends=True)
+        for first, last in _pieces(source).get(edit.changes, ()):
+            piece = "".join(lines[first - 1 : last])
+            if piece.count(edit.before) == 1:
+                changed = piece.replace(edit.before, edit.after)
+                broken.append((path, "".join([*lines[: first - 1], changed, *lines[last:]])))
+    return broken
+
+
+@cache
+def _sources() -> dict[Path, str]:
+    return {path: path.read_text(encoding="utf-8") for path in modules()}
+
+
+@cache
+def _pieces(source: str) -> dict[str, list[tuple[int, int]]]:
+    """(first line, last line) of all in a module that has a name, by that."""
+    pieces: dict[str, list[tuple[int, int]]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt):
+            for name in _names(node):
+                pieces.setdefault(name, []).append((node.lineno, node.end_lineno or node.lineno))
+    return pieces
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """Names that a statement gives to what it contains."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
