@@ -7,7 +7,7 @@ gc.disable()  # a fifth of the time of imports and collection, of which little i
 import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.draws import SEED
 from tests.durations import FOLDER, DurationRecorder
+from tests.services import permission
 from tests.services.class_archive import archive_options
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri
@@ -72,6 +73,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with permission.running(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: Any) -> Generator[None, object, object]:
+    with permission.setting_up(fixturedef, request):
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def marked_for_what_it_uses(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    permission.refuse_unmarked(request)
 
 
 @event.listens_for(Engine, "connect")

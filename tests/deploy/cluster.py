@@ -42,7 +42,9 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
     with ExitStack() as stack:
         command = daemon("master.Master", "--port", str(port), "--webui-port", str(page))
-        stack.enter_context(serving(command, lambda: _workers(page) == 0, folder / "master.log", env=environment))
+        stack.enter_context(
+            serving(command, lambda: _workers(page) == 0, folder / "master.log", marker="jvm", env=environment)
+        )
         for number, place in enumerate(work, start=1):
             sizes = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", str(place))
             command = daemon("worker.Worker", *sizes, master)
@@ -50,7 +52,8 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
             def registered(number: int = number) -> bool:
                 return _workers(page) == number
 
-            stack.enter_context(serving(command, registered, place.with_suffix(".log"), env=environment))
+            log = place.with_suffix(".log")
+            stack.enter_context(serving(command, registered, log, marker="jvm", env=environment))
         yield Cluster(master, work)
 
 

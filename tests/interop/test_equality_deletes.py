@@ -11,7 +11,7 @@ from tests.interop.upserts import UpsertedTable
 from tests.selection import some
 from tests.services.jars import SPARK
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
 STEPS = amount(9, "ICEPUFFIN_UPSERTS")
 

@@ -20,7 +20,7 @@ from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 FILES, ROWS_PER_FILE = 4, 80
 ROWS = FILES * ROWS_PER_FILE
 

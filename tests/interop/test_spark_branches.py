@@ -10,7 +10,7 @@ from icepuffin.ops.sql.session import SqlSession
 from tests.conftest import STORAGE
 from tests.interop.changes import Lake
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 ROWS = 60
 
 

@@ -15,7 +15,7 @@ from tests.interop import changes as by
 from tests.interop.changes import Lake
 from tests.selection import some
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
 CHANGES: list[Callable[[Lake], None]] = [
     by.insert,

@@ -14,7 +14,7 @@ from icepuffin.ops.search import Coverage, SearchResult, open_index
 from tests.conftest import STORAGE, queries
 from tests.interop.changes import DIMS, K, Lake
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 INDEXED = 120
 
 

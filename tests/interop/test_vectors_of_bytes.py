@@ -16,7 +16,7 @@ from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
 
 def test_bytes_of_spark_and_of_pyiceberg_are_the_same_vectors(spark: Any, changes_catalog: Catalog) -> None:

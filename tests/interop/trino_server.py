@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.services.permission import need
+
 START_SECONDS = 180
 JVM = (
     "-server",
@@ -40,6 +42,7 @@ class TrinoServer:
         home, java = os.environ.get("TRINO_HOME"), os.environ.get("TRINO_JAVA_HOME")
         if not home or not java:
             pytest.skip("set TRINO_HOME and TRINO_JAVA_HOME to run the Trino tests (see tests/interop/trino_server.py)")
+        need("trino")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]

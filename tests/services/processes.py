@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.services.permission import need
+
 _START_SECONDS = 90
 _STOP_SECONDS = 3
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -40,9 +42,13 @@ def serving(
     log: Path,
     *,
     stop: signal.Signals = signal.SIGTERM,
+    marker: str = "services",
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a server while the block lasts. Raises RuntimeError with the end of its log where it does not start."""
+    """Run a server while the block lasts, in a test with the marker. Raises RuntimeError with the end of its log where
+    it does not start.
+    """
+    need(marker)
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, **options)
         try:

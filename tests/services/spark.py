@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.services.jars import fetch_all
+from tests.services.permission import need
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 def spark_session(folder: Path, jars: Sequence[str]) -> "SparkSession":
     """`local[2,4]`: `local[2]` would fail a job at the first lost worker."""
+    need("jvm")
     from pyspark.sql import SparkSession  # noqa: PLC0415  most tests start no JVM
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -22,6 +22,7 @@ def test_offline_is_a_reason_to_skip_only_where_it_is_meant(empty_cache: Path, m
         jars.fetch(COORDINATE)
 
 
+@pytest.mark.jvm
 def test_a_failed_download_is_reported_with_what_to_do(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(RuntimeError, match=f"{COORDINATE} could not be fetched .* ICEPUFFIN_OFFLINE=1"):
@@ -29,6 +30,7 @@ def test_a_failed_download_is_reported_with_what_to_do(empty_cache: Path, monkey
     assert not list(empty_cache.glob("*.jar"))
 
 
+@pytest.mark.jvm
 def test_what_is_not_the_pinned_file_is_not_used(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "pinned", lambda *_: {COORDINATE: "0" * 64})
     with pytest.raises(RuntimeError, match="not used"):
@@ -37,6 +39,7 @@ def test_what_is_not_the_pinned_file_is_not_used(empty_cache: Path, monkeypatch:
     monkeypatch.undo()
 
 
+@pytest.mark.jvm
 def test_a_file_is_fetched_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = jars.fetch(COORDINATE)
     monkeypatch.setattr(jars, "_fetch_missing", lambda _: pytest.fail("fetched again"))

@@ -122,6 +122,7 @@ def test_garbage_goes_from_both_folders_and_what_is_not_ours_from_our_own_alone(
     assert {*ours, *notes.values()} - {root / name for name in files(table)} == expected
 
 
+@pytest.mark.services
 def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
     rest_uri: str, tmp_path: Path, store: PickyStore
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_store_is_tried_before_any_work_and_what_it_takes_is_remembered(
         assert len([name for name in line.created if name.startswith("icepuffin_trial_")]) == 2
 
 
+@pytest.mark.services
 def test_a_bucket_is_tried_though_another_one_of_the_catalog_was(
     rest_uri: str, s3: StorageConfig, tmp_path: Path, store: PickyStore
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_bucket_is_tried_though_another_one_of_the_catalog_was(
         assert not [item for item in open_storage(lake.root, lake.storage).list(lake.root) if "trial" in item.path]
 
 
+@pytest.mark.services
 def test_a_user_who_may_not_delete_publishes(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

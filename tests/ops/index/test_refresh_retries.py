@@ -167,6 +167,7 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, 
     assert list(open_storage(staged, STORAGE).list(staged)) == []
 
 
+@pytest.mark.jvm
 def test_spark_refreshes_to_the_same_bytes(changed: ChangedTable, spark: "SparkSession") -> None:
     assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected
 

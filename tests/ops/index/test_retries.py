@@ -118,10 +118,12 @@ def test_shards_that_are_made_at_once_have_the_same_bytes(table: Table) -> None:
     assert runner.at_once == 2
 
 
+@pytest.mark.jvm
 def test_spark_gives_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
     assert content(build(table, SparkRunner(spark))) == expected
 
 
+@pytest.mark.jvm
 def test_a_killed_spark_worker_changes_no_byte(
     table: Table, expected: bytes, spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ class OvertakenRunner(SparkRunner):
         return super().run(function, tasks, label=label, progress=progress)
 
 
+@pytest.mark.jvm
 def test_a_run_on_spark_that_another_has_overtaken_finds_the_version(
     table: Table, expected: bytes, spark: "SparkSession"
 ) -> None:

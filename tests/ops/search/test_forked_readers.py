@@ -109,6 +109,7 @@ def test_a_process_that_is_forked_while_threads_work_out_properties_can_search(
             assert searches_in_a_fork(reader, ProcessLock(), where=where) == 0
 
 
+@pytest.mark.services
 def test_a_process_that_is_forked_reads_files_of_an_object_store_that_its_parent_has_open(
     tmp_path: Path, s3: StorageConfig
 ) -> None:

@@ -54,7 +54,7 @@ def square_but_die_once(task: Number) -> int:
     return task.value**2
 
 
-@pytest.fixture(params=["local", "spark"])
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.jvm)])
 def runner(request: pytest.FixtureRequest) -> TaskRunner:
     return LocalRunner(1) if request.param == "local" else SparkRunner(request.getfixturevalue("spark"))
 
@@ -319,6 +319,7 @@ def test_progress_ends_at_all_tasks(runner: TaskRunner) -> None:
     assert seen[-1] == (2, 2)
 
 
+@pytest.mark.jvm
 def test_a_killed_python_worker_is_retried(spark: "SparkSession", tmp_path: Path) -> None:
     tasks = [Number(value, str(tmp_path)) for value in range(4)]
     assert SparkRunner(spark).run(square_but_die_once, tasks, label="squares") == [0, 1, 4, 9]
