@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository import PACKAGES, REPOSITORY, modules, name_of, run, tracked
-from tests.source_facts import facts
+from tests.repository import PACKAGES, REPOSITORY, modules, name_of, run, scripts, tracked
+from tests.source_facts import facts, literals
 
 SUBJECT_WIDTH = 72
 FIRST_CHECKED_AFTER = "8b2cc263f334"
@@ -294,10 +294,49 @@ def test_ci_runs_the_command_that_the_documents_name() -> None:
 
 
 def test_markers_are_used_and_declared() -> None:
-    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    names = {line.split(":")[0] for line in declared["tool"]["pytest"]["ini_options"]["markers"]}
-    markers = set()
-    for path in (REPOSITORY / "tests").rglob("*.py"):
-        markers |= set(re.findall(r"pytest\.mark\.(\w+)", path.read_text(encoding="utf-8")))
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = {line.split(":")[0] for line in settings["tool"]["pytest"]["ini_options"]["markers"]}
+    assert unlike_markers("\n".join(map(text_of, scripts())), declared) == set()
+
+
+def unlike_markers(text: str, declared: set[str]) -> set[str]:
+    """Markers that are used and not declared, or declared and not used."""
     builtin = {"parametrize", "skipif", "skip", "filterwarnings", "usefixtures", "timeout", "xfail"}
-    assert markers - builtin <= names
+    return (set(re.findall(r"pytest\.mark\.(\w+)", text)) - builtin) ^ declared
+
+
+def test_a_marker_that_is_only_used_or_only_declared_is_named() -> None:
+    text = "@pytest.mark.jvm\npytestmark = [pytest.mark.skipif(True), pytest.mark.trino]\n"
+    assert unlike_markers(text, {"jvm", "slow"}) == {"trino", "slow"}
+
+
+FOLDERS = "|".join((*PACKAGES, "tests", "benchmarks", "deploy", "docs", "examples", "requirements"))
+OUR_FILES = re.compile(rf"(?<![\w./{{}}-])(?:(?:{FOLDERS})/[\w./*-]*\w\*?(?:\.\w+)?|icepuffin/\w+\.py)(?![\w{{]|-\{{)")
+NOT_OURS = {"deploy/.env", "tests/conformance/fixtures/PROVENANCE.md"}
+"""What its reader writes, and a list of files of other repositories"""
+
+
+def absent_files(text: str) -> list[str]:
+    """Files of ours that a text names, by their paths from the root, and that are not there. A path may have a `*`."""
+    paths = {match[0] for match in OUR_FILES.finditer(text)} - NOT_OURS
+    return sorted(path for path in paths if not any(REPOSITORY.glob(path)))
+
+
+def test_the_files_of_ours_that_are_named_exist() -> None:
+    """In documents, comments, texts of code, and settings."""
+    kinds = {".cfg", ".in", ".ini", ".md", ".sh", ".toml", ".yaml", ".yml"}
+    texts = {
+        path: "\n".join(text for _, text in literals(path)) if path.suffix == ".py" else text_of(path)
+        for path in tracked()
+        if path.suffix in {*kinds, ".py"} or path.name in {"Dockerfile", "Makefile", "run"}
+        if path != Path(__file__).resolve() and name_of(path) not in NOT_OURS
+    }
+    assert len(texts) > 900
+    absent = {name_of(path): paths for path, text in texts.items() if (paths := absent_files(text))}
+    assert absent == {}
+
+
+def test_a_file_that_is_named_and_not_there_is_seen() -> None:
+    assert absent_files("`ops/index/`, docs/search.md, tests/interop/engine*.py, icepuffin/rows, deploy/.env") == []
+    assert absent_files("x/ops/y.py, tests/{name}.py, benchmarks/requirements-{name}.txt") == []
+    assert absent_files("See tests/ops/none.py, (docs/no*.md).") == ["docs/no*.md", "tests/ops/none.py"]

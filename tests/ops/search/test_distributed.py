@@ -1,6 +1,6 @@
 """The distributed tier gives what the in-process reader gives: here by tasks that a runner of this process runs.
 
-On Spark: tests/ops/spark/test_search.py.
+On Spark: tests/ops/spark/test_join.py.
 """
 
 from collections.abc import Callable
