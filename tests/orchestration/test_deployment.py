@@ -80,9 +80,11 @@ def test_a_new_snapshot_is_seen_and_indexed(lake: Lake, deployment: Deployment, 
     assert materialized(instance, INDEX) == before | {added}
 
 
-def test_a_backfill_makes_old_snapshots_in_any_order(
-    lake: Lake, deployment: Deployment, instance: dg.DagsterInstance
-) -> None:
+@pytest.fixture(scope="module")
+def backfill(lake: Lake, deployment: Deployment, instance: dg.DagsterInstance) -> str:
+    """Id of a backfill of all snapshots without an index, the newest first, after the run of the newest one; ended."""
+    newest = str(lake.head())
+    deployment.wait_for("the run of the newest snapshot", lambda: newest in materialized(instance, INDEX))
     snapshots = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:3]]
     old = [key for key in snapshots if key not in materialized(instance, INDEX)]
     selection = [{"path": list(key.path)} for key in (THETA, INDEX)]
@@ -94,12 +96,23 @@ def test_a_backfill_makes_old_snapshots_in_any_order(
         return set(old) <= materialized(instance, INDEX) & materialized(instance, THETA)
 
     deployment.wait_for("the backfill", done, 300)
-    status = deployment.graphql(STATUS, id=launched["backfillId"])["partitionBackfillOrError"]["status"]
+    return str(launched["backfillId"])
+
+
+def test_a_backfill_makes_old_snapshots_in_any_order(
+    lake: Lake, deployment: Deployment, instance: dg.DagsterInstance, backfill: str
+) -> None:
+    status = deployment.graphql(STATUS, id=backfill)["partitionBackfillOrError"]["status"]
     assert status in {"REQUESTED", "COMPLETED_SUCCESS"}
+    runs = instance.get_runs(RunsFilter(tags={"dagster/backfill": backfill}))
+    old = {str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:2]}
+    assert old <= {run.tags["dagster/partition"] for run in runs}
 
 
+@pytest.mark.usefixtures("backfill")
 def test_each_partition_of_the_backfill_has_metadata_of_its_own(instance: dg.DagsterInstance) -> None:
     keys = instance.get_materialized_partitions(INDEX)
+    assert len(keys) >= 3
     for key, asset in itertools.product(keys, (INDEX, THETA)):
         records = instance.fetch_materializations(
             dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key]), limit=1
@@ -111,5 +124,7 @@ def test_each_partition_of_the_backfill_has_metadata_of_its_own(instance: dg.Dag
         assert asset == THETA or isinstance(event.metadata["recall"].value, float)
 
 
+@pytest.mark.usefixtures("backfill")
 def test_no_run_of_the_deployment_failed(instance: dg.DagsterInstance) -> None:
+    assert len(instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS]))) >= 3
     assert instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == []
