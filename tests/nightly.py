@@ -23,7 +23,7 @@ _TIMES = 4
 """Value of ICEPUFFIN_DRAWS"""
 _LAWS = 200
 """Number of laws that the time is shared by, about: each has so small a part, and no less than it has in each commit"""
-_SIGNS = ("import given", "seed: str", '"seed"', "rng: random.Random")
+_SIGNS = ("from hypothesis import", "seed: str", '"seed"', "rng: random.Random")
 """Texts of which a file that draws has one"""
 
 

@@ -165,7 +165,7 @@ def test_a_search_that_fails_by_now_does_not_keep_the_newer_reader_away(
     table.append(make_rows(900, 901).drop_columns(["name"]))
     with caplog.at_level(logging.INFO, logger="icepuffin"):
         assert following.update()
-    assert ["'name'" in record.message for record in caplog.records if "repeated" in record.message] == [True]
+    assert ["'name'" in record.getMessage() for record in caplog.records if "repeated" in record.getMessage()] == [True]
     assert following.error is None
     with pytest.raises(UnknownColumnError):
         following.search(queries(1), 3, columns=["name"])
@@ -195,4 +195,4 @@ def test_a_query_that_is_remembered_is_a_copy(
     grown(table)
     with caplog.at_level(logging.INFO, logger="icepuffin"):
         assert following.update()
-    assert [record.message for record in caplog.records if "repeated" in record.message] == []
+    assert [record.getMessage() for record in caplog.records if "repeated" in record.getMessage()] == []

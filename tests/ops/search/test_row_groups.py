@@ -209,7 +209,7 @@ def test_a_failing_disk_is_one_warning(folder: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         for key in range(3):
             kept(groups, key)
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["decoded rows are not kept on disk"]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["decoded rows are not kept on disk"]
     assert ROWS_ON_DISK.reserved == before
     assert all(groups.get(key) is not None for key in ("earlier", 0, 1, 2))
 
