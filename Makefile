@@ -5,7 +5,7 @@ help:
 	@echo "make quick   the tests of what you have changed, at most 90 seconds"
 	@echo "make lint    lint, types and import rules alone"
 	@echo "make setup   the environment alone"
-	@echo "make durations                           the test run, measured: a table of stages and files; FILES=\"tests/a.py\" of some"
+	@echo "make durations                           the test run, measured: a table of stages and files; FILES=\"tests/test_draws.py\" of some"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
 	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50"
 	@echo "make nightly SECONDS=1800                all tests that draw, with other seeds than the commit's"

@@ -1,7 +1,7 @@
 """What the test run costs: CPU and wall seconds of its stages and of each test file.
 
-`make durations` runs everything that CI runs and writes `tests/durations.json`; with FILES="tests/a.py" it measures
-these files alone. The scheduler of the tests gives files to its workers by this table.
+`make durations` runs everything that CI runs and writes `tests/durations.json`; with FILES="tests/test_draws.py" it
+measures these files alone. The scheduler of the tests gives files to its workers by this table.
 
 CPU seconds are those of the worker and of all processes that the tests of a file start, servers included.
 """
