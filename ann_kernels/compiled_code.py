@@ -7,6 +7,7 @@ of numba, each starts a kernel's list of forms anew, so that they have folders o
 Numba compiles a form of a kernel for each set of argument types, and numbers the files of a kernel's forms. Two
 processes that compile different forms at once both take the next number, and then the list of forms may name one
 form's file for the other. Numba does not check the types of what it loads, and runs it: a wrong answer, or a crash.
+Or the list lacks one of them. So here names are not taken twice, and processes write one after the other.
 
 Numba fails at each start where a file is cut off, as after a power failure, and it runs machine code that has changed.
 Each file ends with its digest here, and what does not match is compiled anew. A kernel also runs where what is compiled
@@ -15,6 +16,7 @@ cannot be kept, as on a full disk.
 A process that makes a new folder deletes those of other sources that no process has begun with for a month.
 """
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -171,9 +173,19 @@ class _KernelCache(_numba.FunctionCache):  # type: ignore[misc]
 
     def save_overload(self, form: Any, code: Any) -> None:
         try:
-            super().save_overload(form, code)
+            self._impl.locator.ensure_cache_path()
+            with _locked(Path(self.cache_path)):
+                super().save_overload(form, code)
         except OSError as error:
             _warn_of_compilations(f"{error.strerror}: {self.cache_path}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time: a list of forms is read, added to and written again."""
+    with (folder / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def kernel_cache(function: Any) -> Any:
@@ -191,7 +203,7 @@ def kernel_cache(function: Any) -> Any:
 def _warn_of_compilations(why: str) -> None:
     """Once for each reason."""
     _log.warning(
-        "compiled kernels are not kept, and each process compiles them anew, for up to two minutes: %s. Set "
+        "compiled kernels are not kept, and each process compiles them anew, for up to a minute: %s. Set "
         "NUMBA_CACHE_DIR to a folder that is writable",
         why,
     )
@@ -263,7 +275,7 @@ class _Wait:
     def _announce(self, folder: str) -> None:
         self._is_announced = True
         _log.warning(
-            "kernels are compiled into %s, once on this machine: up to half a minute for a search, a minute or two for "
+            "kernels are compiled into %s, once on this machine: up to half a minute for a search, a minute for "
             "a first refresh (`python -m icepuffin.ops.kernel_cache` does so beforehand)",
             folder,
         )

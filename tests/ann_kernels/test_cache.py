@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 USES_KERNELS = """
 import json
 import numpy as np
-from icepuffin.ann_kernels import kmeans
-vectors = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
-labels, squared = kmeans.assign(vectors, vectors[:5])
-hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (kmeans.nearest_narrow, kmeans.squared_to_own))
-print(json.dumps({"hits": hits, "labels": labels.tolist(), "squared": squared.tolist()}))
+from icepuffin.ann_kernels import bitmap
+live = bitmap.Bitmap.of(np.random.default_rng(0).random(1_000) < 0.5)
+count, rows = live.count(), live.rows().tolist()
+hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (bitmap._count, bitmap.next_places))
+print(json.dumps({"hits": hits, "count": count, "rows": rows}))
 """
 
 
@@ -49,7 +50,7 @@ def test_processes_that_meet_an_empty_cache_at_once_fill_it_and_agree(tmp_path: 
     later = json.loads(text)
     assert f"kernels are compiled into {tmp_path}" not in errors
     assert later["hits"] == 2
-    assert all(answer["labels"] == later["labels"] and answer["squared"] == later["squared"] for answer in answers)
+    assert all(answer["count"] == later["count"] and answer["rows"] == later["rows"] for answer in answers)
 
 
 NOTICE = "kernels are compiled into"
@@ -126,11 +127,9 @@ import sys
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from icepuffin.ann_kernels import exact_distances
-from icepuffin.ann_kernels.metric import Metric
-assert exact_distances.__file__.startswith(sys.argv[1])
-first = np.zeros(1, np.int64)
-print(*exact_distances.pair_distances(np.ones((1, 4)), np.ones((1, 4)), first, first, Metric.INNER_PRODUCT))
+from icepuffin.ann_kernels import bitmap
+assert bitmap.__file__.startswith(sys.argv[1])
+print(bitmap.Bitmap.of(np.array([True, True, False, True])).count())
 """
 
 
@@ -142,20 +141,20 @@ def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path
     caches = {name: str(tmp_path / "cache") for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}  # of files, of archives
     environment = os.environ | caches | {"PYTHONDONTWRITEBYTECODE": "1"}
 
-    def answer() -> float:
+    def answer() -> int:
         place = tmp_path / "installed"
         if archived:  # as Spark ships a package to its executors
             place = Path(shutil.make_archive(str(place), "zip", place))
         command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(place)]
-        return float(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout)
+        return int(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout)
 
-    assert answer() == -4
-    callee = installed / "double_sums.py"
+    assert answer() == 3
+    callee = installed / "simd" / "bits.py"
     text = callee.read_text(encoding="utf-8")
-    changed = text.replace("total += np.float64(vectors[node, i]) * query[i]", "total += 3 * query[i]")
+    changed = text.replace("llvm.ctpop.i64", "llvm.bitreverse.i64")
     assert changed != text
     callee.write_text(changed, encoding="utf-8")
-    assert answer() == -12
+    assert answer() == -3 << 60
 
 
 def test_what_is_compiled_lies_in_a_folder_of_these_sources(tmp_path: Path) -> None:
@@ -224,6 +223,32 @@ def test_forms_that_two_processes_write_at_once_are_not_exchanged(
     first.save("form A", "code A")
     assert second.load("form B") == "code B"
     assert second.load("form A") in ("code A", None)
+
+
+def test_forms_that_two_processes_write_at_once_are_both_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each read the list of forms, added its own and wrote the list: the one that was later wrote one form alone."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    arrays = np.arange(3), np.arange(3.0)
+    compiled = numba.njit(doubled)
+    for array in arrays:
+        compiled(array)
+    form, other = compiled.overloads.items()
+    cache = kernel_cache(doubled)
+    second = threading.Thread(target=kernel_cache(doubled).save_overload, args=other)
+    save_list = cache._cache_file._save_index
+
+    def save_after_the_other(forms: Any) -> None:
+        second.start()
+        second.join(0.3)
+        save_list(forms)
+
+    monkeypatch.setattr(cache._cache_file, "_save_index", save_after_the_other)
+    cache.save_overload(*form)
+    second.join()
+    later = kernel(doubled)
+    for array in arrays:
+        later(array)
+    assert sum(later.stats.cache_hits.values()) == 2
 
 
 def test_kernels_that_read_blobs_have_files_of_their_own_too() -> None:
@@ -296,7 +321,7 @@ def test_kernels_run_where_no_folder_is_writable(tmp_path: Path, *, archived: bo
     environment |= {"XDG_CACHE_HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(place)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert float(done.stdout or "nan") == -4, done.stderr
+    assert done.stdout == "3\n", done.stderr
     assert done.stderr.count("compiled kernels are not kept") == 1
 
 
