@@ -1,12 +1,12 @@
 """Beam search over one graph: the kernel that build, insert and search share. Source: DiskANN (2019), algorithm 1."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import I32, I64, U8
 from icepuffin.ann_kernels.candidate_list import new_candidates, next_unexpanded
-from icepuffin.ann_kernels.compilation import fast_kernel, kernel
+from icepuffin.ann_kernels.compilation import fast_inner_kernel, inline_kernel, inner_kernel
 from icepuffin.ann_kernels.distance_computers import DistanceComputer, distance, keep_near
 from icepuffin.ann_kernels.neighbor_lists import NeighborLists, prefetch_neighbors, take_unvisited
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
@@ -37,20 +37,20 @@ class BeamScratch(NamedTuple):
     """Sort keys int64[R] of those that may enter the candidate list"""
 
 
-@kernel
+@inner_kernel
 def new_visited(count: int) -> VisitedTable:
     """Marks for a graph of `count` nodes, none of them visited."""
     return VisitedTable(np.zeros(count, np.uint8), np.zeros(1, np.uint8))
 
 
-@kernel
+@inner_kernel
 def new_beam_scratch(width: int, visited: VisitedTable, path: int, max_degree: int) -> BeamScratch:
     """Memory for searches of `width` that keep the first `path` nodes of their path."""
     fresh, keys = np.empty(max_degree, np.int32), np.empty(max_degree, np.int64)
     return BeamScratch(width, visited, new_candidates(width), np.empty(path, np.int64), fresh, keys)
 
 
-@kernel
+@inline_kernel
 def _advance_stamp(visited: VisitedTable) -> None:
     """Forget what was visited: choose a new stamp, and clear the marks when all 255 stamps are used up."""
     if visited.stamp[0] == np.uint8(255):
@@ -59,36 +59,39 @@ def _advance_stamp(visited: VisitedTable) -> None:
     visited.stamp[0] += np.uint8(1)
 
 
-@fast_kernel
-def enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int:
-    """Forget the last walk, empty the candidate list, and put the entry nodes into it, each once. Returns its size."""
+@inline_kernel
+def enter(computer: DistanceComputer, first: Any, second: Any, scratch: BeamScratch) -> int:
+    """Forget the last walk, empty the candidate list, and put two entry nodes into it, or one that is named twice.
+
+    A beam of width 1 takes the first alone. Returns the size of the list.
+    """
     _advance_stamp(scratch.visited)
     candidates, marks, stamp = scratch.candidates, scratch.visited.marks, scratch.visited.stamp[0]
     candidates[:] = NO_KEY
-    size = 0
-    for place in range(min(entries.size, scratch.width)):
-        entry = entries[place]
-        if marks[entry] != stamp:
-            marks[entry] = stamp
-            insert_key(candidates, size, sort_key(distance(computer, entry), entry))
-            size += 1
-    return size
+    entry, size = first, 0
+    while True:
+        marks[entry] = stamp
+        insert_key(candidates, size, sort_key(distance(computer, entry), entry))
+        size += 1
+        if entry == second or size == scratch.width:
+            return size
+        entry = second
 
 
-@fast_kernel
+@fast_inner_kernel
 def beam_search(
-    computer: DistanceComputer, adjacency: NeighborLists, entries: I32, scratch: BeamScratch
+    computer: DistanceComputer, adjacency: NeighborLists, first: Any, second: Any, scratch: BeamScratch
 ) -> tuple[int, int, int]:
-    """Walk from `entries` int32[..] until the nearest nodes met, as many as the beam is wide, are all expanded.
+    """Walk from two nodes until the nearest nodes met, as many as the beam is wide, are all expanded.
 
     Fills `scratch.candidates` and `scratch.path`. Returns (size of the list, nodes expanded, distances computed).
     """
-    entered = enter(computer, entries, scratch)
+    entered = enter(computer, first, second, scratch)
     size, expanded, computed = walk_on(computer, adjacency, scratch, entered, scratch.width)
     return size, expanded, entered + computed
 
 
-@fast_kernel
+@inline_kernel
 def walk_on(
     computer: DistanceComputer, adjacency: NeighborLists, scratch: BeamScratch, size: int, first: int
 ) -> tuple[int, int, int]:

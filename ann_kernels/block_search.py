@@ -1,4 +1,4 @@
-"""Kernels that search a graph for a block of queries: a beam each, whose nearest live nodes are ranked exactly."""
+"""Kernels that search a graph for a block of queries: a beam each, then an exact ranking of its nearest live nodes."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -6,37 +6,27 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, U64
-from icepuffin.ann_kernels.beam_search import VisitedTable, enter, new_beam_scratch, walk_on
+from icepuffin.ann_kernels.beam_search import BeamScratch, VisitedTable, enter, walk_on
 from icepuffin.ann_kernels.bitmap import has_row
-from icepuffin.ann_kernels.compilation import fast_kernel, kernel, strict_kernel
-from icepuffin.ann_kernels.distance_computers import DistanceComputer, Queries, distance, query_computer
+from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel, inline_kernel, strict_inner_kernel
+from icepuffin.ann_kernels.distance_computers import (
+    DistanceComputer,
+    NodeData,
+    Queries,
+    distance,
+    queries_over,
+    query_computer,
+)
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.neighbor_lists import NeighborLists, adjacency_of, most_neighbors
+from icepuffin.ann_kernels.neighbor_lists import adjacency_of
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
-from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
+from icepuffin.ann_kernels.simd.sort_keys import KEY_LANES, NO_KEY, key_distance, key_node
 
 _DEVIATIONS = 6
 """Standard deviations of coarse distances within which a node may be among the nearest: many, as they are taken of the
 nodes that are ranked first, whose errors are alike"""
 _L2, _COSINE = Metric.L2.code, Metric.COSINE.code
-
-
-class _LiveGraph(NamedTuple):
-    """A graph and the nodes that a search may return."""
-
-    adjacency: NeighborLists
-    live: U64
-    """The words of their `Bitmap`, u64[ceil(N / 64)]"""
-
-
-class _EntryPoints(NamedTuple):
-    """The nodes from which a search of each query may begin."""
-
-    nodes: I32
-    """int32[e]: the medoid, then nodes spread over the graph, if it is large"""
-    queries: Queries
-    """The queries over the entry points alone, which lie together, so that comparing them is cheap"""
 
 
 class Beam(NamedTuple):
@@ -49,8 +39,8 @@ class Beam(NamedTuple):
     """Number of live nodes for which it is widened, beyond half of its width at first"""
 
 
-class _Ranking(NamedTuple):
-    """Exact distances, by which the nearest nodes of a candidate list are ranked."""
+class Ranking(NamedTuple):
+    """Exact distances, by which the nearest nodes of candidate lists are ranked."""
 
     vectors: F32
     """f32[N, D]; empty where the beam's own distances are the best there are"""
@@ -84,116 +74,129 @@ class Results(NamedTuple):
         ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
         return cls(ids, distances, np.zeros((queries, 3), np.int64))
 
-    def part(self, rows: slice) -> "ResultFields":
-        """The fields for some of the queries."""
-        return self.ids[rows], self.distances[rows], self.work[rows]
-
     def replace(self, rows: npt.NDArray[np.intp], others: "Results") -> None:
         self.ids[rows], self.distances[rows] = others.ids, others.distances
         self.work[rows, :2] += others.work[:, :2]
         self.work[rows, 2] = others.work[:, 2]
 
 
-_RankingFields: TypeAlias = tuple[F32, F64, int, int, float]
-"""The fields of `_Ranking`"""
-VisitedFields: TypeAlias = tuple[U8, U8]
-"""The fields of `VisitedTable`"""
-ResultFields: TypeAlias = tuple[I64, F64, I64]
-"""The fields of `Results`"""
+RankingFields: TypeAlias = tuple[F32, F64, int, int, float]
+"""The fields of `Ranking`"""
+ScratchFields: TypeAlias = tuple[U8, U8, I32, I64]
+"""Memory of one walk at a time: the fields of a `VisitedTable`, and room for neighbours int32[R] and their keys
+int64[R]"""
+
+
+def new_scratch(nodes: int, most_neighbors: int) -> ScratchFields:
+    """Memory for walks over a graph of so many nodes, none of which has more neighbours."""
+    fresh, keys = np.empty(most_neighbors, np.int32), np.empty(most_neighbors, np.int64)
+    return np.zeros(nodes, np.uint8), np.zeros(1, np.uint8), fresh, keys
+
+
+def new_candidate_lists(queries: int, width: int) -> I64:
+    """Candidate lists int64[Q, ..] for beams up to a width, not filled. Rows are padded to whole registers."""
+    return np.empty((queries, width + -width % KEY_LANES), np.int64)
 
 
 @fast_kernel
-def search_block(
+def walk_block(
     queries: Queries,
-    entry_queries: Queries,
-    graph: tuple[tuple[Any, ...], U64, I32],
+    entry_data: NodeData,
+    adjacency_fields: tuple[Any, ...],
+    live: U64,
+    nodes: I32,
     beam: tuple[int, int, int],
-    ranking: _RankingFields,
-    visited: VisitedFields,
-    results: ResultFields,
+    scratch_fields: ScratchFields,
+    lists: I64,
+    work: I64,
 ) -> None:
-    """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
+    """Walk the graph for each query: fill the candidate lists, as of `new_candidate_lists`, and work int64[Q, 3].
 
-    `graph` is (fields of the adjacency, words of the live nodes, entry points).
+    `nodes` int32[e] are the entry points: the medoid, then nodes spread over the graph, if it is large. `entry_data`
+    are their arrays, which lie together, so that comparing them is cheap. `live` is the words of the `Bitmap` of nodes
+    that may be returned. The arguments are fields of NamedTuples, as each of those would cost a call half a
+    microsecond. What does not depend on how distances are measured is elsewhere: this is compiled for each way.
     """
-    adjacency, live, nodes = graph
-    _search_rows(
-        queries,
-        _LiveGraph(adjacency_of(adjacency), live),
-        _EntryPoints(nodes, entry_queries),
-        Beam(*beam),
-        _Ranking(*ranking),
-        VisitedTable(*visited),
-        Results(*results),
-    )
-
-
-@fast_kernel
-def _search_rows(
-    queries: Queries,
-    graph: _LiveGraph,
-    entry_points: _EntryPoints,
-    beam: Beam,
-    ranking: _Ranking,
-    visited: VisitedTable,
-    results: Results,
-) -> None:
-    """Fill the results with the nearest live nodes of each query, in order.
-
-    The first live nodes of the candidate list are put in order by exact distance, where there are vectors; otherwise
-    distances are those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest:
-    in a cluster that is tighter than the codes tell apart, those are all of its nodes.
-    """
-    scratch = new_beam_scratch(beam.widest, visited, 0, most_neighbors(graph.adjacency))
-    candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
-    ids, distances, work = results.ids, results.distances, results.work
-    best = np.empty(max(ranking.ranked, beam.widest), np.int32)
-    best_distances = np.empty(best.size)
-    entries = nodes[:2].copy()
-    for row in range(ids.shape[0]):
-        if nodes.size > 1:
-            entries[1] = nodes[_nearest(query_computer(entry_points.queries, row), nodes.size)]
+    adjacency = adjacency_of(adjacency_fields)
+    marks, stamp, fresh, keys = scratch_fields
+    first, widest, _ = beam
+    entry_queries = queries_over(entry_data, queries)
+    for row in range(lists.shape[0]):
         computer = query_computer(queries, row)
-        size = enter(computer, entries, scratch)
+        scratch = BeamScratch(widest, VisitedTable(marks, stamp), lists[row], keys[:0], fresh, keys)
+        entry = nodes[0]
+        if nodes.size > 1:
+            entry = nodes[_nearest(query_computer(entry_queries, row), nodes.size)]
+        size = enter(computer, nodes[0], entry, scratch)
         work[row, 0], work[row, 1] = 0, size + nodes.size - 1
-        width = beam.first
-        while True:
-            size, expanded, computed = walk_on(computer, graph.adjacency, scratch, size, width)
+        width = first
+        while width:
+            size, expanded, computed = walk_on(computer, adjacency, scratch, size, width)
             work[row, 0] += expanded
             work[row, 1] += computed
-            counted = min(size, width - beam.first // 2)
-            work[row, 2] = _live_among(live, candidates[:counted])
-            if work[row, 2] >= beam.meeting or width >= beam.widest:
-                break
-            needed = beam.first // 2 + counted * beam.meeting // max(1, work[row, 2])  # were the share to stay
-            width = min(beam.widest, max(min(needed, 2 * width), width + width // 8 + 1))
-        last, count = _collect(live, candidates[:size], 0, ranking.ranked, False, np.float32(0), best, best_distances)
-        if ranking.vectors.size:
-            reach = _rank_exactly(ranking, row, best[:count], best_distances, 0, ids.shape[1])
-            if ranking.unit and count >= ids.shape[1]:
+            width = _widened(live, lists[row], size, width, beam, work[row])
+
+
+@inline_kernel
+def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, int], work: I64) -> int:
+    """The next width of a beam that met too few live nodes; 0 where it met enough, or is as wide as it may be.
+
+    Writes how many it met to work int64[3].
+    """
+    first, widest, meeting = beam
+    counted = min(size, width - first // 2)
+    live_count = 0
+    for key in keys[:counted]:
+        live_count += int(has_row(live, key_node(key)))
+    work[2] = live_count
+    if live_count >= meeting or width >= widest:
+        return 0
+    needed = first // 2 + counted * meeting // max(1, live_count)  # were the share to stay
+    return min(widest, max(min(needed, 2 * width), width + width // 8 + 1))
+
+
+@fast_kernel
+def rank_block(ranking: RankingFields, live: U64, lists: I64, width: int, ids: I64, distances: F64) -> None:
+    """Fill ids int64[Q, k] and distances f64[Q, k] with the nearest live nodes of candidate lists, in order.
+
+    The first live nodes of a list are put in order by exact distance, where there are vectors; otherwise distances are
+    those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest: in a cluster
+    that is tighter than the codes tell apart, those are all of its nodes. Lists are as wide as `width`, and longer.
+    """
+    vectors, queries, metric, most, unit = ranking
+    own = Ranking(vectors, queries, metric, most, unit)
+    best = np.empty(max(most, width), np.int32)
+    best_distances = np.empty(best.size)
+    none = np.int64(0)  # numba compiles a kernel anew for a constant
+    for row in range(ids.shape[0]):
+        size = width
+        while size and lists[row, size - 1] == NO_KEY:
+            size -= 1
+        keys = lists[row, :size]
+        last, count = _collect(live, keys, none, most, np.float32(np.inf), best, best_distances)
+        if vectors.size:
+            reach = _rank_exactly(own, row, best[:count], best_distances, none, ids.shape[1])
+            if unit and count >= ids.shape[1]:
                 ranked = count
-                _, more = _collect(
-                    live, candidates[:size], last, best.size, True, reach, best[count:], best_distances[count:]
-                )
+                _, more = _collect(live, keys, last, best.size, reach, best[count:], best_distances[count:])
                 count += more
-                _rank_exactly(ranking, row, best[:count], best_distances, ranked, ids.shape[1])
+                _rank_exactly(own, row, best[:count], best_distances, ranked, ids.shape[1])
         for place in range(ids.shape[1]):
             ids[row, place] = best[place] if place < count else -1
             distances[row, place] = best_distances[place] if place < count else np.inf
 
 
-@fast_kernel
+@fast_inner_kernel
 def _collect(
-    live: U64, keys: I64, first: int, most: int, bounded: bool, reach: np.float32, ids: I32, distances: F64
+    live: U64, keys: I64, first: int, most: int, reach: np.float32, ids: I32, distances: F64
 ) -> tuple[int, int]:
-    """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach,
-    where that is `bounded`.
+    """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach.
 
     Returns the place of the key after the last one, and the number of nodes.
     """
     count, place = 0, first
     while place < keys.size and count < min(most, ids.size):
-        if bounded and key_distance(keys[place]) > reach:
+        if key_distance(keys[place]) > reach:
             break
         node = key_node(keys[place])
         if has_row(live, node):
@@ -204,28 +207,19 @@ def _collect(
     return place, count
 
 
-@kernel
-def _live_among(live: U64, keys: I64) -> int:
-    """How many nodes of some keys are live."""
-    count = 0
-    for key in keys:
-        count += int(has_row(live, key_node(key)))
-    return count
-
-
-@fast_kernel
+@inline_kernel
 def _nearest(computer: DistanceComputer, count: int) -> int:
     """The nearest of the first `count` nodes; of equals the first."""
     nearest, smallest = 0, np.float32(np.inf)
     for node in range(count):
-        to_node = distance(computer, node)
+        to_node = distance(computer, np.int32(node))
         if to_node < smallest:
             nearest, smallest = node, to_node
     return nearest
 
 
-@strict_kernel
-def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64, first: int, k: int) -> np.float32:
+@strict_inner_kernel
+def _rank_exactly(ranking: Ranking, row: int, ids: I32, distances: F64, first: int, k: int) -> np.float32:
     """Sort ids int32[n] by their exact distances from a query, and write these; ties by id. Those before `first` are
     sorted already.
 
@@ -237,7 +231,7 @@ def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64, first: 
     total, squares = 0.0, 0.0
     for i in range(first, ids.size):
         node = ids[i]
-        exact = exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric, False)
+        exact = exact_distance(ranking.vectors, np.int64(node), ranking.queries[row], ranking.metric)
         if ranking.unit:
             gap = _squared(exact, ranking.metric) / ranking.unit - distances[i]
             total += gap
@@ -257,7 +251,7 @@ def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64, first: 
     return np.float32(_squared(distances[k - 1], ranking.metric) / ranking.unit - mean + _DEVIATIONS * deviation)
 
 
-@fast_kernel
+@inline_kernel
 def _squared(exact: float, metric: int) -> float:
     """Squared L2 distance of a reported distance: no inner product."""
     if metric == _L2:

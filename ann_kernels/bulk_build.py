@@ -272,7 +272,7 @@ def _prune_nodes(
     distances = np.empty(ids.size, np.float32)
     own_scratch, prune_scratch = scratch[0], scratch[1]
     for node in range(low, high):
-        computer = node_computer(space, node, own_scratch)
+        computer = node_computer(space, np.int32(node), own_scratch)
         count = degrees[node]
         for slot in range(count):
             ids[slot] = neighbors[node, slot]
@@ -287,7 +287,8 @@ def _prune_nodes(
         for place in range(count):
             distances[place] = distance(computer, ids[place])
         candidates = PruneCandidates(ids, distances)
-        kept = robust_prune(space, node, candidates, count, alpha_squared, neighbors[node], prune_scratch)
+        own = neighbors[node]
+        kept = robust_prune(space, np.int32(node), candidates, np.int64(count), alpha_squared, own, prune_scratch)
         for slot in range(kept, limit):
             neighbors[node, slot] = -1
         degrees[node] = kept

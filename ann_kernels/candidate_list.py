@@ -7,7 +7,7 @@ Ties go to the smaller id, so results do not depend on the order in which neighb
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, I32, I64
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.ann_kernels.simd.sort_keys import KEY_LANES, NO_KEY, key_distance, key_node
 
 
@@ -28,7 +28,7 @@ def next_unexpanded(candidates: I64, size: int, start: int) -> int:
     return start
 
 
-@kernel
+@inner_kernel
 def split_keys(keys: I64, count: int, ids: I32, distances: F32) -> None:
     """Write the nodes and the distances of keys[:count]."""
     for place in range(count):

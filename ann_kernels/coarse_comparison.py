@@ -6,11 +6,11 @@ from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U32
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coarse_codes import CENTER, STEPS, CoarseTable, arranged
 from icepuffin.ann_kernels.coded_distances import CodedQuery, bound_reached, bounds_within
-from icepuffin.ann_kernels.compilation import inline_kernel, kernel
+from icepuffin.ann_kernels.compilation import inline_kernel, inner_kernel, kernel
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.scalar_quantization import ZERO
 from icepuffin.ann_kernels.simd.byte_products import four_bit_dot
-from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch
+from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch_lines
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
 
 LINES_AHEAD = 64
@@ -48,11 +48,12 @@ def keep_nearest(
         _bound(own, products[:size], squares, errors, least[first : first + size], guesses)
         limit = _choose(guesses[:size], first, keys, k, limit)
     if keys[k - 1] == NO_KEY:  # of too many rows nothing is known
-        kept[:] = rows
+        for place in range(rows.size):
+            kept[place] = rows[place]
         return rows.size
     farthest = -np.inf
     for key in keys[:k]:
-        farthest = max(farthest, exact_distance(vectors, rows[key_node(key)], exact, metric, False))
+        farthest = max(farthest, exact_distance(vectors, np.int64(rows[key_node(key)]), exact, metric))
     return _keep(rows, least, bound_reached(farthest, metric), kept)
 
 
@@ -73,7 +74,7 @@ def coarse_query(query: CodedQuery) -> CodedQuery:
     )
 
 
-@kernel
+@inner_kernel
 def _read(coarse: CoarseTable, query: I8, rows: U32, first: int, products: I32, norms: I32, reaches: F32) -> None:
     """The products of a query with some of the rows, from the `first` on, and what is known of these, in their order.
 
@@ -101,8 +102,7 @@ def _read_lines(
     for place in range(products.size):
         if first + place + ahead < rows.size:
             following = np.intp(rows[first + place + ahead]) * lines
-            for line in range(lines):
-                prefetch(coarse.halves, (following + line) * LINE)
+            prefetch_lines(coarse.halves, following * LINE, lines * LINE)
         row = np.intp(rows[first + place])
         products[place] = four_bit_dot(coarse.halves, row * lines * LINE, query, np.intp(0), np.intp(lines))
         norms[place], reaches[place] = coarse.squares[row * coarse.step], coarse.errors[row * coarse.step]

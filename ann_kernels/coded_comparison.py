@@ -27,13 +27,13 @@ from icepuffin.ann_kernels.coded_distances import (
     coded_query,
     distance_bounds,
 )
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.ann_kernels.exact_distances import INNER_PRODUCT, exact_distance
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import ZERO, ScalarCodes
 from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
-from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_lines, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
 
 _BOUNDED = 0.998
@@ -169,7 +169,7 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
         errors[row] = error + (ROUNDING + dims * STEP) * (error + np.sqrt(shift) + np.sqrt(length))
 
 
-@kernel
+@inner_kernel
 def _read_codes(
     codes: U8, norms: I32, errors: U8, code: I8, rows: U32, first: int, products: I32, squares: I32, steps: U8
 ) -> int:
@@ -184,8 +184,7 @@ def _read_codes(
     for place in range(count):
         if first + place + ahead < rows.size:
             following = np.intp(rows[first + place + ahead])
-            for line in range(lines):
-                prefetch(codes, following * width + line * LINE)
+            prefetch_lines(codes, following * width, width)
             prefetch(norms, following)
             prefetch(errors, following)
         row = np.intp(rows[first + place])
@@ -195,7 +194,7 @@ def _read_codes(
     return count
 
 
-@kernel
+@inner_kernel
 def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least: F32, most: F32) -> None:
     """Lower and upper bounds of the distances of rows, f32[n]; rounding to f32 makes no upper bound too small."""
     for place in range(products.size):
@@ -203,7 +202,7 @@ def _bounds_of(query: CodedQuery, products: I32, squares: I32, steps: U8, least:
         least[place], most[place] = low, high + SLACK * abs(high)
 
 
-@kernel
+@inner_kernel
 def _may_be_near(
     codes: U8, norms: I32, errors: U8, query: CodedQuery, code: I8, rows: U32, k: int, candidates: I32, least: F32
 ) -> int:
@@ -216,7 +215,7 @@ def _may_be_near(
     products, squares = np.empty(ROWS_AT_ONCE, np.int32), np.empty(ROWS_AT_ONCE, np.int32)
     steps = np.empty(ROWS_AT_ONCE, np.uint8)
     lows, highs = np.empty(ROWS_AT_ONCE, np.float32), np.empty(ROWS_AT_ONCE, np.float32)
-    limit, count, first = np.float32(np.inf), 0, 0
+    limit, count, first = np.float32(np.inf), 0, np.int64(0)  # numba compiles a kernel anew for a constant
     while first < rows.size:
         size = _read_codes(codes, norms, errors, code, rows, first, products, squares, steps)
         _bounds_of(query, products[:size], squares, steps, lows, highs)
@@ -258,7 +257,7 @@ def _nearest(
             prefetch_row(vectors, candidates[place + ROWS_AHEAD])
         distances[place] = np.inf
         if not least[place] > bound_reached(best[k - 1], metric):
-            distances[place] = exact_distance(vectors, candidates[place], query, metric, False)
+            distances[place] = exact_distance(vectors, np.int64(candidates[place]), query, metric)
             keep_smallest(distances[place], best)
     nodes, kept = np.empty(count, np.int64), 0
     for place in range(count):
@@ -268,7 +267,7 @@ def _nearest(
     return nodes[:kept].copy(), distances[:kept].copy()
 
 
-@kernel
+@inner_kernel
 def keep_smallest(value: float, best: F64) -> None:
     """Put a number among the smallest so far, f64[k] ascending."""
     place = best.size - 1

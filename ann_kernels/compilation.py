@@ -2,10 +2,14 @@
 
 Numba ignores the annotations of a kernel; they are for readers and for the type checker.
 
-Arrays that belong together are passed as a NamedTuple. A kernel that writes to one of them takes it by its name from an
-argument (`adjacency.degrees`), never from a tuple that the kernel itself made or unpacked: when numba (0.68) inlines
-overloads, it drops writes to arrays that it does not know to be an argument's and that are not read later. Kernels
-take arrays out of their tuples before a loop: numba counts references at each access.
+Arrays that belong together are passed as a NamedTuple. Kernels take arrays out of their tuples before a loop: numba
+counts references at each access.
+
+What is compiled is paid for at each installation, so it is kept small. Numba compiles a kernel anew for each set of
+argument types: callers cast indices to one type, and pass `np.int64(0)` for 0, whose type is that constant. Each kernel
+is optimised and made machine code by itself and again in all that call it: what few kernels call, and what is small, is
+an `inline_kernel`. Assigning an array to a part of another compiles the message for shapes that differ: a loop does
+not.
 """
 
 from collections.abc import Callable
@@ -29,9 +33,22 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 def _compiled(function: FunctionT, **options: Any) -> FunctionT:
-    compiled: Any = numba_jit(nogil=True, **options)(function)
+    compiled: Any = numba_jit(nogil=True, no_cfunc_wrapper=True, **options)(function)
     if JIT:
         compiled._cache = kernel_cache(function)  # noqa: SLF001  numba's cache=True sets one of its own
+    return compiled  # type: ignore[no-any-return]
+
+
+def _inner(function: FunctionT, **options: Any) -> FunctionT:
+    """Compile a function without an entry from Python, and refuse calls: numba would jump to address 0."""
+    compiled: Any = _compiled(function, no_cpython_wrapper=True, **options)
+    if JIT:
+
+        def refuse(*arguments: Any, **named: Any) -> None:
+            raise TypeError(f"{function.__qualname__} has no entry from Python: kernels alone call it")
+
+        compiled._insert = lambda *entry: None  # noqa: SLF001  calls look for an entry here
+        compiled._compile_for_args = refuse  # noqa: SLF001  and are passed on to this where there is none
     return compiled  # type: ignore[no-any-return]
 
 
@@ -58,6 +75,21 @@ def numpy_kernel(function: FunctionT) -> FunctionT:
     return _compiled(function, error_model="numpy")
 
 
+def inner_kernel(function: FunctionT) -> FunctionT:
+    """Compile a `kernel` that kernels alone call: it has no entry from Python, which would take as long to compile."""
+    return _inner(function)
+
+
+def fast_inner_kernel(function: FunctionT) -> FunctionT:
+    """Compile a `fast_kernel` that kernels alone call."""
+    return _inner(function, fastmath=FAST)
+
+
+def strict_inner_kernel(function: FunctionT) -> FunctionT:
+    """Compile a `strict_kernel` that kernels alone call."""
+    return _inner(function, fastmath=False)
+
+
 def inline_kernel(function: FunctionT) -> FunctionT:
     """Compile a function as a part of each kernel that calls it, by that kernel's rules for floats."""
     return _compiled(function, inline="always")
@@ -66,12 +98,15 @@ def inline_kernel(function: FunctionT) -> FunctionT:
 def compiled_form(function: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:
     """Decorate what chooses, by the types of the arguments, the code that compiled calls of `function` run.
 
-    The code becomes a part of each kernel that calls `function`. Without the JIT, `function` itself runs.
+    LLVM makes the code a part of each kernel that calls `function`: numba (0.68) would compile it twice, and drop some
+    writes to arrays. Without the JIT, `function` itself runs.
     """
 
     def register(choose: FunctionT) -> FunctionT:
         if JIT:
-            numba_overload(function, fastmath=FAST, inline="always", strict=False)(choose)  # annotations may differ
+            options = {"forceinline": True, "no_cfunc_wrapper": True}
+            numba_overload(function, options, fastmath=FAST, strict=False)(choose)  # annotations may differ
+
         return choose
 
     return register

@@ -14,7 +14,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, U64
 from icepuffin.ann_kernels.compilation import compiled_form, inline_kernel
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot, four_bit_dot
-from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.prefetching import prefetch, prefetch_lines, prefetch_row
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS, sum_of_chosen
 
 CENTER = 7.5
@@ -92,20 +92,7 @@ class CodeQueries(NamedTuple):
 
 
 class FourBitQueries(NamedTuple):
-    """Queries over four-bit codes; see `FourBitComputer`."""
-
-    codes: U8
-    """u8[N * P]"""
-    norms: F32
-    """f32[N]"""
-    queries: I8
-    """Signed codes int8[Q, 2 P]"""
-    dot_weights: F32
-    """f32[Q]"""
-
-
-class SignedQueries(NamedTuple):
-    """Queries over four-bit codes that have signs; see `SignedComputer`."""
+    """Queries over four-bit codes; see `FourBitComputer`. Codes without signs have empty words, terms and planes."""
 
     codes: U8
     """u8[N * P]"""
@@ -181,19 +168,10 @@ class CodeComputer(NamedTuple):
 
 
 class FourBitComputer(NamedTuple):
-    """norm - dot_weight * dot, of four-bit codes and a query of signed bytes."""
+    """norm - dot_weight * dot, of four-bit codes and a query of signed bytes.
 
-    codes: U8
-    """u8[N * P]"""
-    norms: F32
-    """f32[N]"""
-    query: I8
-    """int8[2 P]"""
-    dot_weight: np.float32
-
-
-class SignedComputer(NamedTuple):
-    """The distances of `FourBitComputer`, and by signs alone what they are at least, most likely."""
+    Where codes have signs, these tell alone what the distance is at least, most likely; elsewhere W is 0.
+    """
 
     codes: U8
     """u8[N * P]"""
@@ -238,10 +216,10 @@ class PqComputer(NamedTuple):
 
 
 Space: TypeAlias = FloatSpace | CodeSpace
-Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | SignedQueries | RotatedQueries | PqQueries
-DistanceComputer: TypeAlias = (
-    L2Computer | DotComputer | CodeComputer | FourBitComputer | SignedComputer | RotatedComputer | PqComputer
-)
+Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | FourBitQueries | RotatedQueries | PqQueries
+NodeData: TypeAlias = tuple[Any, ...]
+"""The arrays of `Queries` that have a row per node: the first fields"""
+DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | FourBitComputer | RotatedComputer | PqComputer
 
 
 def distance(computer: DistanceComputer, node: Any) -> Any:
@@ -266,6 +244,11 @@ def keep_near(computer: DistanceComputer, nodes: I32, count: Any, farthest: Any)
 def query_computer(queries: Queries, row: Any) -> Any:
     """The computer of distances from one of the queries."""
     return _QUERY_COMPUTERS[type(queries)](queries, row)
+
+
+def queries_over(data: NodeData, queries: Queries) -> Any:
+    """The same queries over other nodes, whose arrays these are."""
+    return _QUERIES_OVER[type(queries)](data, queries)
 
 
 def node_computer(space: Space, node: Any, scratch: I8) -> Any:
@@ -312,7 +295,7 @@ def _code_distance(computer: CodeComputer, node: Any) -> Any:
     return np.float32(weighted + computer.shift)
 
 
-def _four_bit_distance(computer: FourBitComputer | SignedComputer, node: Any) -> Any:
+def _four_bit_distance(computer: FourBitComputer, node: Any) -> Any:
     size = computer.query.size >> 1
     product = four_bit_dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
     return np.float32(computer.norms[node] - computer.dot_weight * np.float32(product))
@@ -338,22 +321,19 @@ def _float_prefetch(computer: L2Computer | DotComputer, node: Any) -> None:
 
 def _code_prefetch(computer: CodeComputer, node: Any) -> None:
     size = computer.query.size
-    for i in range(0, size, LINE):
-        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch_lines(computer.codes, np.intp(node) * size, size)
     prefetch(computer.norms, np.intp(node))
 
 
-def _four_bit_prefetch(computer: FourBitComputer | SignedComputer, node: Any) -> None:
+def _four_bit_prefetch(computer: FourBitComputer, node: Any) -> None:
     size = computer.query.size >> 1
-    for i in range(0, size, LINE):
-        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch_lines(computer.codes, np.intp(node) * size, size)
     prefetch(computer.norms, np.intp(node))
 
 
 def _rotated_prefetch(computer: RotatedComputer, node: Any) -> None:
     size = computer.query.size >> 1
-    for i in range(0, size, LINE):
-        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch_lines(computer.codes, np.intp(node) * size, size)
     prefetch_row(computer.terms, node)
 
 
@@ -367,27 +347,26 @@ def _keep_all(computer: DistanceComputer, nodes: I32, count: Any, farthest: Any)
     return count
 
 
-def _keep_near_by_signs(computer: SignedComputer, nodes: I32, count: Any, farthest: Any) -> Any:
+def _keep_near_by_signs(computer: FourBitComputer, nodes: I32, count: Any, farthest: Any) -> Any:
     width = computer.planes.size // PLANES
+    if width == 0 or not farthest < np.float32(np.inf):
+        for place in range(count):
+            prefetch_node(computer, nodes[place])
+        return count
     weight = np.float32(2 * QUERY_STEP)
     rounded, shift, doubt = computer.query_terms[0], computer.query_terms[1], computer.query_terms[2]
-    bounded = farthest < np.float32(np.inf)
-    if bounded:
-        for place in range(count):
-            first = np.intp(nodes[place]) * width
-            for i in range(0, width, WORDS):
-                prefetch(computer.words, first + i)
-            prefetch(computer.sign_terms, np.intp(nodes[place]) * 2)
-            prefetch(computer.norms, np.intp(nodes[place]))
+    for place in range(count):
+        prefetch_lines(computer.words, np.intp(nodes[place]) * width, width)
+        prefetch(computer.sign_terms, np.intp(nodes[place]) * 2)
+        prefetch(computer.norms, np.intp(nodes[place]))
     kept = 0
     for place in range(count):
         node = nodes[place]
-        if bounded:
-            chosen = sum_of_chosen(computer.words, np.intp(node) * width, computer.planes, np.intp(width // WORDS))
-            product = computer.sign_terms[node, 0] * (weight * np.float32(chosen) - rounded)
-            most = product + computer.sign_terms[node, 1] * doubt + shift
-            if computer.norms[node] - computer.dot_weight * most > farthest:
-                continue
+        chosen = sum_of_chosen(computer.words, np.intp(node) * width, computer.planes, np.intp(width // WORDS))
+        product = computer.sign_terms[node, 0] * (weight * np.float32(chosen) - rounded)
+        most = product + computer.sign_terms[node, 1] * doubt + shift
+        if computer.norms[node] - computer.dot_weight * most > farthest:
+            continue
         nodes[np.uint32(kept)] = node
         kept += 1
         prefetch_node(computer, node)  # the codes come while the next signs are compared
@@ -408,12 +387,7 @@ def _code_query_computer(queries: CodeQueries, row: Any) -> CodeComputer:
 
 
 def _four_bit_query_computer(queries: FourBitQueries, row: Any) -> FourBitComputer:
-    weight = queries.dot_weights[row]
-    return FourBitComputer(queries.codes, queries.norms, queries.queries[row], weight)
-
-
-def _signed_query_computer(queries: SignedQueries, row: Any) -> SignedComputer:
-    return SignedComputer(
+    return FourBitComputer(
         queries.codes,
         queries.norms,
         queries.queries[row],
@@ -434,6 +408,40 @@ def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:
     return PqComputer(queries.codes, queries.tables[row])
 
 
+def _l2_queries_over(data: NodeData, queries: L2Queries) -> L2Queries:
+    return L2Queries(data[0], queries.queries)
+
+
+def _dot_queries_over(data: NodeData, queries: DotQueries) -> DotQueries:
+    return DotQueries(data[0], queries.queries)
+
+
+def _code_queries_over(data: NodeData, queries: CodeQueries) -> CodeQueries:
+    return CodeQueries(data[0], data[1], queries.queries, queries.norm_weight, queries.dot_weights)
+
+
+def _four_bit_queries_over(data: NodeData, queries: FourBitQueries) -> FourBitQueries:
+    """The signs stay those of all nodes: only distances are measured from these queries."""
+    return FourBitQueries(
+        data[0],
+        data[1],
+        queries.queries,
+        queries.dot_weights,
+        queries.words,
+        queries.sign_terms,
+        queries.planes,
+        queries.query_terms,
+    )
+
+
+def _rotated_queries_over(data: NodeData, queries: RotatedQueries) -> RotatedQueries:
+    return RotatedQueries(data[0], data[1], queries.queries, queries.norm_weight, queries.weights)
+
+
+def _pq_queries_over(data: NodeData, queries: PqQueries) -> PqQueries:
+    return PqQueries(data[0], queries.tables)
+
+
 def _float_node_computer(space: FloatSpace, node: Any, scratch: I8) -> L2Computer:
     return L2Computer(space.vectors, space.vectors[node])
 
@@ -452,7 +460,6 @@ _DISTANCES: dict[type, Any] = {
     DotComputer: _dot_distance,
     CodeComputer: _code_distance,
     FourBitComputer: _four_bit_distance,
-    SignedComputer: _four_bit_distance,
     RotatedComputer: _rotated_distance,
     PqComputer: _pq_distance,
 }
@@ -461,7 +468,6 @@ _PREFETCHES: dict[type, Any] = {
     DotComputer: _float_prefetch,
     CodeComputer: _code_prefetch,
     FourBitComputer: _four_bit_prefetch,
-    SignedComputer: _four_bit_prefetch,
     RotatedComputer: _rotated_prefetch,
     PqComputer: _pq_prefetch,
 }
@@ -469,8 +475,7 @@ _KEEP_NEAR: dict[type, Any] = {
     L2Computer: _keep_all,
     DotComputer: _keep_all,
     CodeComputer: _keep_all,
-    FourBitComputer: _keep_all,
-    SignedComputer: _keep_near_by_signs,
+    FourBitComputer: _keep_near_by_signs,
     RotatedComputer: _keep_all,
     PqComputer: _keep_all,
 }
@@ -479,9 +484,16 @@ _QUERY_COMPUTERS: dict[type, Any] = {
     DotQueries: _dot_query_computer,
     CodeQueries: _code_query_computer,
     FourBitQueries: _four_bit_query_computer,
-    SignedQueries: _signed_query_computer,
     RotatedQueries: _rotated_query_computer,
     PqQueries: _pq_query_computer,
+}
+_QUERIES_OVER: dict[type, Any] = {
+    L2Queries: _l2_queries_over,
+    DotQueries: _dot_queries_over,
+    CodeQueries: _code_queries_over,
+    FourBitQueries: _four_bit_queries_over,
+    RotatedQueries: _rotated_queries_over,
+    PqQueries: _pq_queries_over,
 }
 _NODE_COMPUTERS: dict[type, Any] = {FloatSpace: _float_node_computer, CodeSpace: _code_node_computer}
 
@@ -504,6 +516,11 @@ def _(computer: Any, nodes: Any, count: Any, farthest: Any) -> Any:
 @compiled_form(query_computer)
 def _(queries: Any, row: Any) -> Any:
     return _QUERY_COMPUTERS[queries.instance_class]
+
+
+@compiled_form(queries_over)
+def _(data: Any, queries: Any) -> Any:
+    return _QUERIES_OVER[queries.instance_class]
 
 
 @compiled_form(node_computer)

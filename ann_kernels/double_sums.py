@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import Floats
-from icepuffin.ann_kernels.compilation import strict_kernel
+from icepuffin.ann_kernels.compilation import strict_inner_kernel
 from icepuffin.ann_kernels.simd.double_blocks import BLOCK_VALUES, block_products, block_squared_gaps
 
 
-@strict_kernel
+@strict_inner_kernel
 def squared_gap(vectors: Floats, node: Any, query: Floats, factor: float) -> Any:
     """f64: squared L2 distance of factor * vectors[node] from a query; arrays in C order, f32 or f64."""
     size = query.size
@@ -24,7 +24,7 @@ def squared_gap(vectors: Floats, node: Any, query: Floats, factor: float) -> Any
     return total
 
 
-@strict_kernel
+@strict_inner_kernel
 def product(vectors: Floats, node: Any, query: Floats) -> Any:
     """f64: the dot product of vectors[node] and a query; arrays in C order, f32 or f64."""
     size = query.size

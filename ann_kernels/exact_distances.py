@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I64, Floats, read_only
-from icepuffin.ann_kernels.compilation import strict_kernel
+from icepuffin.ann_kernels.compilation import strict_inner_kernel, strict_kernel
 from icepuffin.ann_kernels.double_sums import product, squared_gap
 from icepuffin.ann_kernels.metric import Metric
 
-_L2 = Metric.L2.code
+_L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 INNER_PRODUCT = Metric.INNER_PRODUCT.code
 _HAMMING = Metric.HAMMING.code
 
 
-@strict_kernel
-def exact_distance(vectors: Floats, node: Any, query: F64, metric: int, raw: bool) -> Any:
+@strict_inner_kernel
+def exact_distance(vectors: Floats, node: np.int64, query: F64, metric: int) -> Any:
     """The distance that a metric reports, f64, of vectors[node] from a query f64[D].
 
-    Under cosine the query has unit length, and so have the vectors, unless they are `raw`. The metric is the code of
-    a `Metric`: numba takes 11 microseconds to recognise a member of an enum, at each call.
+    Under cosine query and vectors have unit length. The metric is the code of a `Metric`: numba takes 11 microseconds
+    to recognise a member of an enum, at each call.
     """
     if metric == INNER_PRODUCT:
         return -product(vectors, node, query)
@@ -30,9 +30,6 @@ def exact_distance(vectors: Floats, node: Any, query: F64, metric: int, raw: boo
         return np.sqrt(squared_gap(vectors, node, query, 1.0))
     if metric == _HAMMING:
         return squared_gap(vectors, node, query, 1.0)
-    if raw:
-        factor = 1.0 / np.sqrt(product(vectors, node, vectors[node]))
-        return squared_gap(vectors, node, query, factor) / 2
     return squared_gap(vectors, node, query, 1.0) / 2
 
 
@@ -41,7 +38,12 @@ def _fill_pair_distances(
     queries: F64, vectors: Floats, query_rows: I64, rows: I64, metric: int, raw: bool, out: F64
 ) -> None:
     for i in range(query_rows.size):
-        out[i] = exact_distance(vectors, rows[i], queries[query_rows[i]], metric, raw)
+        query = queries[query_rows[i]]
+        if raw and metric == _COSINE:
+            factor = 1.0 / np.sqrt(product(vectors, rows[i], vectors[rows[i]]))
+            out[i] = squared_gap(vectors, rows[i], query, factor) / 2
+        else:
+            out[i] = exact_distance(vectors, rows[i], query, metric)
 
 
 @strict_kernel

@@ -12,7 +12,7 @@ from icepuffin.ann_kernels import sign_quantization
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, I8, U8, read_only
 from icepuffin.ann_kernels.compilation import kernel, numpy_kernel
-from icepuffin.ann_kernels.distance_computers import CENTER, FourBitQueries, FourBitSpace, SignedQueries, SignSpace
+from icepuffin.ann_kernels.distance_computers import CENTER, FourBitQueries, FourBitSpace, SignSpace
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.scalar_quantization import (
@@ -55,7 +55,7 @@ class FourBitCodes:
         """P: bytes per row."""
         return len(self.space.codes) // max(1, len(self.space.norms))
 
-    def queries(self, vectors: F32, metric: Metric) -> FourBitQueries | SignedQueries:
+    def queries(self, vectors: F32, metric: Metric) -> FourBitQueries:
         """Queries f32[Q, D] times the widths, as bytes, each with a scale of its own.
 
         Distances come out in units of the scale: squared L2 but for a constant per query.
@@ -70,9 +70,10 @@ class FourBitCodes:
         codes = np.zeros((len(vectors), 2 * self.row_bytes), np.int8)
         weights = np.empty(len(vectors), np.float32)
         _encode_queries(read_only(vectors), self.offset, self.widths, np.float32(2 / self.scale), codes, weights)
-        if self.signs is None:
-            return FourBitQueries(*self.space, codes, weights)
-        return SignedQueries(*self.space, codes, weights, *self.signs, *sign_quantization.query_planes(codes))
+        signs, planes = sign_quantization.NO_SIGNS, sign_quantization.no_planes
+        if self.signs is not None:
+            signs, planes = self.signs, sign_quantization.query_planes
+        return FourBitQueries(*self.space, codes, weights, *signs, *planes(codes))
 
     def with_signs(self, *, threads: int = 1, allocate: Allocate = in_memory) -> "FourBitCodes":
         """The same codes, with their signs: an eighth of a byte more per dimension, and eight bytes."""

@@ -15,16 +15,25 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
 from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.block_search import Beam, Results, VisitedFields, search_block
+from icepuffin.ann_kernels.block_search import (
+    Beam,
+    Results,
+    ScratchFields,
+    new_candidate_lists,
+    new_scratch,
+    rank_block,
+    walk_block,
+)
 from icepuffin.ann_kernels.coded_comparison import CodedVectors, CodeErrors
 from icepuffin.ann_kernels.distance import reported
-from icepuffin.ann_kernels.distance_computers import DotQueries, L2Queries, PqQueries, Queries
+from icepuffin.ann_kernels.distance_computers import DotQueries, L2Queries, NodeData, PqQueries, Queries
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64
 from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.graph import Graph, PackedGraph, spread_places
 from icepuffin.ann_kernels.lower_bounds import FEW_QUERIES
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.neighbor_lists import most_neighbors
 from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.rotated_quantization import ERROR, RotatedCodes, interval
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, ranked_exactly
@@ -45,6 +54,8 @@ _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
 _QUERIES_PER_TASK = 64
+_KEYS_PER_TASK = 1 << 20
+"""Places in the candidate lists of a task, at most: 8 MiB; or those of one query"""
 _NONE, _FIRST = np.empty(0, np.intp), np.zeros(1, np.intp)
 _NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
@@ -143,6 +154,7 @@ class Searcher:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
         self._count = graph.count
         self._adjacency = tuple(_as_kernels_take(field) for field in graph.adjacency)
+        self._most_neighbors = most_neighbors(graph.adjacency)
         self._metric = metric
         self._vectors = None if vectors is None else read_only(vectors)
         self._pq = pq or _NO_PQ
@@ -158,8 +170,8 @@ class Searcher:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
-        self._visited: list[VisitedFields] = []
-        """Marks that no thread uses: new ones per query would cost more than the query"""
+        self._scratch: list[ScratchFields] = []
+        """Memory that no thread uses: new marks per query would cost more than the query"""
         self._live = Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live)
         self._live_count = self._live.count()
 
@@ -351,51 +363,53 @@ class Searcher:
         rotated = self._rotated
         ranked = max(k, min(beam.widest, ranked_exactly(k)))
         results = Results.unfilled(len(queries), k)
-        graph = self._adjacency, self._live.words, self._entry_points
-        widths = beam.first, beam.widest, beam.meeting
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
         unit = self._codes.scale**2 if isinstance(self._codes, FourBitCodes) else 0.0
+        at_once = max(1, min(_QUERIES_PER_TASK, _KEYS_PER_TASK // max(1, beam.widest)))
 
-        def walk_block(start: int) -> None:
-            rows = slice(start, start + _QUERIES_PER_TASK)
+        def search_rows(start: int) -> None:
+            rows = slice(start, start + at_once)
             own = as_float64(queries[rows])
             turned = None if rotated is None else rotated.queries(own, self._metric)
             block = turned.walked if turned else self._queries(read_only(np.ascontiguousarray(own, np.float32)))
-            part = results.part(rows)
+            ids, distances, work = results.ids[rows], results.distances[rows], results.work[rows]
             if turned:
-                part = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked)), part[2]
-            entry_queries = block._replace(**self._entry_data)
-            ranking = (vectors, read_only(own), self._metric.code, ranked, unit)
-            visited = self._take_visited()
-            search_block(block, entry_queries, graph, widths, ranking, visited, part)
-            self._visited.append(visited)
+                ids, distances = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked))
+            lists = new_candidate_lists(len(own), beam.widest)
+            scratch = self._take_scratch()
+            live, widths = self._live.words, (beam.first, beam.widest, beam.meeting)
+            entries, entry_data = self._entry_points, self._entry_data
+            walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
+            self._scratch.append(scratch)
+            ranking = vectors, read_only(own), self._metric.code, ranked, unit
+            rank_block(ranking, live, lists, beam.widest, ids, distances)
             if rotated and turned:  # by all bits, from the queries as they are
-                rotated.nearest(turned, part[0], results.ids[rows], results.distances[rows])
+                rotated.nearest(turned, ids, results.ids[rows], results.distances[rows])
 
-        starts = range(0, len(queries), _QUERIES_PER_TASK)
-        for_each(walk_block, starts, threads=min(threads, len(starts)))
+        starts = range(0, len(queries), at_once)
+        for_each(search_rows, starts, threads=min(threads, len(starts)))
         if self._vectors is None:  # the beam's own distances, or those by all bits
             results.distances[:] = reported(results.distances, self._metric)
         return results
 
-    def _data_of(self, nodes: I32) -> dict[str, Any]:
-        """The fields of this searcher's `Queries` for a few nodes alone."""
+    def _data_of(self, nodes: I32) -> NodeData:
+        """The arrays of this searcher's `Queries` for a few nodes alone."""
         if self._codes is not None:
             space = self._codes.space
             codes = space.codes.reshape(-1, self._codes.row_bytes)[nodes].reshape(-1)
-            return {"codes": codes, "norms": space.norms[nodes]}
+            return codes, space.norms[nodes]
         if self._vectors is not None:
-            return {"vectors": read_only(self._vectors[nodes])}
+            return (read_only(self._vectors[nodes]),)
         if self._rotated is not None:
             codes = self._rotated.high.reshape(-1, self._rotated.row_bytes)[nodes].reshape(-1)
-            return {"codes": read_only(codes), "terms": read_only(self._rotated.terms[nodes])}
-        return {"codes": read_only(self._pq[1][nodes])}
+            return read_only(codes), read_only(self._rotated.terms[nodes])
+        return (read_only(self._pq[1][nodes]),)
 
-    def _take_visited(self) -> VisitedFields:
+    def _take_scratch(self) -> ScratchFields:
         try:
-            return self._visited.pop()
+            return self._scratch.pop()
         except IndexError:  # other threads have them all
-            return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
+            return new_scratch(self._count, self._most_neighbors)
 
     def _queries(self, queries: F32) -> Queries:
         """Queries as the beam measures from them, but for rotated codes."""

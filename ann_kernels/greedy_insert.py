@@ -15,7 +15,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import I8, I32, I64
 from icepuffin.ann_kernels.beam_search import beam_search, new_beam_scratch, new_visited
 from icepuffin.ann_kernels.candidate_list import split_keys
-from icepuffin.ann_kernels.compilation import fast_kernel
+from icepuffin.ann_kernels.compilation import fast_kernel, inline_kernel
 from icepuffin.ann_kernels.distance_computers import (
     DistanceComputer,
     Space,
@@ -127,19 +127,20 @@ def _choose_edges(
     limit = out.neighbors.shape[1]
     beam = new_beam_scratch(params.width, new_visited(adjacency.degrees.size), params.width * 4, limit)
     candidates = new_prune_candidates(beam.path.size)
-    entries = params.entries[:2].copy()
+    entries = params.entries
     for i in range(nodes.size):
         computer = node_computer(space, nodes[i], scratch[0])
-        if params.entries.size > 1:  # a beam that is full of one cluster's nodes would not leave it
-            entries[1] = _nearest(computer, params.entries)
-        _, expanded, _ = beam_search(computer, adjacency, entries, beam)
+        second = entries[0]
+        if entries.size > 1:  # a beam that is full of one cluster's nodes would not leave it
+            second = _nearest(computer, entries)
+        _, expanded, _ = beam_search(computer, adjacency, entries[0], second, beam)
         count = min(expanded, beam.path.size)
         split_keys(beam.path, count, candidates.ids, candidates.distances)
         edges = out.neighbors[i]
         out.degrees[i] = robust_prune(space, nodes[i], candidates, count, params.alpha_squared, edges, scratch[1])
 
 
-@fast_kernel
+@inline_kernel
 def _nearest(computer: DistanceComputer, nodes: I32) -> Any:
     """The nearest of some nodes int32[n]; of equals the first."""
     nearest, smallest = nodes[0], np.float32(np.inf)
@@ -174,8 +175,10 @@ def _add_reverse_edges(
                     degrees[target] += 1
             continue
         ids = np.empty(count, np.int32)
-        ids[:degree] = neighbors[target, :degree]
-        ids[degree:] = sources[start:end]
+        for slot in range(degree):
+            ids[slot] = neighbors[target, slot]
+        for i in range(start, end):
+            ids[degree + i - start] = sources[i]
         distances = np.empty(count, np.float32)
         computer = node_computer(space, target, scratch[0])
         for i in range(count):
@@ -183,7 +186,8 @@ def _add_reverse_edges(
         for i in range(count):
             distances[i] = distance(computer, ids[i])
         # The computer has done its work: its codes may be overwritten.
-        size = robust_prune(space, target, PruneCandidates(ids, distances), count, alpha_squared, kept, scratch[0])
+        candidates = PruneCandidates(ids, distances)
+        size = robust_prune(space, target, candidates, np.int64(count), alpha_squared, kept, scratch[0])
         for slot in range(limit):
             neighbors[target, slot] = kept[slot] if slot < size else -1
         degrees[target] = size

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import uint64
 
-from icepuffin.ann_kernels.arrays import F32, U8, U64
+from icepuffin.ann_kernels.arrays import F32, U8, U64, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.errors import DimensionError
 
@@ -155,5 +155,6 @@ def content_hash(vectors: F32) -> U64:
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     out = np.empty(rows.shape[0], np.uint64)
     with wrapping():
-        _hash_rows(rows.reshape(-1).view(np.uint8), np.uint64(4 * rows.shape[1]), np.uint64(CONTENT_SEED), out)
+        data = read_only(rows.reshape(-1).view(np.uint8))
+        _hash_rows(data, np.uint64(4 * rows.shape[1]), np.uint64(CONTENT_SEED), out)
     return out

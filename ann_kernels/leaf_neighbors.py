@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, I32, U16, AnyArray, Floats
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import CodeSpace, Space
 from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.codegen import LANES
@@ -109,7 +109,7 @@ def _nearest_by_tiles(
                     keys[first + r, place] += shift
 
 
-@kernel
+@inner_kernel
 def _quads_of(quads: I32, rows: I32) -> int:
     """Number of quads from the first to the last in which some row has a code; at least 1. The rest is padding."""
     quad_count: int = quads.shape[1]
@@ -121,7 +121,7 @@ def _quads_of(quads: I32, rows: I32) -> int:
     return quad_count
 
 
-@kernel
+@inner_kernel
 def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> None:
     """Write the first `quad_count` quads of the columns as int32[tile, step, column of the tile], flat."""
     steps = quad_count * STEPS_PER_QUAD
@@ -135,7 +135,7 @@ def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> Non
                 place += np.uint64(TILE_COLUMNS)
 
 
-@kernel
+@inner_kernel
 def _select_smallest(values: I32, places: I32, keys: I32) -> None:
     """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their places."""
     k = places.size
@@ -215,11 +215,10 @@ def _smallest_of_codes(
 @kernel
 def _smallest_of_floats(dots: F32, row_norms: F32, column_norms: F32, own: int, line: I32, out: NearestColumns) -> None:
     places, keys = out.places, out.keys
-    squared = np.empty(dots.shape[1], np.float32)
+    squared = line.view(np.float32)  # bits of floats that are not negative sort as the floats do
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             squared[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
-        line[: squared.size] = squared.view(np.int32)
         if own >= 0:
             line[own + r] = FAR
         _select_smallest(line, places[r], keys[r])

@@ -70,12 +70,15 @@ def _permute_rows(vectors: F32, source: I64, scratch: F32) -> None:
     for start in range(source.size):
         if source[start] == start or source[start] < 0:
             continue
-        scratch[:] = vectors[start]
+        for d in range(scratch.size):
+            scratch[d] = vectors[start, d]
         row = start
         while source[row] != start:
             following = source[row]
-            vectors[row] = vectors[following]
+            for d in range(scratch.size):
+                vectors[row, d] = vectors[following, d]
             source[row] = -1
             row = following
-        vectors[row] = scratch
+        for d in range(scratch.size):
+            vectors[row, d] = scratch[d]
         source[row] = -1

@@ -9,14 +9,13 @@ from typing import Protocol
 
 import numpy as np
 
-from icepuffin.ann_kernels.arrays import F32, F64, I32, Bool
+from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, Bool
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.compilation import fast_kernel
 from icepuffin.ann_kernels.distance_computers import (
     CodeQueries,
     FourBitQueries,
-    SignedQueries,
     distance,
     keep_near,
     query_computer,
@@ -41,7 +40,7 @@ thirtieth at .94, a hundredth at .98, and less than a thousandth at .998 and mor
 class Codes(Protocol):
     """Codes of N vectors, by which distances from queries are estimated."""
 
-    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries | SignedQueries:
+    def queries(self, vectors: F32, metric: Metric) -> CodeQueries | FourBitQueries:
         """Queries f32[Q, D] as the codes are compared with."""
 
 
@@ -97,7 +96,8 @@ class NeighborCheck:
         k = _NEAREST[-1]
         nearest = self._nearest(k)
         in_beam = np.zeros(self.candidates.shape, np.bool_)
-        _fill_beams(codes.queries(self.queries, self.metric), self.candidates, nearest.shape[1], in_beam)
+        order = np.argsort(self.candidates, axis=1)
+        _fill_beams(codes.queries(self.queries, self.metric), self.candidates, order, nearest.shape[1], in_beam)
         return self._number(nearest & in_beam[:, : nearest.shape[1]], k) >= _REQUIRED_KEPT * self._number(nearest, k)
 
     def _nearest(self, k: int) -> Bool:
@@ -125,7 +125,7 @@ def _evenly_spread(count: int, largest: int) -> I32:
 
 
 @fast_kernel
-def _nearest_by_code(queries: CodeQueries | FourBitQueries | SignedQueries, own: I32, candidates: I32) -> None:
+def _nearest_by_code(queries: CodeQueries | FourBitQueries, own: I32, candidates: I32) -> None:
     """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
 
     Some nodes are compared with all queries, then the next ones: each node is read once.
@@ -138,7 +138,7 @@ def _nearest_by_code(queries: CodeQueries | FourBitQueries | SignedQueries, own:
             computer = query_computer(queries, row)
             keys = lists[row]
             for node in range(start, min(start + _ROWS_PER_BLOCK, queries.norms.size)):
-                key = sort_key(distance(computer, node), np.int32(node))
+                key = sort_key(distance(computer, np.int32(node)), np.int32(node))
                 if key < keys[width - 1] and node != own[row]:
                     insert_key(keys, width - 1, key)
     for row in range(own.size):
@@ -161,14 +161,16 @@ def _are_floats(products: F64) -> bool:
 
 
 @fast_kernel
-def _fill_beams(queries: CodeQueries | FourBitQueries | SignedQueries, candidates: I32, width: int, out: Bool) -> None:
-    """Mark in bool[Q, n] the candidates int32[Q, n] that a beam of some width holds when it has met all of a query."""
+def _fill_beams(queries: FourBitQueries, candidates: I32, order: I64, width: int, out: Bool) -> None:
+    """Mark in bool[Q, n] the candidates int32[Q, n] that a beam of some width holds when it has met all of a query, in
+    an order int64[Q, n].
+    """
     one, keys = np.empty(1, np.int32), new_candidates(width)
     for row in range(candidates.shape[0]):
         computer = query_computer(queries, row)
         keys[:] = NO_KEY
         size = 0
-        for place in np.argsort(candidates[row]):
+        for place in order[row]:
             one[0] = candidates[row, place]
             farthest = key_distance(keys[width - 1]) if size == width else np.float32(np.inf)
             if keep_near(computer, one, 1, farthest):

@@ -7,7 +7,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import I32, U8
 from icepuffin.ann_kernels.compilation import compiled_form, inline_kernel
 from icepuffin.ann_kernels.graph import Adjacency, PackedAdjacency
-from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.prefetching import prefetch, prefetch_lines, prefetch_row
 
 NeighborLists: TypeAlias = Adjacency | PackedAdjacency
 _ONE, _SEVEN, _LOW_BITS, _MORE = np.uint64(1), np.uint64(7), np.uint64(127), np.uint64(128)
@@ -26,9 +26,9 @@ def prefetch_neighbors(adjacency: NeighborLists, node: Any) -> None:
     _PREFETCHES[type(adjacency)](adjacency, node)
 
 
-def most_neighbors(adjacency: NeighborLists) -> Any:
+def most_neighbors(adjacency: NeighborLists) -> int:
     """The room that `fresh` needs for every node."""
-    return _MOST_NEIGHBORS[type(adjacency)](adjacency)
+    return adjacency.neighbors.shape[1] if isinstance(adjacency, Adjacency) else adjacency.longest
 
 
 def adjacency_of(fields: tuple[Any, ...]) -> Any:
@@ -80,17 +80,8 @@ def _prefetch_padded(adjacency: Adjacency, node: Any) -> None:
 
 def _prefetch_packed(adjacency: PackedAdjacency, node: Any) -> None:
     first, end = np.intp(adjacency.starts[node]), np.intp(adjacency.starts[node + 1])
-    for place in range(first, end, LINE):
-        prefetch(adjacency.lists, place)
+    prefetch_lines(adjacency.lists, first, end - first)
     prefetch(adjacency.lists, end - 1)
-
-
-def _most_padded(adjacency: Adjacency) -> Any:
-    return adjacency.neighbors.shape[1]
-
-
-def _most_packed(adjacency: PackedAdjacency) -> Any:
-    return adjacency.longest
 
 
 def _padded(fields: Any) -> Any:
@@ -103,7 +94,6 @@ def _packed(fields: Any) -> Any:
 
 _TAKE_UNVISITED: dict[type, Any] = {Adjacency: _take_padded, PackedAdjacency: _take_packed}
 _PREFETCHES: dict[type, Any] = {Adjacency: _prefetch_padded, PackedAdjacency: _prefetch_packed}
-_MOST_NEIGHBORS: dict[type, Any] = {Adjacency: _most_padded, PackedAdjacency: _most_packed}
 
 
 @compiled_form(take_unvisited)
@@ -114,11 +104,6 @@ def _(adjacency: Any, node: Any, marks: Any, stamp: Any, fresh: Any) -> Any:
 @compiled_form(prefetch_neighbors)
 def _(adjacency: Any, node: Any) -> Any:
     return _PREFETCHES[adjacency.instance_class]
-
-
-@compiled_form(most_neighbors)
-def _(adjacency: Any) -> Any:
-    return _MOST_NEIGHBORS[adjacency.instance_class]
 
 
 @compiled_form(adjacency_of)

@@ -11,11 +11,11 @@ from icepuffin.ann_kernels.arrays import F32, F64, I8, I32, I64, U32, read_only
 from icepuffin.ann_kernels.candidate_list import new_candidates
 from icepuffin.ann_kernels.coded_comparison import ROWS_AHEAD, CodedVectors, keep_smallest
 from icepuffin.ann_kernels.coded_distances import SLACK, CodeTable, bound_reached, coded_query, distance_bounds
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.ann_kernels.exact_distances import exact_distance
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
-from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd.prefetching import prefetch, prefetch_lines, prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import insert_key, key_distance, sort_key
 
 _NO_CODES = CodeTable(
@@ -142,7 +142,7 @@ def _fill_nearest(
     return filled
 
 
-@kernel
+@inner_kernel
 def _compare(
     vectors: F32, query: F64, metric: int, doubt: float, rows: I32, least: F32, distances: F64, best: F64
 ) -> None:
@@ -153,11 +153,11 @@ def _compare(
             prefetch_row(vectors, rows[place + ROWS_AHEAD])
         distances[place] = np.inf
         if not least[place] > bound_reached(best[best.size - 1], metric) + doubt:
-            distances[place] = exact_distance(vectors, rows[place], query, metric, False)
+            distances[place] = exact_distance(vectors, np.int64(rows[place]), query, metric)
             keep_smallest(distances[place], best)
 
 
-@kernel
+@inner_kernel
 def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, code: I8, rows: I32, least: F32) -> int:
     """Keep the rows that may be among the k nearest, with lower bounds of their distances f32[n]. Returns their number.
 
@@ -171,8 +171,7 @@ def _rule_out(coded: CodeTable, query: F64, inner: bool, k: int, doubt: float, c
     for place in range(rows.size):
         if place + ROWS_AHEAD < rows.size:
             following = np.intp(rows[place + ROWS_AHEAD])
-            for line in range(0, width, LINE):
-                prefetch(codes, following * width + line)
+            prefetch_lines(codes, following * width, width)
             prefetch(norms, following)
             prefetch(errors, following)
         row = np.intp(rows[place])

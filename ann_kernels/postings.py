@@ -12,7 +12,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import I32, I64, U32, U64, read_only
 from icepuffin.ann_kernels.bitmap import keep_marked
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 
 NO_NODE = np.uint32(0xFFFFFFFF)
 """Node of a row that has none"""
@@ -143,7 +143,7 @@ def _fill(
         ends[query + 1] = end
 
 
-@kernel
+@inner_kernel
 def _by_length(starts: I64, lists: I32, own: I64) -> int:
     """The lists of a query, the shortest first, into int64[n]. Returns their number; 0 where one is empty."""
     count = 0
@@ -160,7 +160,7 @@ def _by_length(starts: I64, lists: I32, own: I64) -> int:
     return count
 
 
-@kernel
+@inner_kernel
 def _common(
     postings: _PostingArrays, own: I64, cursors: I64, node_of_row: U32, limit: int, nodes: U32
 ) -> tuple[int, int]:
@@ -177,7 +177,8 @@ def _common(
     last = starts[own[0] + 1]
     for first in range(starts[own[0]], last, _LISTED_AT_ONCE):
         number = min(_LISTED_AT_ONCE, last - first)
-        chosen[:number] = rows[first : first + number]
+        for place in range(number):
+            chosen[place] = rows[first + place]
         for place in range(1, own.size):
             bitmap = bitmaps[own[place]]
             if bitmap >= 0:
@@ -196,7 +197,7 @@ def _common(
     return count, size
 
 
-@kernel
+@inner_kernel
 def _keep_listed(others: U32, first: int, last: int, rows: U32) -> tuple[int, int]:
     """Keep the rows, ascending, that others[first:last] has, in front.
 
@@ -217,7 +218,7 @@ def _keep_listed(others: U32, first: int, last: int, rows: U32) -> tuple[int, in
     return kept, first
 
 
-@kernel
+@inner_kernel
 def _gallop(rows: U32, first: int, last: int, row: np.uint32) -> int:
     """The start of the first block from `first` on, of rows before `last`, whose last row is not under a row."""
     if first + _BLOCK >= last or rows[first + _BLOCK - 1] >= row:

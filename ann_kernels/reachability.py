@@ -7,7 +7,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import I8, I32
 from icepuffin.ann_kernels.beam_search import beam_search, new_beam_scratch, new_visited
 from icepuffin.ann_kernels.candidate_list import split_keys
-from icepuffin.ann_kernels.compilation import fast_kernel, kernel
+from icepuffin.ann_kernels.compilation import fast_kernel, inner_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import Space, new_code_scratch, node_computer
 from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams
 from icepuffin.ann_kernels.robust_prune import new_prune_candidates
@@ -20,11 +20,12 @@ def attach_unreachable(graph: Graph, space: Space, params: VamanaParams) -> None
     """
     parents = np.full(graph.count, -1, np.int32)
     parents[graph.medoid] = graph.medoid
-    _mark_reachable(graph.adjacency, graph.medoid, parents)
+    _mark_reachable(graph.adjacency, np.int32(graph.medoid), parents)
     unreachable = np.flatnonzero(parents < 0).astype(np.int32)
     if len(unreachable):
         width = min(max(params.search_list, 2), graph.count)
-        _attach(space, graph.adjacency, graph.medoid, unreachable, width, parents, new_code_scratch(space))
+        everyone = np.arange(graph.count, dtype=np.int32)
+        _attach(space, graph.adjacency, graph.medoid, unreachable, everyone, width, parents, new_code_scratch(space))
 
 
 @kernel
@@ -46,28 +47,37 @@ def _mark_reachable(adjacency: Adjacency, start: Any, parents: I32) -> None:
 
 
 @fast_kernel
-def _attach(space: Space, adjacency: Adjacency, medoid: int, nodes: I32, width: int, parents: I32, scratch: I8) -> None:
-    """Give each of the unreachable nodes an edge from the nearest host that a beam search meets."""
+def _attach(
+    space: Space,
+    adjacency: Adjacency,
+    medoid: int,
+    nodes: I32,
+    everyone: I32,
+    width: int,
+    parents: I32,
+    scratch: I8,
+) -> None:
+    """Give each of the unreachable nodes an edge from the nearest host that a beam search meets, or from any node."""
     neighbors, degrees = adjacency.neighbors, adjacency.degrees
     beam = new_beam_scratch(width, new_visited(degrees.size), 0, neighbors.shape[1])
     hosts = new_prune_candidates(width)
-    entries = np.array([medoid], np.int32)
+    entry = np.int32(medoid)
     for i in range(nodes.size):
         node = nodes[i]
         if parents[node] >= 0:  # reached by way of a node that was attached before
             continue
-        size, _, _ = beam_search(node_computer(space, node, scratch[0]), adjacency, entries, beam)
+        size, _, _ = beam_search(node_computer(space, node, scratch[0]), adjacency, entry, entry, beam)
         split_keys(beam.candidates, size, hosts.ids, hosts.distances)
         host, slot = _find_free_slot(adjacency, hosts.ids[:size], parents)
         if host < 0:
-            host, slot = _find_free_slot(adjacency, np.arange(degrees.size, dtype=np.int32), parents)
+            host, slot = _find_free_slot(adjacency, everyone, parents)
         neighbors[host, slot] = node
         degrees[host] = max(degrees[host], slot + 1)
         parents[node] = host
         _mark_reachable(adjacency, node, parents)
 
 
-@kernel
+@inner_kernel
 def _find_free_slot(adjacency: Adjacency, hosts: I32, parents: I32) -> tuple[Any, Any]:
     """(host, slot): the first reached host with a slot that is free, or that holds an edge nothing was reached by.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import I16, I32, U16
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 
 
 class CandidatePairs(NamedTuple):
@@ -55,7 +55,7 @@ def offer_pairs(pairs: CandidatePairs, low: int, high: int, reservoirs: Reservoi
                 _offer(other, node, weight, ids, kept_weights, counts, worst)
 
 
-@kernel
+@inner_kernel
 def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I32, worst: I16) -> None:
     """Offer a candidate to one node. The arrays are those of `Reservoirs`; a tuple of them costs a sixth more time."""
     # rows of two-dimensional arrays are no arrays of their own here: numba would count references to those
@@ -85,7 +85,7 @@ def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I
         worst[node] = _farthest(ids, weights, node)
 
 
-@kernel
+@inner_kernel
 def _farthest(ids: I32, weights: U16, node: Any) -> int:
     """The slot of a node with the largest (weight, id)."""
     largest_weight = np.uint16(0)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, I8, I32
-from icepuffin.ann_kernels.compilation import fast_kernel, kernel
+from icepuffin.ann_kernels.compilation import fast_kernel, inner_kernel
 from icepuffin.ann_kernels.distance_computers import Space, distance, node_computer
 
 
@@ -18,7 +18,7 @@ class PruneCandidates(NamedTuple):
     """Squared distances f32[..] to the node"""
 
 
-@kernel
+@inner_kernel
 def new_prune_candidates(size: int) -> PruneCandidates:
     """Room for `size` candidates."""
     return PruneCandidates(np.empty(size, np.int32), np.empty(size, np.float32))
@@ -58,7 +58,7 @@ def robust_prune(
     return chosen
 
 
-@kernel
+@inner_kernel
 def sort_candidates(candidates: PruneCandidates, count: int) -> None:
     """Sort the first `count` by (distance, id), in place: Shell's sort, as lists are short and nothing is allocated."""
     ids, distances = candidates.ids, candidates.distances

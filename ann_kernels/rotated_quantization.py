@@ -20,7 +20,7 @@ from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import F32, F64, I8, I64, U8, read_only
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.code_sizes import FEWEST_ROTATED_DIMS, MOST_ROTATED_DIMS, ROTATED_BITS, rotated_dims
-from icepuffin.ann_kernels.compilation import fast_kernel
+from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel, inline_kernel
 from icepuffin.ann_kernels.distance_computers import CENTER, RotatedQueries
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.metric import Metric
@@ -303,7 +303,7 @@ def _encode(rotated: F32, bits: int, steps: F64, terms: F32, high: U8, low: U8) 
                 low[row, d // (8 * _ONES) * _ONES + d % _ONES] |= (codes[d] & np.uint8(1)) << np.uint8(d // _ONES % 8)
 
 
-@fast_kernel
+@fast_inner_kernel
 def _product(high: U8, low: U8, node: Any, bits: int, query: F32) -> np.float32:
     """The product of a node's code, as an unsigned integer per dimension, with a query f32[D']."""
     width = query.size // 2
@@ -380,6 +380,6 @@ def _rank(
         distances[row, size:] = np.inf
 
 
-@fast_kernel
+@inline_kernel
 def _before(distance: float, node: int, other_distance: float, other: int) -> bool:
     return distance < other_distance or (distance == other_distance and node < other)

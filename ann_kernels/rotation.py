@@ -11,7 +11,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, read_only
 from icepuffin.ann_kernels.code_sizes import HADAMARD
-from icepuffin.ann_kernels.compilation import fast_kernel
+from icepuffin.ann_kernels.compilation import fast_inner_kernel, fast_kernel
 
 ROUNDS = 3
 _UNROLLED = 8
@@ -48,7 +48,7 @@ def rotate_back(rotated: F32, center: F32, own_signs: F32) -> F32:
     return out
 
 
-@fast_kernel
+@fast_inner_kernel
 def _transform(row: F32) -> None:
     """The Hadamard transform of each block of a row f32[D'], in place, unscaled."""
     for start in range(0, row.size, HADAMARD):
@@ -69,7 +69,7 @@ def _transform(row: F32) -> None:
         part[4], part[5], part[6], part[7] = e + f, e - f, g + h, g - h
 
 
-@fast_kernel
+@fast_inner_kernel
 def rotate_row(row: F32, own_signs: F32, scratch: F32) -> None:
     """Rotate a row f32[D'] in place; scratch f32[D']."""
     rounds, dims = own_signs.shape
@@ -103,7 +103,8 @@ def _rotate_back(rotated: F32, center: F32, own_signs: F32, out: F32) -> None:
     scale = np.float32(HADAMARD**-0.5)
     row, turned = np.empty(dims, np.float32), np.empty(dims, np.float32)
     for place in range(rotated.shape[0]):
-        turned[:] = rotated[place]
+        for d in range(dims):
+            turned[d] = rotated[place, d]
         for back in range(rounds):
             for block in range(blocks):
                 for i in range(HADAMARD):

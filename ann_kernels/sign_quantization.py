@@ -19,6 +19,8 @@ from icepuffin.ann_kernels.simd.bits import bits_of
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ann_kernels.simd.sign_products import PLANES, WORDS
 
+NO_SIGNS = SignSpace(np.empty(0, np.uint64), np.empty((0, 2), np.float32))
+"""The signs of codes that have none"""
 DEVIATIONS = 2.0
 """Standard deviations of the error beyond which a node is ruled out"""
 _SHIFT = QUERY_STEP.bit_length() - 1
@@ -44,13 +46,18 @@ def encode(space: FourBitSpace, widths: F32, *, threads: int = 1, allocate: Allo
 
 
 def query_planes(codes: I8) -> tuple[U64, F32]:
-    """Planes u64[Q, ..] and terms f32[Q, 3], as `SignedQueries` has them, of queries as signed bytes int8[Q, 2 P]."""
+    """Planes u64[Q, ..] and terms f32[Q, 3], as `FourBitQueries` has them, of queries as signed bytes int8[Q, 2 P]."""
     words = _row_words(codes.shape[1])
     planes = in_memory((len(codes), PLANES * words), np.uint64)
     terms = np.empty((len(codes), 3), np.float32)
     _encode_queries(read_only(codes), planes, terms)
     terms[:, 2] *= np.float32(DEVIATIONS)
     return planes, terms
+
+
+def no_planes(codes: I8) -> tuple[U64, F32]:
+    """What takes the place of `query_planes` where there are no signs."""
+    return np.empty((len(codes), 0), np.uint64), np.zeros((len(codes), 3), np.float32)
 
 
 def _row_words(dims: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from numba import uint64
 
 from icepuffin.ann_kernels.arrays import U8, U64, AnyArray, read_only
-from icepuffin.ann_kernels.compilation import inline_kernel, kernel
+from icepuffin.ann_kernels.compilation import inline_kernel, inner_kernel, kernel
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.hashing import murmur3_bytes, murmur3_word, murmur3_words, wrapping
 from icepuffin.ann_kernels.theta_estimates import DEFAULT_K, MAX_THETA
@@ -52,9 +52,32 @@ class _Validity(NamedTuple):
     """Place of the first value's bit"""
 
 
+@inner_kernel
+def _select(hashes: Hashes, count: int, k: int) -> None:
+    """Put the hash of rank k, of hashes[:count], into its place, and smaller ones before it: Hoare's selection."""
+    low, high = 0, count - 1
+    while low < high:
+        pivot, left, right = hashes[(low + high) // 2], low, high
+        while left <= right:
+            while hashes[left] < pivot:
+                left += 1
+            while hashes[right] > pivot:
+                right -= 1
+            if left <= right:
+                hashes[left], hashes[right] = hashes[right], hashes[left]
+                left += 1
+                right -= 1
+        if k <= right:
+            high = right
+        elif k >= left:
+            low = left
+        else:
+            return
+
+
 @kernel
 def _shrink(table: _HashTable) -> Hashes:
-    """Keep the k smallest hashes, lower theta to the next one, rebuild the table. Returns the hashes, ascending."""
+    """Keep the k smallest hashes, lower theta to the next one, rebuild the table. Returns the hashes, in any order."""
     slots, state, k = table.slots, table.state, table.k
     theta = state[0]
     kept = np.empty(state[1], np.uint64)
@@ -65,8 +88,8 @@ def _shrink(table: _HashTable) -> Hashes:
             kept[count] = h
             count += 1
         slots[slot] = _ZERO
-    kept = np.sort(kept[:count])
     if count > k:
+        _select(kept, count, k)
         state[0] = kept[k]
         count = k
     state[1] = uint64(count)
@@ -151,7 +174,7 @@ def _sign(x: Any) -> Any:
     return _ZERO - (x >> uint64(63))
 
 
-@kernel
+@inner_kernel
 def _hash_wide(low: Any, high: Any) -> Any:
     """Hash of a 128-bit number that needs 9 to 16 bytes of big-endian two's complement."""
     length = uint64(8) + _signed_bytes(high ^ _sign(high))
@@ -237,7 +260,9 @@ class ThetaAccumulator:
             raise KernelError(f"theta must be in 1 .. 2^63 - 1, got {theta}")
         state = self._table.state
         state[0] = min(int(state[0]), theta)
-        added = read_only(np.ascontiguousarray(hashes, dtype=np.uint64))
+        added = np.ascontiguousarray(hashes, np.uint64)
+        if not added.flags.writeable:  # numba would compile the kernel anew
+            added = added.copy()
         with wrapping():
             _offer(added, len(added), _Validity(_ALL_VALID, 0), 0, self._table)
 
@@ -245,7 +270,7 @@ class ThetaAccumulator:
         """(theta, hashes u64 ascending): at most k hashes."""
         with wrapping():
             hashes = _shrink(self._table)
-        return int(self._table.state[0]), hashes
+        return int(self._table.state[0]), np.sort(hashes)
 
 
 def _validity(bitmap: U8 | None, first_bit: int, count: int) -> _Validity:

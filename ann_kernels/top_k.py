@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I32, I64, Bool, Floats
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, LowerBounds, bounds_of
@@ -200,7 +200,7 @@ def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[I32, I64, F64]:
     return out_runs, out_ids, out_distances
 
 
-@kernel
+@inner_kernel
 def _beats(a: int, b: int, heads: I64, ids: I64, distances: F64) -> bool:
     """Whether the head of run a comes before that of run b; run -1 is empty and loses."""
     if a < 0 or b < 0:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from icepuffin.ann_kernels import product_quantization, rotated_quantization, theta, vamana
-from icepuffin.ann_kernels.arrays import F32, read_only
+from icepuffin.ann_kernels.arrays import F32
 from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.coded_bounds import CodedBounds
@@ -31,54 +31,67 @@ _PARAMS = VamanaParams(max_degree=8, search_list=16)
 
 
 def warm_graphs() -> None:
-    """Builds, inserts, searches by one-byte codes and by whole vectors, and exact comparison."""
-    even = _vectors(8)
-    scales = 10.0 ** np.random.default_rng(1).uniform(-6, 6, (len(even), 1))
-    spread = (even * scales).astype(np.float32)  # codes cannot hold these
-    for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
-        ready = prepare(vectors, metric)
-        graph = vamana.insert(vamana.build(ready[:-8], metric, _PARAMS), ready, metric, _PARAMS)
-        searcher = Searcher(graph, ready, metric)
-        ids, distances, _ = searcher.search(ready[:2], 3, search_list=16)
-        searcher.compare(ready[:2], 3)
-        merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
-    few = even[:64]  # a searcher codes no graph as small as this
+    """Builds, inserts and searches by one-byte codes and by whole vectors, and exact comparison."""
+    _build(_vectors(8), Metric.L2)
+    _build(_widely_spread(), Metric.L2)
+
+
+def warm_inner_products() -> None:
+    """The same by the inner product."""
+    _build(_widely_spread(), Metric.INNER_PRODUCT)
+    few = _vectors(8)[:64]  # a searcher codes no graph as small as this
     _search(Searcher(vamana.build(few, Metric.INNER_PRODUCT, _PARAMS), few, Metric.INNER_PRODUCT), few)
 
 
-def warm_codes() -> None:
-    """Searches by the other codes, and over packed lists."""
-    even = _vectors(8)
+def warm_four_bits() -> None:
+    """Searches by codes of four bits, without signs and with them."""
     for dims in (FEWEST_DIMS, FEWEST_SIGNED_DIMS):
         long = _vectors(dims)[:FEWEST_CODED]
         _search(Searcher(_ring(len(long)), long, Metric.L2), long)
+
+
+def warm_packed_lists() -> None:
+    """Searches over packed lists."""
     wide = _vectors(96)[:100]
     _search(Searcher(_packed_ring(len(wide)), wide, Metric.L2, coded_from=1, compact=True), wide)
-    graph = _ring(len(even))
+
+
+def warm_products() -> None:
+    """Searches by PQ codes."""
+    even = _vectors(8)
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
-    _search(Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)), even)
+    _search(Searcher(_ring(len(even)), None, Metric.L2, pq=(codebook, pq_codes)), even)
+
+
+def warm_rotated_codes() -> None:
+    """Searches by rotated codes."""
+    even = _vectors(8)
     for bits in ROTATED_BITS.values():
         rotated = rotated_quantization.encode(even, bits, rotated_quantization.center_of(even), seed=0)
         rotated_quantization.decode(rotated.take(np.arange(2)))
-        _search(Searcher(graph, None, Metric.L2, rotated=rotated), even)
+        _search(Searcher(_ring(len(even)), None, Metric.L2, rotated=rotated), even)
 
 
-def warm_rows() -> None:
-    """Scans of vectors, hashes, sets of rows, sketches."""
+def warm_scans() -> None:
+    """Scans of vectors, of a column of floats and of one of doubles, which scans compare as they are."""
     even = _vectors(8)
     for metric in (Metric.L2, Metric.INNER_PRODUCT):
         exact_top_k(even[:QUERIES_AT_ONCE], even, 3, metric)
-        doubles = even.astype(np.float64)  # of a column of doubles, which scans compare as they are
+        doubles = even.astype(np.float64)
         for count in (2, QUERIES_AT_ONCE):
             exact_top_k(doubles[:count], doubles, 3, metric)
     prepare(even, Metric.COSINE)
     lengths(even)
     if (bounds := CodedBounds.of(even)) is not None:
         bounds.least_distances(even[0].astype(np.float64))
+
+
+def warm_rows() -> None:
+    """Order, hashes and sets of rows."""
+    even = _vectors(8)
     reorder(even, locality_order(even))
-    for ready in (even, read_only(even)):
-        hashes = content_hash(ready)
+    hashes = content_hash(even)
     pair_equal(hashes, hashes)
     places = Bitmap.of(even[:, 0] > 0).places()
     for rows in (places, places.astype(np.uint32)):
@@ -95,15 +108,42 @@ def warm_rows() -> None:
     tally = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     add_live_nodes(zeros, zeros.astype(np.int64), zeros == 0, np.zeros(1, np.int64), np.zeros(1, np.int64), *tally)
     DeadRows(zeros[:1], {1: np.zeros(1, np.int64)}).remove(zeros, zeros.astype(np.int64), zeros == 0)
-    theta.warm()
 
 
-PARTS = (warm_graphs, warm_codes, warm_rows)
-"""They have few kernels in common, so that processes may compile them side by side"""
+PARTS = (
+    warm_graphs,
+    theta.warm,
+    warm_rows,
+    warm_scans,
+    warm_rotated_codes,
+    warm_four_bits,
+    warm_products,
+    warm_packed_lists,
+    warm_inner_products,
+)
+"""In an order in which two processes seldom compile the same kernel at once: what many parts need, the first has
+compiled by the time that the others come to it
+"""
 
 
 def _vectors(dims: int) -> F32:
     return np.random.default_rng(0).standard_normal((_ROWS, dims)).astype(np.float32)
+
+
+def _widely_spread() -> F32:
+    """Vectors that codes cannot hold."""
+    even = _vectors(8)
+    scales = 10.0 ** np.random.default_rng(1).uniform(-6, 6, (len(even), 1))
+    return (even * scales).astype(np.float32)
+
+
+def _build(vectors: F32, metric: Metric) -> None:
+    ready = prepare(vectors, metric)
+    graph = vamana.insert(vamana.build(ready[:-8], metric, _PARAMS), ready, metric, _PARAMS)
+    searcher = Searcher(graph, ready, metric)
+    ids, distances, _ = searcher.search(ready[:2], 3, search_list=16)
+    searcher.compare(ready[:2], 3)
+    merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
 
 
 def _search(searcher: Searcher, queries: F32) -> None:

@@ -137,7 +137,7 @@ install_packages() {
 
 compile_kernels() {
     if has_kernels; then return; fi
-    say "kernels for this processor: a minute or two, once"
+    say "kernels for this processor: a minute, once"
     measured kernels "$python" -m icepuffin.ops.kernel_cache
     printf '%s' "$sources" >"$venv/.kernels"
 }

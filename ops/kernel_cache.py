@@ -1,37 +1,51 @@
 """Compilation of all kernels into numba's cache, before processes share it: `python -m icepuffin.ops.kernel_cache`."""
 
+import gc
 import logging
 import multiprocessing
 import os
+import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 
 from icepuffin.ann_kernels import compiled_code, warmup
 from icepuffin.puffin.varint import warm as warm_blobs
 
-_PARTS = (*warmup.PARTS, warm_blobs)
+PARTS = (*warmup.PARTS, warm_blobs)
+"""Uses of kernels that compile them all, in the order in which processes begin with them"""
+_REWRITTEN_SECONDS, _PRINTED_SECONDS = 1, 10
+"""Seconds from one report to the next: on a terminal, where it takes the place of the last one, and elsewhere"""
 
 
 def main() -> None:
-    """Compile all kernels: a minute or two the first time, seconds afterwards."""
+    """Compile all kernels, in less than a minute the first time and seconds afterwards. Prints how far it is."""
     begun = time.perf_counter()
-    _silence()
-    processes = min(len(_PARTS), len(os.sched_getaffinity(0)))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=_silence) as pool:
-        list(pool.map(_use, _PARTS))
-    for part in _PARTS:  # numba's list of a kernel's forms lacks one where two processes have written it at once
-        part()
-    print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
+    processes = min(len(PARTS), len(os.sched_getaffinity(0)))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_prepare)
+    try:
+        _report([pool.submit(part) for part in PARTS], begun)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _silence() -> None:
+def _report(parts: list[Future[None]], begun: float) -> None:
+    """Print how many parts are done until all are. Raises what a part raised."""
+    rewrites = sys.stdout.isatty()
+    begins, ends = ("\r", "") if rewrites else ("", "\n")
+    while wait(parts, _REWRITTEN_SECONDS if rewrites else _PRINTED_SECONDS, FIRST_EXCEPTION).not_done:
+        done = [part for part in parts if part.done()]
+        for part in done:
+            part.result()
+        seconds = time.perf_counter() - begun
+        print(f"{begins}kernels: {len(done)} of {len(parts)} parts compiled, {seconds:.0f} s", end=ends, flush=True)  # noqa: T201
+    for part in parts:
+        part.result()
+    print(f"{begins}kernels compiled in {time.perf_counter() - begun:.1f} s          ")  # noqa: T201
+
+
+def _prepare() -> None:
     logging.getLogger(compiled_code.__name__).setLevel(logging.ERROR)  # the line advises to run this
-
-
-def _use(part: Callable[[], None]) -> None:
-    part()
+    gc.disable()  # what numba makes stays, and examining it again and again took a tenth of the time
 
 
 if __name__ == "__main__":

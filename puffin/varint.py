@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.compilation import inner_kernel, kernel
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError
 from icepuffin.puffin.transient import transient
 
@@ -87,7 +88,7 @@ def decode_adjacency(
     count = len(offsets) - 1
     _require_ascending(data, offsets)
     degrees = np.zeros(count, np.int32)
-    bad = _decode_degrees(data, offsets.view(np.int64), max_degree, degrees)
+    bad = _decode_degrees(read_only(data), offsets.view(np.int64), max_degree, degrees)
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
     width = padded_width(degrees, max_degree)
@@ -98,7 +99,7 @@ def decode_adjacency(
         )
     neighbors = allocate((count, width))
     neighbors[:] = -1
-    bad = _decode_lists(data, offsets.view(np.int64), neighbors)
+    bad = _decode_lists(read_only(data), offsets.view(np.int64), neighbors)
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
     return neighbors, degrees
@@ -110,7 +111,7 @@ def check_adjacency(data: U8, offsets: U64, max_degree: int) -> int:
     Raises BadBlobError.
     """
     _require_ascending(data, offsets)
-    bad, longest = _check_lists(data, offsets.view(np.int64), max_degree)
+    bad, longest = _check_lists(read_only(data), offsets.view(np.int64), max_degree)
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
     return int(longest)
@@ -140,20 +141,19 @@ def decode_signed(data: U8, count: int, what: str) -> I64:
         raise BadBlobError(f"{what}: {len(data)} bytes cannot be {count} varints")
     out = transient(8 * count).view(np.int64)
     with np.errstate(over="ignore"):
-        end = _decode_deltas(data, out)
+        end = _decode_deltas(read_only(data), out)
     if end != len(data):
         raise BadBlobError(f"{what}: {count} varints end at byte {end} of {len(data)}")
     return out
 
 
 def warm() -> None:
-    """Compile every kernel of this module into numba's cache, for bytes made here and bytes read."""
+    """Compile every kernel of this module into numba's cache."""
     lists, offsets = encode_adjacency(np.array([[1, -1], [0, -1]], np.int32), np.ones(2, np.int32))
     deltas = encode_signed(np.arange(2))
     decode_adjacency(lists, offsets, 2)
     check_adjacency(lists, offsets, 2)
     decode_signed(deltas, 2, "warm")
-    load_decoders()
 
 
 @cache
@@ -175,7 +175,7 @@ def load_decoders() -> None:
             gc.enable()
 
 
-@kernel
+@inner_kernel
 def _put(out: U8, position: int, value: Any) -> int:
     """Write a varint. Returns the next position."""
     while value >= np.uint64(128):
@@ -211,7 +211,7 @@ def _encode_lists(neighbors: I32, degrees: I64, out: U8, offsets: U64) -> int:
     return position
 
 
-@kernel
+@inner_kernel
 def _get(data: U8, position: Any, end: Any) -> tuple[Any, Any]:
     """(value, next position), or (0, -1) where the varint is cut off or over 35 bits."""
     value = np.int64(0)
@@ -258,7 +258,7 @@ def _check_lists(data: U8, offsets: I64, limit: int) -> tuple[int, int]:
     return -1, longest
 
 
-@kernel
+@inner_kernel
 def _decode_list(data: U8, offsets: I64, node: int, ids: I32) -> Any:
     """Put the neighbours of one node into ids int32[R]. Returns their number, or -1 where the list is malformed."""
     count, end = offsets.size - 1, offsets[node + 1]

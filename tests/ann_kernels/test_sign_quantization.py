@@ -8,7 +8,7 @@ from numba import njit
 
 from icepuffin.ann_kernels import four_bit_quantization, sign_quantization, vamana
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import SignedQueries, keep_near, query_computer
+from icepuffin.ann_kernels.distance_computers import FourBitQueries, keep_near, query_computer
 from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
 from icepuffin.ann_kernels.graph import Graph
 from icepuffin.ann_kernels.graph_search import Searcher
@@ -62,13 +62,13 @@ def stood_for(codes: FourBitCodes) -> np.ndarray:
     return (unpacked(codes)[:, : len(codes.widths)] - 7.5) * codes.widths.astype(np.float64)
 
 
-def signed_queries(codes: FourBitCodes, queries: np.ndarray) -> SignedQueries:
+def signed_queries(codes: FourBitCodes, queries: np.ndarray) -> FourBitQueries:
     made = codes.queries(queries, Metric.L2)
-    assert isinstance(made, SignedQueries)
+    assert made.planes.size
     return made
 
 
-def least_distances(codes: FourBitCodes, queries: SignedQueries, row: int, deviations: float) -> np.ndarray:
+def least_distances(codes: FourBitCodes, queries: FourBitQueries, row: int, deviations: float) -> np.ndarray:
     """f64[N]: what the distances from one query are at least, as far as signs tell."""
     values, code = stood_for(codes), queries.queries[row].astype(float)
     factors, errors = naive.terms(values, codes.widths.astype(np.float64))
