@@ -13,7 +13,7 @@ import pytest
 from tests.orchestration.lake import make_lake
 from tests.services.processes import answers, free_port
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 _STARTING = 3
 """The shell, the command and the first of Dagster's processes"""
 
@@ -31,7 +31,7 @@ def session_of(leader: int) -> set[int]:
     return members
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 90) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 400) -> bool:
     until = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < until:
         time.sleep(0.2)
