@@ -71,9 +71,10 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     # else what BETWEEN compares is computed for every row, those that AND and OR leave out as well
     spark.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
     # else the columns of a DataFrame of few rows are computed before the optimizer changes expressions, as it does
-    # those of tables
-    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
-    spark.conf.set("spark.sql.optimizer.excludedRules", rule)
+    # those of tables; and an INT that is cast to FLOAT, then to DOUBLE, is cast to DOUBLE alone, which is another number
+    rules = ("ConvertToLocalRelation", "SimplifyCasts")
+    names = ",".join(f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in rules)
+    spark.conf.set("spark.sql.optimizer.excludedRules", names)
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     spark.createDataFrame(rows).createOrReplaceTempView("db_t")
     spark.conf.unset("spark.sql.timestampType")
