@@ -20,6 +20,7 @@ from icepuffin.ann_kernels import (
     product_quantization,
     rotated_quantization,
     scalar_quantization,
+    theta,
     vamana,
 )
 from icepuffin.ann_kernels.arrays import read_only
@@ -78,10 +79,25 @@ class Rows:
     def drawn(cls) -> "Rows":
         even = clustered(ROWS, 9)
         even[40:60] = even[40]
-        return cls(even, widely_spread(ROWS, 9), clustered(ROWS, FEWEST_DIMS), built(even, Metric.L2))
+        return cls(even, widely_spread(ROWS, 9), clustered(ROWS, FEWEST_DIMS), nearest_linked(even))
+
+
+def nearest_linked(vectors: np.ndarray) -> Graph:
+    """Edges to the next row and to the nearest ones, found without a kernel."""
+    gaps = np.square(vectors[:, None] - vectors).sum(axis=2)
+    np.fill_diagonal(gaps, np.inf)
+    count = len(vectors)
+    gaps[np.arange(count), (np.arange(count) + 1) % count] = -1
+    neighbors = np.argsort(gaps, axis=1, kind="stable")[:, : PARAMS.max_degree].astype(np.int32)
+    return Graph(neighbors, np.full(count, PARAMS.max_degree, np.int32), medoid_of(vectors))
 
 
 Digests = dict[str, str]
+
+
+def graphs(rows: Rows) -> Digests:
+    graph = built(rows.even, Metric.L2)
+    return {"graph": digest(graph.neighbors, graph.degrees)}
 
 
 def by_codes(rows: Rows) -> Digests:
@@ -182,10 +198,21 @@ def without_graphs(rows: Rows) -> Digests:
     return {"rows": digest(counts, sums), "nodes": digest(live)}
 
 
+def sketches(rows: Rows) -> Digests:
+    accumulator = theta.ThetaAccumulator(8)
+    accumulator.update_fixed(np.arange(60))
+    accumulator.update_fixed(rows.even[:, 0].copy(), np.full(17, 0x5A, np.uint8), 5)
+    accumulator.update_bytes(np.arange(0, 101, 20, dtype=np.int32), np.arange(100, dtype=np.uint8))
+    accumulator.update_decimals(np.random.default_rng(0).integers(0, 2**64, (50, 2), np.uint64))
+    bound, hashes = accumulator.result()
+    return {"sketch": digest(np.array([bound]), hashes, theta.union([(bound, hashes)], 4)[1])}
+
+
 PARTS: dict[str, Callable[[Rows], Digests]] = {
     part.__name__: part
     for part in (
-        by_codes, over_lists, by_four_bits, by_signs, over_postings, by_products, by_rotated_bits, without_graphs,
+        graphs, sketches, by_codes, over_lists, by_four_bits, by_signs, over_postings, by_products, by_rotated_bits,
+        without_graphs,
     )
 } | {f"by_floats_of_{metric.name}": partial(by_floats, metric) for metric in Metric}  # fmt: skip
 
@@ -194,7 +221,6 @@ def main(parts: Sequence[str]) -> dict[str, Any]:
     """Digests of graphs and answers, and in which mode they were made."""
     rows = Rows.drawn()
     out: dict[str, Any] = {"mode": {"vnni": HAS_VNNI, "avx2": HAS_AVX2, "jit": JIT}}
-    out["graph"] = digest(rows.graph.neighbors, rows.graph.degrees)
     for part in parts:
         out |= PARTS[part](rows)
     return out

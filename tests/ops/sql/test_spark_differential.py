@@ -71,7 +71,7 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     # else what BETWEEN compares is computed for every row, those that AND and OR leave out as well
     spark.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
     # else the columns of a DataFrame of few rows are computed before the optimizer changes expressions, as it does
-    # those of tables; and an INT that is cast to FLOAT, then to DOUBLE, is cast to DOUBLE alone, which is another number
+    # those of tables; and an INT that is cast to FLOAT, then to DOUBLE, is cast to DOUBLE alone: another number
     rules = ("ConvertToLocalRelation", "SimplifyCasts")
     names = ",".join(f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in rules)
     spark.conf.set("spark.sql.optimizer.excludedRules", names)
