@@ -188,7 +188,7 @@ def rank_block(ranking: RankingFields, live: U64, lists: I64, width: int, ids: I
 
 @fast_inner_kernel
 def _collect(
-    live: U64, keys: I64, first: int, most: int, reach: np.float32, ids: I32, distances: F64
+    live: U64, keys: I64, first: Any, most: int, reach: np.float32, ids: I32, distances: F64
 ) -> tuple[int, int]:
     """Live nodes of some keys, from `first` on, and their distances: until there are `most`, or one is out of reach.
 
@@ -219,7 +219,7 @@ def _nearest(computer: DistanceComputer, count: int) -> int:
 
 
 @strict_inner_kernel
-def _rank_exactly(ranking: Ranking, row: int, ids: I32, distances: F64, first: int, k: int) -> np.float32:
+def _rank_exactly(ranking: Ranking, row: int, ids: I32, distances: F64, first: Any, k: int) -> np.float32:
     """Sort ids int32[n] by their exact distances from a query, and write these; ties by id. Those before `first` are
     sorted already.
 

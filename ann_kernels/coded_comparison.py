@@ -5,6 +5,7 @@ compared as they are, in float64.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -171,8 +172,16 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
 
 @inner_kernel
 def _read_codes(
-    codes: U8, norms: I32, errors: U8, code: I8, rows: U32, first: int, products: I32, squares: I32, steps: U8
-) -> int:
+    codes: U8,
+    norms: I32,
+    errors: U8,
+    code: I8,
+    rows: U32,
+    first: Any,
+    products: I32,
+    squares: I32,
+    steps: U8,
+) -> Any:
     """The products of a code with those of rows[first:], what is known of these, in their order. Returns their number.
 
     Nothing else is done here, so that reading the codes, which is most of the time, waits for nothing else.

@@ -161,7 +161,7 @@ def _are_floats(products: F64) -> bool:
 
 
 @fast_kernel
-def _fill_beams(queries: FourBitQueries, candidates: I32, order: I64, width: int, out: Bool) -> None:
+def _fill_beams(queries: CodeQueries | FourBitQueries, candidates: I32, order: I64, width: int, out: Bool) -> None:
     """Mark in bool[Q, n] the candidates int32[Q, n] that a beam of some width holds when it has met all of a query, in
     an order int64[Q, n].
     """
