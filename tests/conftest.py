@@ -45,7 +45,7 @@ ROWS = pa.schema(
 )
 STORAGE = StorageConfig({})
 
-pytest_plugins = ("tests.draw_report",)
+pytest_plugins = ("tests.draw_report", "tests.selection")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{SMALL_JVM} {archive_options()}")
 

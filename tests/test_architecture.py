@@ -295,7 +295,7 @@ def test_ci_runs_the_command_that_the_documents_name() -> None:
 
 def test_markers_are_used_and_declared() -> None:
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    declared = {line.split(":")[0] for line in settings["tool"]["pytest"]["ini_options"]["markers"]}
+    declared = {re.split(r"[:(]", line)[0] for line in settings["tool"]["pytest"]["ini_options"]["markers"]}
     assert unlike_markers("\n".join(map(text_of, scripts())), declared) == set()
 
 

@@ -36,7 +36,7 @@ from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 from tests.repository import REPOSITORY
-from tests.selection import some
+from tests.selection import one_in, some
 
 TableFactory = Callable[..., Table]
 HERE = Path(__file__).parent
@@ -80,6 +80,7 @@ def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param)
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("vectors", "metric"), some(list(product(["f32", "f16", "rq4", "rq5", "rq8", "none"], ["l2", "cosine", "ip"])), 7)
 )

@@ -18,7 +18,7 @@ from tests.draws import SEED, TALLY, amount
 from tests.ops.index.snapshot_answers import COUNTS, MISSES
 from tests.ops.index.table_history import TableHistory
 
-DEFAULT_HISTORIES = 6
+DEFAULT_HISTORIES = 3
 HISTORIES = amount(DEFAULT_HISTORIES, "ICEPUFFIN_HISTORIES")
 _PER_SERVER = 3
 """Histories on SQLite per history on each of the servers"""

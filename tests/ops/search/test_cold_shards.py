@@ -35,7 +35,7 @@ from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
 from tests.repository import REPOSITORY
-from tests.selection import some
+from tests.selection import one_in, some
 
 CELLS = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=2, target_recall=0.8, cells="sq8"
@@ -110,6 +110,7 @@ def test_most_of_the_nearest_rows_are_found_whatever_shards_hold(table: Table, c
     assert recall(table, definition) >= least
 
 
+@one_in(2)
 @pytest.mark.parametrize("metric", [Metric.COSINE, Metric.INNER_PRODUCT])
 @pytest.mark.parametrize("vectors", ["f32", "rq8"])
 def test_distances_are_those_of_the_metric(table: Table, metric: Metric, vectors: str) -> None:
@@ -418,6 +419,7 @@ ThreadPoolExecutor(1).submit(time.sleep, 1)  # the main thread waits for it, and
 """
 
 
+@one_in(3)
 def test_a_process_that_ends_leaves_its_fetching_alone(table: Table, tmp_path: Path) -> None:
     index_head(table, CELLS)
     places = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"

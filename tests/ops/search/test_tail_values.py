@@ -32,6 +32,7 @@ from tests.ops.search.partitioned import (
     random_table,
 )
 from tests.ops.search.test_random_conditions import Conditions
+from tests.selection import one_in
 
 pytestmark = pytest.mark.usefixtures("no_disk_cache")
 
@@ -71,6 +72,7 @@ def ids(reader: IndexReader, where: Any) -> tuple[list[int], str]:
     return sorted(result.rows["id"].to_pylist()), result.profile.condition
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("column", "transform"),
     [("i64", BucketTransform(4)), ("text", IdentityTransform()), ("f64", IdentityTransform())],

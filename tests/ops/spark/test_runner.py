@@ -21,6 +21,7 @@ from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.vector_column import VectorColumnError
+from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,6 +102,7 @@ def test_a_job_of_few_bytes_is_one_stage_with_a_task_each(
     assert len(stages(spark, tasks)) > 1, "more bytes are shuffled"
 
 
+@one_in(3)
 @pytest.mark.jvm
 @pytest.mark.parametrize("carried", [0, 1 << 20])
 def test_tasks_give_the_same_whether_the_function_carries_them(

@@ -25,7 +25,7 @@ from tests.draws import SEED, TALLY, amount
 from tests.ops.sql.drawn import Drawn, rows_of
 from tests.services.jars import SPARK
 
-TEXTS = amount(500, "ICEPUFFIN_SQL_TEXTS")
+TEXTS = amount(300, "ICEPUFFIN_SQL_TEXTS")
 STATEMENTS = max(30, TEXTS // 15)
 BATCH = 60
 NEAR = "l2_distance(v, array(-1.0, 0.0))"
