@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.model import Action
 
 EARLIER_VERSIONS = 5
@@ -42,7 +43,7 @@ class Measurement:
     def parse(cls, text: str) -> "Measurement | None":
         """The measurement in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
-            record = json.loads(text)
+            record = parse_json(text)
             return cls(
                 runner=str(record["runner"]),
                 threads=max(1, int(record["threads"])),
@@ -51,7 +52,7 @@ class Measurement:
                 action=Action(record["action"]) if record.get("action") in tuple(Action) else None,
                 recall=float(record["recall"]) if "recall" in record else None,
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return None
 
 

@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.errors import IcepuffinError, require_type
+from icepuffin.ops.json_texts import parse_json
 
 if TYPE_CHECKING:
     from icepuffin.ann_kernels.vamana import VamanaParams
@@ -324,13 +325,13 @@ class IndexDefinition:
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
         try:
-            parameters = json.loads(text)
+            parameters = parse_json(text)
             if unknown := ", ".join(sorted({*parameters} - {field.name for field in fields(cls)})):
                 raise LaterDefinitionError(
                     f"not an index definition of this release: a later one wrote it, with {unknown}"
                 )
             return cls(**parameters)
-        except (TypeError, json.JSONDecodeError) as error:
+        except (TypeError, ValueError) as error:
             raise DefinitionError(f"not an index definition: {error}") from error
 
     @property
@@ -385,7 +386,7 @@ def checked_columns(names: object, parameter: str, index: str) -> tuple[str, ...
             names = _listed(names) if names.lstrip().startswith("[") else names.split(",")
         except (ValueError, SyntaxError):
             raise DefinitionError(
-                f'index {index}: {parameter} is {names}, which is no list: write ["a", "b"], or a,b'
+                f'index {index}: {parameter} is {names:.80}, which is no list: write ["a", "b"], or a,b'
             ) from None
         names = [name.strip() if isinstance(name, str) else name for name in names if name]
     if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
@@ -398,9 +399,12 @@ def checked_columns(names: object, parameter: str, index: str) -> tuple[str, ...
 def _listed(text: str) -> Any:
     """The value of a JSON text, or of one in single quotes. Raises ValueError or SyntaxError."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return ast.literal_eval(text.strip())
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return ast.literal_eval(text.strip())
+    except (MemoryError, RecursionError, TypeError) as error:  # too deeply nested, or a key that can be none
+        raise ValueError(text) from error
 
 
 def metric_fault(metric: Metric, element_type: str) -> str:
@@ -464,7 +468,7 @@ def _parse(key: str, parameter: str, value: str) -> Any:
         return value
     try:
         if parameter in COLUMN_LISTS.values():
-            return tuple(map(int, json.loads(value)))
+            return tuple(map(int, parse_json(value)))
         return int(value) if parameter == "field_id" else INDEX_PARAMETERS[parameter].parse(value)
     except KeyError:
         every = ("column", "field_id", *INDEX_PARAMETERS, *COLUMN_LISTS, *COLUMN_LISTS.values())

@@ -20,6 +20,7 @@ from icepuffin.ops.catalog.bound_versions import own_tags, tag_target
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.measured_points import MeasuredPoint
 from icepuffin.ops.model import SnapshotId
 
@@ -93,7 +94,7 @@ class TuningRecord:
     def from_json(cls, text: str) -> "TuningRecord":
         """Raises TuningError."""
         try:
-            document = json.loads(text)
+            document = parse_json(text)
             if document["format"] != _RECORD_FORMAT:
                 raise TuningError(f"it has format {document['format']}, and this release reads {_RECORD_FORMAT}")
             return cls(

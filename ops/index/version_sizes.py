@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.json_texts import parse_json
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.stages import ShardSet
@@ -38,7 +39,7 @@ class VersionSizes:
     def parse(cls, text: str) -> "VersionSizes | None":
         """The sizes in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
-            record = json.loads(text)
+            record = parse_json(text)
             counts = {name: int(record[name]) for name in ("dims", "shards", "rows", "largest")}
             deltas, tombstones = tuple(map(int, record["deltas"])), float(record["tombstones"])
         except (ValueError, KeyError, TypeError, OverflowError):

@@ -121,3 +121,18 @@ def test_graphs_do_not_depend_on_filters() -> None:
 def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         from_properties(INDEX.to_properties() | {f"ann.index.e.{parameter}": value})
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "[" + "-" * 100_000 + "1]", "[{[]: 1}]", "[" + "9" * 5_000 + "]"])
+def test_a_list_of_columns_that_no_parser_reads_is_named(text: str) -> None:
+    with pytest.raises(DefinitionError, match=r"index x: filters is .{1,90}, which is no list") as caught:
+        from_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": text})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000, "7", "[[]]"])
+def test_a_text_that_is_no_definition_is_named(text: str) -> None:
+    with pytest.raises(DefinitionError, match="not an index definition"):
+        IndexDefinition.from_json(text)
+    with pytest.raises(DefinitionError, match=r"table property ann\.index\.x\.filter-ids"):
+        from_properties({"ann.index.x.column": "e", "ann.index.x.filters": "a", "ann.index.x.filter-ids": text})
