@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.assets.charts import as_png, drawable
 from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.snapshots import SnapshotEntry
+from icepuffin.ops.catalog.summaries import number_of, summary_of
 
 MAX_KEYS = 90
 """The most labels of an asset: the UI plots no more than 100."""
@@ -93,11 +94,10 @@ def snapshot_metadata(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[A
 
 def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
     """The totals of the snapshot's summary: in words, then as numbers, which the UI plots. Empty where it has none."""
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
     totals = {
-        name.removeprefix("total-").replace("-", " "): int(value)
-        for name, value in summary.items()
-        if name.startswith("total-") and value.isdigit()
+        name.removeprefix("total-").replace("-", " "): number
+        for name, text in summary_of(snapshot).items()
+        if name.startswith("total-") and (number := number_of(text)) is not None and number >= 0
     }
     if not totals:
         return {}

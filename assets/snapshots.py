@@ -11,7 +11,8 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id, statistics_by_id
-from icepuffin.ops.catalog.snapshots import base_snapshot_id, derived_ids, summary_of
+from icepuffin.ops.catalog.snapshots import base_snapshot_id, derived_ids
+from icepuffin.ops.catalog.summaries import find_count, snapshot_count, summary_of
 from icepuffin.ops.index.freshness import nothing_to_index
 from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import SnapshotId
@@ -112,9 +113,9 @@ def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
     summary = summary_of(snapshot)
 
     def total(*plus: str, minus: Sequence[str] = ()) -> int | None:
-        if not any(key in summary for key in plus):
+        if all(find_count(snapshot, key) is None for key in plus):
             return None
-        return sum(int(summary.get(key, 0)) for key in plus) - sum(int(summary.get(key, 0)) for key in minus)
+        return sum(snapshot_count(snapshot, key) for key in plus) - sum(snapshot_count(snapshot, key) for key in minus)
 
     rows = total("total-records", minus=("total-position-deletes",))
     if rows is None and not any(key.endswith("-records") for key in summary):

@@ -14,14 +14,11 @@ class BlobKind(StrEnum):
     """Theta sketches per data file, kept for the next count"""
 
 
-BASE_SNAPSHOT_KEYS = tuple(f"{kind}.base-snapshot-id" for kind in BlobKind)
-"""Summary keys that only derived snapshots have: the data snapshot that they belong to."""
-PACK_KEYS = tuple(f"{kind}.pack" for kind in BlobKind)
-"""Summary keys that only holder snapshots have, which carry a pack: the name of its index, or that of the file
-sketches' kind."""
-PACKS_KEYS = tuple(f"{kind}.packs" for kind in BlobKind)
-"""Summary keys of snapshots whose versions share packs: ids of the packs' holder snapshots, by commas. Their places,
-from 1, are the numbers of packs in a routing blob."""
+KIND_KEY = "icepuffin.kind"
+"""Summary key of all snapshots that icepuffin makes: the prefix of their other keys, which is a `BlobKind`, or the kind
+of a later release."""
+STATISTICS_FILE_KEY = "statistics-file"
+"""Summary key of a snapshot that carries a version: location of its file."""
 FIELDS_KEY = f"{BlobKind.SKETCHES}.fields"
 """Summary key of a snapshot with file sketches: field ids of their columns, by commas."""
 SIZES_KEY = f"{BlobKind.INDEX}.sizes"

@@ -6,7 +6,7 @@ ref belongs to the table's owner, whatever its name: it is neither moved nor dro
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -16,8 +16,6 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.blob_kind import (
     DISTANCES_KEY,
-    FIELDS_KEY,
-    PACKS_KEYS,
     SIZES_KEY,
     BlobKind,
     index_tag,
@@ -26,7 +24,9 @@ from icepuffin.ops.catalog.blob_kind import (
     version_tag,
 )
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id, statistics_by_id
-from icepuffin.ops.catalog.snapshots import pack_owner, summary_of, table_name
+from icepuffin.ops.catalog.ownership import own_snapshot, own_snapshots
+from icepuffin.ops.catalog.snapshots import pack_owner, table_name
+from icepuffin.ops.catalog.summaries import summary_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
@@ -116,7 +116,7 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
     tags: dict[SnapshotId, list[str]] = {}
     for ref, target in metadata.refs.items():
         tags.setdefault(SnapshotId(target.snapshot_id), []).append(ref)
-    snapshots, files = snapshots_by_id(metadata), statistics_by_id(metadata)
+    snapshots, files, ours = snapshots_by_id(metadata), statistics_by_id(metadata), own_snapshots(metadata)
 
     def pack(holder_id: SnapshotId) -> BoundPack:
         file = files.get(holder_id) if holder_id in snapshots else None
@@ -130,17 +130,16 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
         file = files.get(snapshot.snapshot_id)
         if file is None:
             continue
-        properties = summary_of(snapshot)
-        base = properties.get(f"{kind}.base-snapshot-id")
-        if base is None or properties.get(f"{kind}.index", kind) != name:
+        own, properties = ours.get(SnapshotId(snapshot.snapshot_id)), summary_of(snapshot)
+        if own is None or own.base_id is None or own.kind != kind or properties.get(f"{kind}.index", kind) != name:
             continue
-        data = snapshots.get(int(base), snapshot)
+        data = snapshots.get(own.base_id, snapshot)
         bound.append(
             DerivedVersion(
                 kind=kind,
                 name=name,
                 index_snapshot_id=SnapshotId(snapshot.snapshot_id),
-                base_snapshot_id=SnapshotId(int(base)),
+                base_snapshot_id=own.base_id,
                 build_id=properties.get(f"{kind}.build-id", ""),
                 puffin_path=file.statistics_path,
                 sequence_number=snapshot.sequence_number or 0,
@@ -150,27 +149,18 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 measurement=properties.get(f"{kind}.took", ""),
                 sizes=properties.get(SIZES_KEY, ""),
                 distances=properties.get(DISTANCES_KEY, ""),
-                packs=tuple(map(pack, _holder_ids(properties))),
-                fields=_fields(properties),
+                packs=tuple(map(pack, own.pack_ids)),
+                fields=own.fields,
                 file_size=file.file_size_in_bytes,
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
-def _fields(properties: Mapping[str, str]) -> frozenset[int] | None:
-    text = properties.get(FIELDS_KEY)
-    return None if text is None else frozenset(int(field_id) for field_id in text.split(",") if field_id)
-
-
 def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
     """Holder snapshots of the packs that the version of a derived snapshot shares, in the order of their numbers."""
-    return _holder_ids(summary_of(snapshot))
-
-
-def _holder_ids(properties: Mapping[str, str]) -> tuple[SnapshotId, ...]:
-    text = next((properties[key] for key in PACKS_KEYS if key in properties), "")
-    return tuple(SnapshotId(int(holder_id)) for holder_id in text.split(",") if holder_id)
+    own = own_snapshot(snapshot)
+    return () if own is None else own.pack_ids
 
 
 def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> dict[str, SnapshotId]:
@@ -194,9 +184,11 @@ def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     """Names that have a version in the table's metadata."""
-    summaries = map(summary_of, table.metadata.snapshots)
+    snapshots = snapshots_by_id(table.metadata)
     return frozenset(
-        properties.get(f"{kind}.index", kind) for properties in summaries if f"{kind}.base-snapshot-id" in properties
+        summary_of(snapshots[snapshot_id]).get(f"{kind}.index", kind)
+        for snapshot_id, own in own_snapshots(table.metadata).items()
+        if own.kind == kind and own.base_id is not None
     )
 
 
@@ -244,13 +236,13 @@ def own_names(snapshot: Snapshot) -> frozenset[str]:
 
 def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(name, index tag) of each tag that icepuffin may put on a snapshot; none for a snapshot that it did not make."""
-    properties = summary_of(snapshot)
-    for kind in BlobKind:
-        base = properties.get(f"{kind}.base-snapshot-id")
-        if base is not None:
-            tag = version_tag(kind, properties.get(f"{kind}.index", kind))
-            yield tag, tag
-            yield f"{tag}-{base}", tag
-    owner = pack_owner(snapshot)
-    if owner is not None:
-        yield pack_tag(owner, SnapshotId(snapshot.snapshot_id)), owner_tag(owner)
+    own = own_snapshot(snapshot)
+    if own is None or own.kind not in tuple(BlobKind):
+        return
+    if own.base_id is not None:
+        kind = BlobKind(own.kind)
+        tag = version_tag(kind, summary_of(snapshot).get(f"{kind}.index", kind))
+        yield tag, tag
+        yield f"{tag}-{own.base_id}", tag
+    if own.pack_owner is not None:
+        yield pack_tag(own.pack_owner, SnapshotId(snapshot.snapshot_id)), owner_tag(own.pack_owner)

@@ -28,12 +28,20 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.catalog.blob_kind import DISTANCES_KEY, FIELDS_KEY, LASTING_MS, SIZES_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.blob_kind import (
+    DISTANCES_KEY,
+    FIELDS_KEY,
+    KIND_KEY,
+    LASTING_MS,
+    SIZES_KEY,
+    STATISTICS_FILE_KEY,
+    BlobKind,
+    pack_tag,
+)
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, write_empty_manifest_list, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.model import SnapshotId
 
-STATISTICS_FILE_KEY = "statistics-file"
 _TOTALS = (
     "total-records",
     "total-data-files",
@@ -101,6 +109,7 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
         **({f"{binding.kind}.packs": ",".join(map(str, packs))} if packs else {}),
         **({} if binding.fields is None else {FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))}),
         **{
+            KIND_KEY: binding.kind,
             STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
             f"{binding.kind}.build-id": binding.build_id,
@@ -137,7 +146,11 @@ def _holder_snapshot(table: Table, binding: Binding) -> Snapshot:
         sequence_number=sequence_number,
         timestamp_ms=_time_after(table),
         manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
-        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{f"{binding.kind}.pack": binding.name}),
+        summary=Summary(
+            Operation.REPLACE,
+            **dict.fromkeys(_TOTALS, "0"),
+            **{KIND_KEY: binding.kind, f"{binding.kind}.pack": binding.name},
+        ),
         schema_id=table.metadata.current_schema_id,
         **_no_rows(table),
     )

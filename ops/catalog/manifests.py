@@ -34,6 +34,8 @@ from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from icepuffin.ops.catalog.summaries import snapshot_count
+
 _log = logging.getLogger(__name__)
 _Struct = TypeVar("_Struct", bound=StructProtocol)
 _TOTAL_FILES = "total-data-files"
@@ -86,9 +88,7 @@ def read_manifests(io: FileIO, snapshot: Snapshot) -> list[PlannedManifest]:
     path = snapshot.manifest_list
     with _WholeFile[PlannedManifest](io.new_input(path), _list_reader) as reader:
         manifests = list(reader)
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
-    total = summary.get(_TOTAL_FILES, "")
-    counted, listed = int(total) if total.isdecimal() else 0, _listed_files(manifests)
+    counted, listed = snapshot_count(snapshot, _TOTAL_FILES), _listed_files(manifests)
     if counted > 0 and not manifests:
         raise ValueError(f"{path} is cut short: it has no manifests, and the snapshot counts {counted:,} data files")
     if listed is not None and listed < counted:

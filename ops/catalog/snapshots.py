@@ -1,7 +1,7 @@
 """Data snapshots of a table: the user's own, without the ones that icepuffin derives."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +16,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEYS, BlobKind
+from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id
+from icepuffin.ops.catalog.ownership import own_snapshot, own_snapshots
+from icepuffin.ops.catalog.summaries import snapshot_count
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.model import SnapshotId
 
@@ -66,32 +68,27 @@ def require_table(table: object, function: str) -> None:
 
 def is_derived(snapshot: Snapshot) -> bool:
     """Whether icepuffin made this snapshot: to bind a file to its base, or to hold a pack."""
-    return base_snapshot_id(snapshot) is not None or pack_owner(snapshot) is not None
+    return own_snapshot(snapshot) is not None
 
 
 def pack_owner(snapshot: Snapshot) -> str | None:
     """The index whose pack a holder snapshot carries, for one of file sketches the name of their kind; None for all
     other snapshots.
     """
-    properties = summary_of(snapshot)
-    return next((properties[key] for key in PACK_KEYS if key in properties), None)
+    own = own_snapshot(snapshot)
+    return None if own is None else own.pack_owner
 
 
 def base_snapshot_id(snapshot: Snapshot) -> SnapshotId | None:
     """The data snapshot that a derived snapshot belongs to; None for the user's own."""
-    properties = summary_of(snapshot)
-    return next((SnapshotId(int(properties[key])) for key in BASE_SNAPSHOT_KEYS if key in properties), None)
-
-
-def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
-    """The properties of a snapshot's summary but its operation; none where it has no summary."""
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties  # its truth is a slow call
+    own = own_snapshot(snapshot)
+    return None if own is None else own.base_id
 
 
 @once_per_metadata
 def derived_ids(metadata: TableMetadata) -> frozenset[SnapshotId]:
     """Ids of all snapshots that `is_derived` is true of."""
-    return frozenset(SnapshotId(snapshot.snapshot_id) for snapshot in metadata.snapshots if is_derived(snapshot))
+    return frozenset(own_snapshots(metadata))
 
 
 @once_per_metadata
@@ -217,9 +214,12 @@ def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
 
 
 def _require_rows(table: Table, snapshot: Snapshot) -> None:
-    """Raises UnknownSnapshotError for a holder snapshot: it has no rows, and belongs to no data snapshot."""
-    if (owner := pack_owner(snapshot)) is not None:
-        content = "theta sketches" if owner == BlobKind.SKETCHES else f"shards of index {owner}"
+    """Raises UnknownSnapshotError for a snapshot of icepuffin's that belongs to no data snapshot, such as a holder."""
+    own = own_snapshot(snapshot)
+    if own is not None and own.base_id is None:
+        content = "theta sketches" if own.kind == BlobKind.SKETCHES else f"shards of index {own.pack_owner}"
+        if own.pack_owner is None:
+            content = f"what a later release of icepuffin made, of kind {own.kind!r:.40},"
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {snapshot.snapshot_id} only holds {content}, and has no rows; name a "
             "snapshot of the table's own"
@@ -354,16 +354,6 @@ def commits_since(
             return snapshot, since
         since.append(snapshot)
     return None, []
-
-
-def snapshot_count(snapshot: Snapshot, key: str) -> int:
-    """A number of a snapshot's summary, such as `added-records`; 0 where it has none."""
-    return int(summary_of(snapshot).get(key, 0))
-
-
-def has_count(snapshot: Snapshot, key: str) -> bool:
-    """Whether a snapshot's summary has a number."""
-    return key in summary_of(snapshot)
 
 
 def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:

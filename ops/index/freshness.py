@@ -9,7 +9,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots, summary_of
+from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.catalog.summaries import summary_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.own_versions import versions_of
 from icepuffin.ops.model import SnapshotId

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.blob_kind import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.derived_snapshots import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name

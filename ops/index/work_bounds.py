@@ -13,7 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, versions_in
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata
-from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since
+from icepuffin.ops.catalog.summaries import snapshot_count
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.deltas import place
 from icepuffin.ops.index.own_versions import distances_text, find_field_id

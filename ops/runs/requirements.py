@@ -12,7 +12,8 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, has_count, rows_in_files, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, rows_in_files
+from icepuffin.ops.catalog.summaries import find_count, snapshot_count
 from icepuffin.ops.element_types import ELEMENT_BITS
 from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
 from icepuffin.ops.index.definition import IndexDefinition
@@ -171,7 +172,7 @@ def _build_work(table: Table, definition: IndexDefinition, snapshot: Snapshot, r
     versions = versions_of(table, definition)
     earlier = earlier_sizes(table, definition)
     vectors = _vector_bytes(table, definition, versions, snapshot, rows)
-    has_totals = has_count(snapshot, "total-records") and (vectors or not rows)
+    has_totals = find_count(snapshot, "total-records") is not None and (vectors or not rows)
     size = vectors + 4 * definition.max_degree * rows if has_totals else SHARD_BYTES
     dims = -(-vectors // (4 * rows)) if rows else 0
     least = least_shards(replace(definition, vectors="f32"), rows, dims)

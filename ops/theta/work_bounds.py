@@ -8,7 +8,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata
-from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, snapshot_count
+from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since
+from icepuffin.ops.catalog.summaries import snapshot_count
 from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.file_sketches import PART_ROWS
