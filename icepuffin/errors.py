@@ -11,6 +11,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.files_folder import FilesFolderError
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
+from icepuffin.ops.catalog.read_restrictions import RestrictedTableError
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
 from icepuffin.ops.catalog.statistics import StatisticsError
 from icepuffin.ops.datafile import DataFileError
@@ -55,6 +56,7 @@ __all__ = [
     "QueryError",
     "RecallReportError",
     "RepeatedFileError",
+    "RestrictedTableError",
     "RunnerError",
     "SettingsError",
     "ShardTooLargeError",

@@ -29,6 +29,7 @@ from icepuffin.ops.catalog.connection import (
     require_database,
 )
 from icepuffin.ops.catalog.format_versions import unsupported_format
+from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.costs import CostModel
@@ -143,7 +144,8 @@ class Catalogs:
         if "." not in identifier:
             raise TableMissingError(f"{catalog}: '{identifier}' names no table; write namespace.table")
         try:
-            return self.catalog(catalog).load_table(identifier)
+            table = self.catalog(catalog).load_table(identifier)
+            require_unrestricted(table)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             reason = other_reason(error, self._properties[catalog])
             raise TableMissingError(
@@ -158,6 +160,7 @@ class Catalogs:
             if not isinstance(unreachable, UnreadableTableError):
                 self._opened.pop(catalog, None)
             raise unreachable from without_values(error, self._properties[catalog])
+        return table
 
     def poll(self, catalog: str, identifier: str) -> Table:
         """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and

@@ -16,16 +16,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from pyiceberg.catalog.rest import Capability, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import _RETRY_ARGS, Capability, Endpoints, RestCatalog, TableResponse
+from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.exceptions import NoSuchTableError, RESTError
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+from requests.exceptions import HTTPError, RequestException
+from tenacity import retry
 
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
+from icepuffin.ops.catalog.read_restrictions import RESTRICTIONS, refuse_restricted
 from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.snapshots import TableUnavailableError
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings
 from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.catalog.time_limits import request_limits
@@ -46,6 +54,51 @@ def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
     keys = {key: value for key, value in table.io.properties.items() if is_vended(key)}
     vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
     return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
+
+
+@retry(**_RETRY_ARGS)
+def _request_table(catalog: RestCatalog, identifier: tuple[str, ...]) -> Response:
+    """An answer to loadTable: as short as the catalog has it, since only its restrictions are read."""
+    url = catalog.url(Endpoints.load_table, prefixed=True, **catalog._split_identifier_for_path(identifier))  # noqa: SLF001
+    answer = catalog._session.get(url, params={"snapshots": "refs"}, timeout=request_limits())  # noqa: SLF001
+    try:
+        answer.raise_for_status()
+    except HTTPError as error:
+        _handle_non_200_response(error, {404: NoSuchTableError})
+    return answer
+
+
+def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> object:
+    """What a catalog's answer to loadTable has as `read-restrictions`; None for a catalog that looks itself.
+
+    Raises TableUnavailableError, CatalogUnavailableError.
+    """
+    if isinstance(catalog, VendingCatalog):
+        return None
+    name = ".".join(identifier)
+    try:
+        return _restrictions_in(_request_table(catalog, identifier))
+    except NoSuchTableError as error:
+        raise TableUnavailableError(f"{name} was dropped from catalog {catalog.name}; load the table again") from error
+    except (RequestException, RESTError, ValueError) as error:
+        cause = str(without_values(error, catalog.properties)).partition("\n")[0]
+        raise CatalogUnavailableError(
+            f"{name}: whether catalog {catalog.name!r} restricts what may be read of it is not known ({cause}), so it "
+            "is not read; try again when the catalog is up"
+        ) from without_values(error, catalog.properties)
+
+
+def _restrictions_in(answer: Response) -> object:
+    """`read-restrictions` of an answer in JSON; the answer itself where it is no object. Raises ValueError."""
+    document = answer.json()
+    return document.get(RESTRICTIONS) if isinstance(document, dict) else document
+
+
+def _refuse_restricted(answer: Response, *_: object, **__: object) -> None:
+    """Hook of a session: raises RestrictedTableError for an answer about a table with read restrictions."""
+    if answer.ok and RESTRICTIONS.encode() in answer.content:
+        parts = urlsplit(answer.url).path.rpartition("/namespaces/")[2].replace("/tables/", ".")
+        refuse_restricted(unquote(parts).replace("\x1f", "."), _restrictions_in(answer))
 
 
 class _BoundedAdapter(HTTPAdapter):
@@ -82,6 +135,7 @@ class VendingCatalog(RestCatalog):
         super()._config_headers(session)
         for scheme in ("http://", "https://"):
             session.mount(scheme, _BoundedAdapter())  # PyIceberg's requests have no timeout
+        session.hooks["response"].append(_refuse_restricted)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id
 from icepuffin.ops.catalog.ownership import own_snapshot, own_snapshots
 from icepuffin.ops.catalog.summaries import snapshot_count
-from icepuffin.ops.errors import IcepuffinError, require_type
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
 _log = logging.getLogger(__name__)
@@ -58,12 +58,6 @@ class DataSnapshot:
 def table_name(table: Table) -> str:
     """`namespace.table`, for messages."""
     return ".".join(table.name())
-
-
-def require_table(table: object, function: str) -> None:
-    """Raises TypeError where `function` was given something else than a PyIceberg table, such as a table's name."""
-    remedy = 'load it first, as in catalog.load_table("ns.t")'
-    require_type(table, Table, f"{function} takes a PyIceberg table", remedy)
 
 
 def is_derived(snapshot: Snapshot) -> bool:

@@ -11,7 +11,8 @@ from icepuffin.ops.catalog.bound_versions import index_versions, own_tag_target,
 from icepuffin.ops.catalog.catalog_trial import require_bindable
 from icepuffin.ops.catalog.commit import reload_table, require_clock
 from icepuffin.ops.catalog.files_folder import FOLDER_PROPERTY, folder_of
-from icepuffin.ops.catalog.snapshots import require_table, table_name
+from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definition import (
     DefinitionError,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, resolve_snapshot, table_name
+from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.catalog.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definition import IndexDefinition

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ops.catalog.read_restrictions import RestrictedTableError
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
@@ -82,7 +83,11 @@ class FollowingReader(Generic[R]):
 
     @property
     def reader(self) -> R:
-        """The IndexReader that answers now. Take it once for several searches of the same snapshot."""
+        """The IndexReader that answers now. Take it once for several searches of the same snapshot. Raises
+        RestrictedTableError where the catalog restricted the table at the last check.
+        """
+        if isinstance(self._error, RestrictedTableError):
+            raise RestrictedTableError(str(self._error)) from self._error
         return self._reader
 
     @property
@@ -150,7 +155,7 @@ class FollowingReader(Generic[R]):
             "columns": columns,
             "where": where,
         }
-        result = self._reader.search(queries, **options)
+        result = self.reader.search(queries, **options)
         if result.profile.queries == 1:  # to repeat many would take long
             self._recent.add("search", queries, options)
         return self._with_warning(result)
@@ -191,7 +196,7 @@ class FollowingReader(Generic[R]):
             As for `IndexReader.within`.
         """
         options = {"distance": distance, "inclusive": inclusive, "limit": limit, "columns": columns, "where": where}
-        result = self._reader.within(queries, **options)
+        result = self.reader.within(queries, **options)
         if result.profile.queries == 1:  # to repeat many would take long
             self._recent.add("within", queries, options)
         return self._with_warning(result)
@@ -235,6 +240,8 @@ class FollowingReader(Generic[R]):
         while not self._closed.wait(min(self._interval, threading.TIMEOUT_MAX)):
             try:
                 self.update()
+            except RestrictedTableError as error:
+                _log.warning("searching ends: %s", error)  # until the catalog gives the table again
             except Exception as error:
                 _log.warning("the newest snapshot could not be opened, searching goes on: %s", error)
 

@@ -16,10 +16,10 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
+from icepuffin.ops.catalog.read_restrictions import require_table, require_unrestricted
 from icepuffin.ops.catalog.snapshots import (
     SnapshotName,
     is_head_of_main,
-    require_table,
     resolve_snapshot,
     schema_at,
     table_name,
@@ -345,6 +345,7 @@ def _reopen(
 
     def reopen(current: IndexReader) -> IndexReader:
         newer = frozen.catalog.load_table(frozen.name())
+        require_unrestricted(newer)
         if _state(newer, snapshot, index) != _state(frozen, snapshot, index):
             return again(newer)
         if not current.has_unreadable_versions:

@@ -15,7 +15,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
-from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, table_name
+from icepuffin.ops.catalog.read_restrictions import require_table
+from icepuffin.ops.catalog.snapshots import SnapshotName, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition

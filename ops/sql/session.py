@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.snapshots import ref_snapshot_id, schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
@@ -173,6 +174,7 @@ class SqlSession:
                 except NoSuchTableError as error:
                     absent.append(error)
                 else:
+                    require_unrestricted(table)
                     return table, storage or storage_of(table)
             longer = (rest if named else name).count(".") > 1
             hint = "; a snapshot of one is VERSION AS OF its id or name" if longer else ""

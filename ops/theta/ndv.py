@@ -6,10 +6,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.snapshots import (
     SnapshotName,
     find_snapshot,
-    require_table,
     resolve_snapshot,
     schema_at,
     table_name,
