@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -28,7 +29,7 @@ from icepuffin.ops.catalog.connection import (
     open_catalog,
     require_database,
 )
-from icepuffin.ops.catalog.format_versions import unsupported_format
+from icepuffin.ops.catalog.format_versions import invalid_place, unsupported_format
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
@@ -46,6 +47,10 @@ AWAY_SECONDS = 20.0
 
 _STATUSES_OF_CATALOGS = frozenset({401, 407, 408, 419, 429, 502, 503, 504})
 """Statuses of HTTP by which a catalog, or what stands before it, refuses every table alike"""
+_FAULTS_IN_METADATA = (
+    ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError, zlib.error,
+)  # fmt: skip
+"""Errors of parsers, of which the cause is what they read"""
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 _JVM_MEMORY = re.compile(r"(\d+)([kmgt])b?")
 _MIB_OF = {"k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
@@ -212,6 +217,11 @@ class Catalogs:
                 f"Check that the file is there, that its store is up, and that [catalogs.{name}] has the store's "
                 "settings. Nothing was changed"
             )
+        if place := invalid_place(error):
+            return UnreadableTableError(
+                f"catalog '{name}' has {identifier}, and its metadata is invalid: {place}. Have its last writer mend "
+                "it; other tables are not affected. Nothing was changed"
+            )
         cause = failure(name, self._properties[name], error, quoting=True)
         if _is_about_the_table(error):
             return UnreadableTableError(
@@ -235,7 +245,7 @@ def _is_about_the_table(error: Exception) -> bool:
     cause = error.__cause__ if isinstance(error.__cause__, HTTPError) else error
     if isinstance(cause, HTTPError) and cause.response is not None:
         return cause.response.status_code not in _STATUSES_OF_CATALOGS
-    return isinstance(error, ValueError | ValidationError) and not isinstance(error, RequestException)
+    return isinstance(error, (*_FAULTS_IN_METADATA, ValidationError)) and not isinstance(error, RequestException)
 
 
 class Engine:

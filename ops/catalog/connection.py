@@ -14,6 +14,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
 
 from icepuffin.ops.catalog import time_limits
+from icepuffin.ops.catalog.blob_types import admit_foreign_blobs
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS, has_own_client
 from icepuffin.ops.catalog.vended_config import is_rest
@@ -42,6 +43,7 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     SQLite is set to WAL, unless it may only be read, and to wait for other writers instead of failing after 5 s.
     Raises CatalogUnavailableError; the message names the catalog and not its properties, which may hold secrets.
     """
+    admit_foreign_blobs()
     try:
         catalog = _load(name, properties)
     except CatalogUnavailableError:

@@ -1,6 +1,7 @@
 """Format versions of tables: which are not read, and which are not committed to."""
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from icepuffin.ops.errors import IcepuffinError
 
@@ -13,10 +14,7 @@ class UnsupportedFormatError(IcepuffinError):
 
 def unsupported_format(table: str, error: Exception) -> UnsupportedFormatError | None:
     """What to raise where PyIceberg does not know the format version of a table's metadata; None for other errors."""
-    invalid = error if isinstance(error, ValidationError) else error.__cause__  # PyIceberg wraps pydantic's error
-    if not isinstance(invalid, ValidationError):
-        return None
-    for fault in invalid.errors(include_input=False, include_url=False):
+    for fault in _faults(error):
         context = fault.get("ctx", {})
         if fault["type"] == "union_tag_invalid" and "format-version" in str(context.get("discriminator")):
             return UnsupportedFormatError(
@@ -24,3 +22,18 @@ def unsupported_format(table: str, error: Exception) -> UnsupportedFormatError |
                 "Use a release that reads it, if there is one; nothing was changed"
             )
     return None
+
+
+def invalid_place(error: Exception) -> str:
+    """Where the metadata of a table is not as Iceberg specifies it, and how; empty for other errors."""
+    for fault in _faults(error):
+        parts = fault["loc"]
+        versions = [place for place in range(len(parts)) if parts[:place] in ((), ("metadata",))]
+        kept = [str(part) for place, part in enumerate(parts) if place not in versions or isinstance(part, str)]
+        return f"{'.'.join(kept)}: {fault['msg']:.200}"
+    return ""
+
+
+def _faults(error: Exception) -> list[ErrorDetails]:
+    invalid = error if isinstance(error, ValidationError) else error.__cause__  # PyIceberg wraps pydantic's error
+    return invalid.errors(include_input=False, include_url=False) if isinstance(invalid, ValidationError) else []

@@ -17,12 +17,14 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.blob_types import admit_foreign_blobs
 from icepuffin.ops.catalog.metadata_memo import once_per_metadata, snapshots_by_id
 from icepuffin.ops.catalog.ownership import own_snapshot, own_snapshots
 from icepuffin.ops.catalog.summaries import snapshot_count
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 
+admit_foreign_blobs()  # before a table is loaded
 _log = logging.getLogger(__name__)
 SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
