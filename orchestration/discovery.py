@@ -14,6 +14,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import list_definitions
 from icepuffin.ops.index.definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs, is_pattern
+from icepuffin.ops.table_faults import faults_of
 
 _log = logging.getLogger(__name__)
 _TABLES_AT_ONCE = 8
@@ -63,7 +64,8 @@ def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: boo
     if not settings.indexes_from_table and not by_pattern:
         return PropertyIndexes()
     try:
-        return indexes_of(catalogs.poll(settings.catalog, settings.name), settings, by_pattern=by_pattern)
+        with faults_of(settings.name):
+            return indexes_of(catalogs.poll(settings.catalog, settings.name), settings, by_pattern=by_pattern)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
 

@@ -103,21 +103,25 @@ def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: b
     from icepuffin.ops.errors import IcepuffinError
     from icepuffin.ops.index.freshness import missing_ref
     from icepuffin.ops.metrics import MetricSample, index_samples
+    from icepuffin.ops.table_faults import faults_of
     from icepuffin.orchestration.discovery import indexes_of, table_spec
 
     labels = {"catalog": settings.catalog, "table": settings.name}
     try:
-        table = session.catalogs.poll(settings.catalog, settings.name)
-        spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
+        with faults_of(settings.name):
+            table = session.catalogs.poll(settings.catalog, settings.name)
+            spec = table_spec(settings, session.catalogs, indexes_of(table, settings, by_pattern=by_pattern))
+            missing = missing_ref(table, spec.first_ref) if spec.indexes else ""
+            of_indexes = [index_samples(table, index, spec.first_ref, labels) for index in spec.indexes]
+            samples = [sample for of_index in of_indexes for sample in of_index]
     except IcepuffinError as error:
         click.echo(f"error: {error}", err=True)
         yield MetricSample("icepuffin_table_up", labels, 0)
         return
     yield MetricSample("icepuffin_table_up", labels, 1)
-    if spec.indexes and (missing := missing_ref(table, spec.first_ref)):
+    if missing:
         click.echo(f"warning: {settings.name}: {missing}", err=True)
-    for index in spec.indexes:
-        yield from index_samples(table, index, spec.first_ref, labels)
+    yield from samples
 
 
 def server(address: tuple[str, int], text: Callable[[], str]) -> ThreadingHTTPServer:

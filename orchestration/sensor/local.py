@@ -13,6 +13,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.table_faults import faults_of
 from icepuffin.orchestration.discovery import (
     PropertyIndexes,
     TableListing,
@@ -82,9 +83,12 @@ def due_runs(settings: Settings, instance: dg.DagsterInstance) -> Iterator[DueRu
     yield from _unlisted(settings, listings)
     for _, table, indexes in listed_tables(settings.tables, listings):
         try:
-            yield _due_runs(instance, table, indexes, catalogs)
+            with faults_of(table.name):
+                due = _due_runs(instance, table, indexes, catalogs)
         except IcepuffinError as error:
             yield SkippedTable(_path(table), str(error))
+        else:
+            yield due
 
 
 def _unlisted(settings: Settings, listings: Mapping[str, TableListing]) -> Iterator[SkippedTable]:
@@ -190,13 +194,15 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
             continue
         spec = shown_spec(table, catalogs, indexes)
         try:
-            ticked = evaluate_table(instance, spec, catalogs)
+            with faults_of(table.name):
+                ticked = evaluate_table(instance, spec, catalogs)
+                plan = ticked.evaluation.plan
+                due = plan.runs if spec.derived_keys else ()
+                tags = {snapshot: run_tags(spec, ticked.loaded, snapshot, engine) for snapshot in due}
         except IcepuffinError as error:
             yield SkippedTable(_path(table), str(error))
             continue
         yield ticked
-        plan = ticked.evaluation.plan
-        for snapshot in plan.runs if spec.derived_keys else ():
-            tags = run_tags(spec, ticked.loaded, snapshot, engine)
-            yield run_partition(instance, definitions, spec, snapshot, tags)
+        for snapshot in due:
+            yield run_partition(instance, definitions, spec, snapshot, tags[snapshot])
         save_cursor(instance, spec, plan)

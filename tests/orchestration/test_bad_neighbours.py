@@ -1,0 +1,108 @@
+"""One table's metadata is broken in one place after the other: the healthy table beside it loses nothing."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.table_faults import TableFaultError, faults_of
+from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.discovery import list_tables
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.sensor.local import DueRuns, SkippedTable, due_runs
+from tests.orchestration.backlog import Backlog, make_backlog
+
+VALUES: tuple[Any, ...] = (
+    None, "", "abc", "[" * 5_000, "9" * 5_000, -1, 0, 2**63 - 1, 2**70, 1.5, True, [], {}, [[]], {"a": None}, "\ud800",
+)  # fmt: skip
+PROPERTIES = (
+    "ann.index.e.column", "ann.index.e.filters", "ann.index.e.filter-ids", "ann.index.e.shards", "ann.tuning.e",
+    "icepuffin.folder", "schema.name-mapping.default", "commit.retry.num-retries",
+)  # fmt: skip
+SUMMARY = (
+    "ann.base-snapshot-id", "theta-sketches.pack", "icepuffin.kind", "ann.packs", "ann.took", "ann.sizes",
+    "total-records", "added-records", "total-data-files", "total-files-size", "total-position-deletes", "operation",
+)  # fmt: skip
+MUTATIONS = 40
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Backlog:
+    """Two tables, each with a metadata file of its own."""
+    made = make_backlog(tmp_path, tables=2, snapshots=1)
+    made.grow("t0", 1)
+    return made
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """All places of a JSON document."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def put(document: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = value
+
+
+def mutants(metadata: dict[str, Any], count: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Copies of metadata with another value in one place, or with one that icepuffin looks at."""
+    drawn = random.Random(7)
+    text = json.dumps(metadata)
+    last = len(metadata["snapshots"]) - 1
+    added = [("properties", key) for key in PROPERTIES] + [("snapshots", last, "summary", key) for key in SUMMARY]
+    paths = [*added, *places(metadata)]
+    for path in drawn.sample(paths, min(count, len(paths))):
+        copy = json.loads(text)
+        put(copy, path, drawn.choice(VALUES))
+        yield path, copy
+
+
+def test_a_healthy_table_loses_nothing_by_a_broken_one(pair: Backlog, instance: dg.DagsterInstance) -> None:
+    settings = pair.settings(indexes_from_table=True)
+    stored = Path(pair.catalog.load_table("demo.t0").metadata_location.removeprefix("file://"))
+    whole = stored.read_bytes()
+    outcomes = set()
+    for path, mutant in mutants(json.loads(whole), MUTATIONS):
+        stored.write_bytes(json.dumps(mutant).encode())
+        bad, good = due_runs(settings, instance)
+        outcomes.add(type(bad))
+        assert isinstance(good, DueRuns), path
+        assert len(good.snapshots) == 1, path
+        if isinstance(bad, SkippedTable):
+            assert "demo.t0" in bad.message or "index e" in bad.message or "ann.index.e" in bad.message, (path, bad)
+        listings = list_tables(settings.tables, catalogs_of(settings))
+        assert listings["t1"].tables["demo.t1"].unknown == "", path
+    assert outcomes == {DueRuns, SkippedTable}
+
+
+def test_metrics_and_definitions_have_the_healthy_table(
+    pair: Backlog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = pair.settings(indexes_from_table=True)
+    table = pair.catalog.load_table("demo.t0")
+    with table.transaction() as change:
+        change.set_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": "[" * 5_000})
+    main(["metrics", "--dir", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert 'icepuffin_table_up{catalog="demo",table="demo.t0"} 0' in out
+    assert 'icepuffin_table_up{catalog="demo",table="demo.t1"} 1' in out
+    assert "index x: filters is" in err
+    assert {sensor.name for sensor in build(settings).sensors or ()} >= {"watch_demo_demo_t1"}
+
+
+def test_an_error_that_nobody_foresaw_names_the_table_and_its_own_errors_pass() -> None:
+    message = r"^db\.t: its metadata has something .* \(OverflowError: too large\)\. Other tables are"
+    with pytest.raises(TableFaultError, match=message), faults_of("db.t"):
+        raise OverflowError("too large\nsecond line")
+    with pytest.raises(IcepuffinError, match=r"^as it is$"), faults_of("db.t"):
+        raise IcepuffinError("as it is")
