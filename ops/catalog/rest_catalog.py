@@ -18,16 +18,15 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyiceberg.catalog.rest import _RETRY_ARGS, Capability, Endpoints, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import Capability, Endpoints, RestCatalog, TableResponse
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.catalog.rest.scan_planning import StorageCredential
-from pyiceberg.exceptions import NoSuchTableError, RESTError
+from pyiceberg.exceptions import AuthorizationExpiredError, NoSuchTableError, RESTError, UnauthorizedError
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import HTTPError, RequestException
-from tenacity import retry
 
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
@@ -56,7 +55,6 @@ def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
     return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
 
 
-@retry(**_RETRY_ARGS)
 def _request_table(catalog: RestCatalog, identifier: tuple[str, ...]) -> Response:
     """An answer to loadTable: as short as the catalog has it, since only its restrictions are read."""
     url = catalog.url(Endpoints.load_table, prefixed=True, **catalog._split_identifier_for_path(identifier))  # noqa: SLF001
@@ -77,7 +75,12 @@ def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> o
         return None
     name = ".".join(identifier)
     try:
-        return _restrictions_in(_request_table(catalog, identifier))
+        try:
+            answer = _request_table(catalog, identifier)
+        except (AuthorizationExpiredError, UnauthorizedError):  # as PyIceberg does
+            catalog._refresh_token()  # noqa: SLF001
+            answer = _request_table(catalog, identifier)
+        return _restrictions_in(answer)
     except NoSuchTableError as error:
         raise TableUnavailableError(f"{name} was dropped from catalog {catalog.name}; load the table again") from error
     except (RequestException, RESTError, ValueError) as error:

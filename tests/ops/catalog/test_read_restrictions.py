@@ -53,6 +53,8 @@ class Answers:
     table: Table
     restrictions: Any = None
     status: int = 200
+    expired: list[int] = field(default_factory=list)
+    """Statuses of the next answers, by which a token is no longer good"""
     requests: list[str] = field(default_factory=list)
 
     def send(self, request: PreparedRequest) -> Response:
@@ -63,7 +65,7 @@ class Answers:
         if "/tables/" in url:
             assert request.method == "GET"
             self.requests.append(url)
-            answer.status_code = self.status
+            answer.status_code = self.expired.pop() if self.expired else self.status
             place = self.table.refresh().metadata_location
             metadata = json.loads(Path(place.removeprefix("file://")).read_text(encoding="utf-8"))
             document = {"metadata-location": place, "metadata": metadata, "config": {}}
@@ -196,6 +198,16 @@ def test_the_refusal_says_what_is_restricted() -> None:
     ):
         with pytest.raises(RestrictedTableError, match=rf"\(read-restrictions: it {what}\)"):
             refuse_restricted("db.t", restrictions)
+
+
+def test_a_token_that_has_expired_is_renewed_for_the_question(answers: Answers) -> None:
+    table = plain_catalog().load_table("db.t")
+    for status in (401, 419):
+        answers.expired = [status]
+        assert opened(table).search(queries(1), 1).rows.num_rows == 1
+    answers.expired = [419, 419]
+    with pytest.raises(CatalogUnavailableError, match="is not known"):
+        opened(table)
 
 
 def test_a_catalog_that_does_not_say_is_not_read(answers: Answers) -> None:
