@@ -201,7 +201,7 @@ def _check_lengths(header: ShardHeader, size: int) -> None:
     Lists, which compress well where they are alike, may be a few times as long as the blob.
     """
     hashes = header.find(Section.CONTENT_HASHES)
-    if hashes is None or hashes.framed or hashes.raw_length != 8 * header.count:
+    if hashes is None or hashes.raw_length != 8 * header.count:
         raise BadBlobError(f"shard blob: no content hashes, or not of {header.count} nodes")
     longest = {
         Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),

@@ -94,6 +94,10 @@ def elsewhere(own: list[Cell]) -> None:
     own[0].row_positions[0] += 1
 
 
+def in_another_file(own: list[Cell]) -> None:
+    own[0].file_slots[0] += 1
+
+
 def unbounded(own: list[Cell]) -> None:
     own[0].steps[0] = np.inf
 
@@ -111,6 +115,7 @@ def fewer(own: list[Cell]) -> None:
     [
         (twice, "is not in one cell"),
         (elsewhere, "other addresses"),
+        (in_another_file, "other addresses"),
         (unbounded, "not finite"),
         (no_node, "no node"),
         (fewer, "do not have the 50 nodes"),
@@ -127,8 +132,25 @@ def test_a_directory_with_other_numbers_is_refused(place: int) -> None:
     assert value.cells is not None
     data = bytearray(value.cells.directory.to_bytes())
     data[place] ^= 16
-    with pytest.raises(BadBlobError):
+    with pytest.raises(BadBlobError, match="bytes are no directory"):
         CellDirectory.parse(data, 8, 50, len(value.cells.cells))
+
+
+def test_a_directory_has_its_checksum_a_head_and_cells_with_nodes_that_fill_their_section() -> None:
+    value = samples.shard_of_cells(count=50)
+    assert value.cells is not None
+    directory, length = value.cells.directory, len(value.cells.cells)
+    data = directory.to_bytes()
+    CellDirectory.checked(data, zlib.crc32(data), 8, 50, length)
+    with pytest.raises(ChecksumError, match="the directory does not have its checksum 00000001"):
+        CellDirectory.checked(data, 1, 8, 50, length)
+    with pytest.raises(BadBlobError, match="a directory of 15 bytes has no header"):
+        CellDirectory.parse(data[:15], 8, 50, length)
+    with pytest.raises(BadBlobError, match="do not have the 50 nodes"):
+        CellDirectory.parse(data, 8, 50, length + 1)
+    directory.counts[:2] = 0, directory.counts[:2].sum()
+    with pytest.raises(BadBlobError, match="do not have the 50 nodes"):
+        CellDirectory.parse(directory.to_bytes(), 8, 50, length)
 
 
 @pytest.mark.parametrize("scale", [np.nan, -1.0])

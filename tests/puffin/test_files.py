@@ -203,6 +203,7 @@ def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
         (with_footer(b'{"blobs":[' + b"9" * 5000 + b"]}"), BadFooterError, "JSON"),
         (with_footer(b'{"blobs":[1]}'), BadFooterError, "blob 0"),
         (with_footer(blob_json(type=3)), BadFooterError, "'type'"),
+        (with_footer(blob_json(type="")), BadFooterError, "'type'"),
         (with_footer(blob_json(type="\ud800")), BadFooterError, "surrogate"),
         (with_footer(blob_json(fields="1")), BadFooterError, "'fields'"),
         (with_footer(blob_json(fields=[2**31])), BadFooterError, "'fields'"),
@@ -272,6 +273,9 @@ def test_a_frame_ends_where_its_bytes_end(codec: str, more: bytes) -> None:
     assert decompress(frame, codec, where="a blob") == b"abc" * 50
     with pytest.raises(BadCompressionError):
         decompress(frame + more, codec, where="a blob")
+    for missing in range(1, 9):
+        with pytest.raises(BadCompressionError):
+            decompress(frame[:-missing], codec, where="a blob")
 
 
 def test_a_blob_over_the_limit_is_refused_before_it_is_read() -> None:

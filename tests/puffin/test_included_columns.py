@@ -144,6 +144,17 @@ def test_an_index_whose_lengths_do_not_add_up_is_refused() -> None:
         block_index(entry, values[-12:])
     with pytest.raises(ChecksumError):
         block_index(replace(entry, checksum=1), values[-24:])
+    longer = struct.pack("<3I", 9, 8, 0)  # stored bytes, bytes, checksum
+    with pytest.raises(BadBlobError, match="lengths of its blocks"):
+        block_index(replace(entry, rows=1, length=9 + 12, checksum=zlib.crc32(longer)), longer)
+
+
+def test_a_block_of_fewer_bytes_than_it_declares_is_refused() -> None:
+    stored = compress(bytes(50), "zstd")
+    index = struct.pack("<3I", len(stored), 51, zlib.crc32(stored))
+    entry = IncludedEntry(0, 3, "string", "{}", block_rows=4, length=len(stored) + 12, checksum=zlib.crc32(index))
+    with pytest.raises(BadBlobError, match="block 0: 50 bytes, 51 were declared"):
+        block_at(entry, stored + index, 0)
 
 
 def test_a_block_that_declares_less_than_it_expands_to_takes_no_memory() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin import reader as readers
-from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
 from icepuffin.puffin.blobs.cursor import Cursor
 from icepuffin.puffin.blobs.deletion_vector import decode_roaring64, encode_roaring64
 from icepuffin.puffin.blobs.routing import AddressesEntry
@@ -24,6 +24,7 @@ from icepuffin.puffin.errors import (
     BadCompressionError,
     BadFooterError,
     ChecksumError,
+    LaterFormatError,
     PuffinError,
     TruncatedFileError,
 )
@@ -63,6 +64,7 @@ def assert_refused(case: Case, error: type[PuffinError] = BadBlobError) -> None:
 
 
 CENTROID = centroid.encode(samples.centroid())
+WIDE = changed(CENTROID, (8, "<I", MAX_DIMS + 1), (12, "<I", 0), (24, "<I", 4 * MAX_DIMS + 12), (28, "<I", 32))
 NAN = float("nan")
 
 
@@ -75,6 +77,8 @@ NAN = float("nan")
             (b"X" + CENTROID[1:], "starts with b'XNNI' version 1"),
             (changed(CENTROID, (4, "<I", 0)), "starts with b'ANNI' version 0"),
             (changed(CENTROID, (8, "<I", 0)), "0 dims, entry size 28"),
+            (changed(CENTROID, (8, "<I", 0), (24, "<I", 8), (28, "<I", 32 + 4 * 8)), "0 dims, entry size 8"),
+            (WIDE, f"{MAX_DIMS + 1} dims, entry size {4 * MAX_DIMS + 12}"),
             (changed(CENTROID, (8, "<I", 6)), "6 dims, entry size 28, file table at 144 do not agree"),
             (changed(CENTROID, (28, "<I", 145)), "file table at 145 do not agree"),
             (changed(CENTROID, (20, "<I", MAX_METRIC + 1)), f"unknown metric {MAX_METRIC + 1}"),
@@ -139,6 +143,7 @@ ROUTING = routing.encode(samples.routing())
             (routing_with(codebook=np.full((4, 5), NAN, np.float32)), "the codebook is not finite"),
             (with_first(live_rows=98), "shard 0 has 100 nodes, 98 live and 3 tombstones"),
             (with_first(tombstones=np.array([1, 50, 100])), "shard 0 has 100 nodes, 97 live and 3 tombstones"),
+            (with_second(routing.ShardEntry(0, 0, 0, 1.0, 99, bytes(32), np.empty(0, np.int64))), ""),
             (with_first(medoid=100), "shard 0 has medoid 100 of 100 nodes"),
             (routing_with(shards=(replace(FIRST, offset=64), PACKED)), "shard 0 lies in no pack and has offset 64"),
             (with_second(replace(MOVED, addresses=AddressesEntry(0, bytes([1]) * 32))), "a sha256 of no addresses"),
@@ -157,7 +162,7 @@ def test_routing_that_cannot_be_is_refused(case: Case) -> None:
     if case[1]:
         assert_refused(case)
     else:
-        case[0]()  # runs that touch
+        case[0]()  # a shard without nodes, runs that touch
 
 
 def test_tombstones_are_no_more_than_an_eighth_of_the_bytes_of_their_files() -> None:
@@ -280,6 +285,11 @@ def test_the_largest_slot_and_position_are_read_and_a_map_that_is_cut_off_is_ref
 
 
 ATTRIBUTES = attributes.encode(samples.attributes())
+TEXTS, _, NUMBERS = samples.attributes().entries
+
+
+def attributes_with(*entries: attributes.AttributeEntry) -> bytes:
+    return attributes.encode(attributes.AttributeBlob(5, entries))
 
 
 @pytest.mark.parametrize(
@@ -289,6 +299,11 @@ ATTRIBUTES = attributes.encode(samples.attributes())
         decoding(attributes.decode, b"X" + ATTRIBUTES[1:], "starts with b'XNNA' version 1"),
         decoding(attributes.decode, bytes(changed(ATTRIBUTES, (4, "<I", 0))), "starts with b'ANNA' version 0"),
         decoding(attributes.decode, ATTRIBUTES + b"\0", "1 bytes follow its end"),
+        decoding(attributes.decode, attributes_with(TEXTS, replace(NUMBERS, packed=2)), "entry 1 is not possible"),
+        decoding(attributes.decode, attributes_with(TEXTS, replace(NUMBERS, slot=0)), "entry 1 is not possible"),
+        decoding(attributes.decode, attributes_with(replace(TEXTS, left_out="so")), "entry 0 is not possible"),
+        decoding(attributes.decode, attributes_with(replace(TEXTS, stored=b"")), "entry 0 is not possible"),
+        decoding(attributes.decode, attributes_with(replace(TEXTS, raw_length=9, packed=False)), "entry 0 is not"),
     ],
     ids=lambda case: case[1],
 )
@@ -296,7 +311,40 @@ def test_attributes_that_cannot_be_are_refused(case: Case) -> None:
     assert_refused(case)
 
 
+def body(*head: int, offsets: tuple[int, ...] = (), after: bytes = b"", rows: int = 2) -> attributes.AttributeEntry:
+    """An entry with this body as it is. The head: values, bytes of each, bytes of a code or pairs, 0."""
+    stored = struct.pack(f"<{4 + len(offsets)}I", *head, *offsets) + after
+    return attributes.AttributeEntry(0, rows, "", "", "", stored, len(stored))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        decoding(attributes.values_of, body(1, 1, 1, 1, after=bytes(3)), "1 values with codes of 1 bytes"),
+        decoding(attributes.values_of, body(1, 1, 3, 0, after=bytes(7)), "1 values with codes of 3 bytes"),
+        decoding(attributes.values_of, body(256, 1, 1, 0, after=bytes(258)), "256 values with codes of 1 bytes"),
+        decoding(attributes.values_of, body(1, 0, 1, 0, offsets=(1, 1), after=bytes(3)), "offsets of its values"),
+        decoding(attributes.values_of, body(2, 0, 1, 0, offsets=(0, 2, 1), after=bytes(3)), "offsets of its values"),
+        decoding(attributes.values_of, replace(TEXTS, raw_length=TEXTS.raw_length + 1), "were declared"),
+        decoding(attributes.lists_of, body(0, 1, 0, 1, after=bytes(2 + 4)), "the rows of its elements"),
+    ],
+    ids=lambda case: case[1],
+)
+def test_values_of_attributes_that_cannot_be_are_refused(case: Case) -> None:
+    assert_refused(case)
+
+
+def test_as_many_values_as_codes_can_tell_apart_and_files_without_rows_are_read() -> None:
+    assert attributes.values_of(body(255, 1, 1, 0, after=bytes(257))).count == 255
+    assert not len(attributes.values_of(body(1, 1, 1, 0, after=bytes(1), rows=0)).codes)
+    assert not len(attributes.lists_of(body(0, 1, 0, 0, after=bytes(2 + 4))).rows)
+
+
 SHARD = shard_bytes(samples.shard(pq_bits=0))
+CODED = shard_bytes(samples.coded_shard(5))
+INFINITE, NO_CODEBOOK = samples.shard(vectors="f2", pq_bits=0), samples.shard()
+INFINITE.vectors[3, 2] = np.inf
+NO_CODEBOOK.pq_codebook[1, 2, 0] = np.nan
 OFFSETS, LISTS, VECTORS, LOCATIONS, HASHES = (128 + 48 * number for number in range(5))
 """Bytes before the entry of each section"""
 
@@ -335,6 +383,12 @@ def number_of(place: int, layout: str = "<Q") -> int:
             (resealed(bytearray(SHARD + bytes(64))), "64 bytes follow the last section"),
             ([(VECTORS + 4, "<I", 2)], "section 5 has unknown codec 2"),
             ([(VECTORS + 24, "<Q", 8)], "section 5 is stored raw in 1600 bytes but declares 8"),
+            ([(HASHES + 4, "<I", 1)], "section 7 is framed, it must be stored as it is"),
+            ([(4, "<I", 3)], "shard blob of version 3: its vectors lie where version 1 has them"),
+            ([(VECTORS + 16, "<Q", 1_599), (VECTORS + 24, "<Q", 1_599)], "section VECTORS has 1,599 bytes, and 0 lie"),
+            (resealed(changed(CODED, (36, "<I", 4), (40, "<I", 8))), "do not fit vector format"),
+            (shard_bytes(INFINITE), "an f16 vector is not finite"),
+            (shard_bytes(NO_CODEBOOK), "the PQ codebook is not finite"),
             ([(VECTORS + 4, "<I", 1)], "section 5 is framed, it must be stored as it is"),
         )
     ],
@@ -344,9 +398,45 @@ def test_shards_that_cannot_be_are_refused(case: Case) -> None:
     assert_refused(case)
 
 
+INCLUDED = included_columns.encode(samples.included())
+READERS = {
+    "addresses": (partial(addresses.decode, count=3), ADDRESSES),
+    "attributes": (attributes.decode, ATTRIBUTES),
+    "centroid": (centroid.decode, CENTROID),
+    "included": (included_columns.decode, INCLUDED),
+    "routing": (routing.decode, ROUTING),
+    "shard": (shard.decode, SHARD),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_blob_of_a_later_version_is_that_and_bytes_of_another_kind_are_none(kind: str) -> None:
+    decode, data = READERS[kind]
+    with pytest.raises(LaterFormatError, match="version 99: a later release wrote it"):
+        decode(changed(data, (4, "<I", 99)))
+    for wrong, reason in ((b"X" + data[1:], ""), (changed(data, (0, "B", 0x58), (4, "<I", 99)), "99")):
+        with pytest.raises(BadBlobError, match=f"starts with b'X[A-Z]+' version {reason}") as error:
+            decode(wrong)
+        assert error.type is BadBlobError
+    with pytest.raises(BadBlobError, match=re.escape(f"starts with {data[:4]!r} version 0")):
+        decode(changed(data, (4, "<I", 0)))
+
+
 def test_a_shard_without_a_section_says_which() -> None:
     reader = shard.ShardReader(BytesSource(SHARD))
     assert_refused((partial(reader.read_section, shard.Section.CELLS), "shard blob has no section CELLS"))
+
+
+class CutSource(BytesSource):
+    """Gives nothing of the last ten bytes that it has."""
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        return super().read_range(offset, min(length, max(0, self.size() - 10 - offset)))
+
+
+def test_a_shard_whose_bytes_end_too_soon_is_refused() -> None:
+    with pytest.raises(BadBlobError, match=f"section CONTENT_HASHES is cut off at {len(SHARD) - 10}"):
+        shard.ShardReader(CutSource(SHARD)).check()
 
 
 def test_the_bytes_of_a_shards_head_that_nothing_uses_are_zero() -> None:

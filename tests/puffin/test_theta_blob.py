@@ -116,7 +116,8 @@ IMAGE = encode(ThetaSketch(2**50, np.arange(1, 9, dtype=np.uint64)))
         (IMAGE[:2] + b"\x07" + IMAGE[3:], "family 7"),
         (IMAGE[:5] + b"\x1b" + IMAGE[6:], "big-endian"),
         (IMAGE[:6] + b"\0\0" + IMAGE[8:], "seed hash"),
-        (IMAGE[:16] + bytes(8) + IMAGE[24:], "theta 0"),
+        (IMAGE[:16] + bytes(8) + IMAGE[24:], "theta 0 is not in"),
+        (IMAGE[:16] + bytes(7) + b"\x80" + IMAGE[24:], "theta 9223372036854775808 is not in"),
         (IMAGE[:16] + b"\x05" + bytes(7) + IMAGE[24:], "not below theta 5"),
         (IMAGE[:24] + bytes(8) + IMAGE[32:], "a hash is 0"),
         (IMAGE[:32] + IMAGE[24:32] + IMAGE[40:], "do not ascend"),
@@ -138,8 +139,9 @@ def test_mutilated_images_give_a_valid_sketch_or_the_typed_error(at: int, octet:
 
 
 def test_a_sketch_cannot_be_made_of_invalid_hashes() -> None:
-    with pytest.raises(ThetaImageError, match=r"u64\[N\]"):
-        ThetaSketch(MAX_THETA, np.array([1.0]))
+    for hashes in (np.array([1.0]), np.array([[1]], np.uint64)):
+        with pytest.raises(ThetaImageError, match=r"u64\[N\]"):
+            ThetaSketch(MAX_THETA, hashes)
     with pytest.raises(TypeError, match="unhashable"):
         hash(ThetaSketch(MAX_THETA, np.empty(0, np.uint64)))
     assert ThetaSketch(MAX_THETA, np.empty(0, np.uint64)) != "a sketch"
