@@ -69,6 +69,9 @@ def test_parameters_stand_for_vectors_limits_and_constants() -> None:
     positional = nearest("SELECT id FROM t WHERE name = ? ORDER BY l2_distance(v, ?) LIMIT ?", ("a?", [1, 2], 3))
     assert (positional.query, positional.limit) == ((1.0, 2.0), 3)
     assert positional.where == EqualTo("name", "a?")  # type: ignore[arg-type, misc]
+    unlike = parse("SELECT id FROM t WHERE id < ? ORDER BY l2_distance(v, array(1)) LIMIT 3", (float("nan"),))
+    assert isinstance(unlike, SparkStatement)
+    assert "id cannot be compared" in unlike.why
     with pytest.raises(SqlError, match=":q has no value"):
         parse(text, {"k": 4})
     with pytest.raises(SqlError, match=r"2 \?, and got 1 value$"):
@@ -145,6 +148,15 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
         ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
         ("SELECT id FROM t WHERE a = CAST(4.7 AS INT) ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
         ("SELECT id FROM t WHERE name LIKE ANY ('a%') ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no constant"),
+        (
+            "SELECT id FROM (SELECT id FROM t UNION SELECT id FROM u) ORDER BY l2_distance(v, array(1)) LIMIT 3",
+            "it reads UNION, no SELECT",
+        ),
+        ("WITH a AS (SELECT 1), A AS (SELECT 2) SELECT id FROM a", "WITH names two queries A"),
+        ("SELECT id FROM t HAVING id > 1 ORDER BY l2_distance(v, array(1)) LIMIT 3", "it has HAVING"),
+        ("SELECT id FROM t WHERE s = '${x}' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it has ${"),
+        ("FROM t |> ORDER BY l2_distance(v, array(1)) |> LIMIT 3", "it has |>"),
+        ("SELECT id FROM t WHERE id = 0x1F ORDER BY l2_distance(v, array(1)) LIMIT 3", "write X'1F'"),
     ],
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
@@ -258,6 +270,10 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
     assert isinstance(result, SparkStatement)
     with pytest.raises(SqlError, match="a distance is of two vectors"):
         for_spark(result)
+    unread = parse("FROM t |> WHERE l2_distance(v, array(1)")
+    assert isinstance(unread, SparkStatement)
+    with pytest.raises(SqlError, match="a parenthesis is not closed"):
+        for_spark(unread)
 
 
 @pytest.mark.parametrize(
