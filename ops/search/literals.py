@@ -223,7 +223,8 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
     if isinstance(literal, StringLiteral):
         whole = isinstance(own_type, IntegerType | LongType)
         if not (_WHOLE if whole else _NUMBER).fullmatch(value):
-            raise ValueError(f"{value!r} is no {own_type}, as {field.name} is" + _about_nan(value, field))
+            remedy = f": write {field.name} is nan" if value.lower() == "nan" else ""
+            raise ValueError(f"{value!r} is no {own_type}, as {field.name} is{remedy}")
         digits = own_type.precision if isinstance(own_type, DecimalType) else 0
         # Spark compares a text with a decimal as doubles; more digits than a double holds need decimals
         value = float(value) if floating or 0 < digits <= sys.float_info.dig else Decimal(value)
@@ -231,8 +232,6 @@ def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
         value, int | float | Decimal
     ):
         raise ValueError(f"{field.name} is {own_type}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
-    if not isinstance(value, int) and math.isnan(value):
-        raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
     if floating:
         return _as_double(value)
     if isinstance(value, float) and isinstance(own_type, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
@@ -250,10 +249,6 @@ def _as_double(value: Decimal | float) -> Decimal | float:
         return Decimal(value)
     beyond = math.isinf(double) and isinstance(value, Decimal) and value.is_finite()
     return value if beyond else double
-
-
-def _about_nan(value: str, field: NestedField) -> str:
-    return f": write {field.name} is nan" if value.lower() == "nan" else ""
 
 
 def _number_neighbors(value: Decimal | float, own_type: IcebergType) -> _Neighbors:
