@@ -2,11 +2,12 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar, cast
 
 import pytest
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, memory, open_storage
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, memory, open_storage
 from icepuffin.ops.storage.base import PartSource
 from icepuffin.ops.storage.memory import memory_folder, with_bytes
 from tests.conftest import STORAGE
@@ -90,3 +91,19 @@ def test_a_part_of_an_object_is_a_source_that_ends_where_the_part_ends() -> None
         assert part.size() == 4
         reads = {(0, 4): b"3456", (0, 5): b"3456", (3, 9): b"6", (1, 2): b"45", (4, 1): b"", (9, 2): b""}
         assert {(offset, length): part.read_range(offset, length) for offset, length in reads} == reads
+
+
+def test_no_negative_length_is_requested_behind_the_end_of_a_part() -> None:
+    """What a store makes of one is its own affair."""
+
+    class Requests:
+        ranges: ClassVar[list[tuple[int, int]]] = []
+
+        def read_range(self, _: str, offset: int, length: int) -> bytes:
+            self.ranges.append((offset, length))
+            return b""
+
+    part = PartSource(cast("Storage", Requests()), ObjectRange("a", 3, 4))
+    for offset in (0, 3, 4, 9):
+        part.read_range(offset, 9)
+    assert Requests.ranges == [(3, 4), (6, 1), (7, 0), (12, 0)]

@@ -1,0 +1,156 @@
+"""What kernels cannot take is refused before they run, by a message with the numbers that do not fit."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.graph import Graph, VamanaParams
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.kmeans import train
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
+from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
+from icepuffin.ann_kernels.theta import ThetaAccumulator
+from icepuffin.ann_kernels.vamana import insert
+
+PAIR = Graph(np.array([[1, -1], [0, -1]], np.int32), np.array([1, 1], np.int32), 0)
+VECTORS = np.eye(2, 4, dtype=np.float32)
+SEARCHER = Searcher(PAIR, VECTORS, Metric.L2)
+L2, COSINE = Metric.L2, Metric.COSINE
+
+
+def rows(slots: list[int], positions: int, hashes: int, files: int, sums: int) -> None:
+    add_rows(
+        np.array(slots, np.uint32),
+        np.zeros(positions, np.int64),
+        np.zeros(hashes, np.uint64),
+        np.zeros(files, np.int64),
+        np.zeros(sums, np.uint64),
+    )
+
+
+def nodes(slots: list[int], positions: int, live: int, files: tuple[int, int, int, int]) -> None:
+    firsts, lasts, counts, sums = (np.zeros(count, np.int64) for count in files)
+    add_live_nodes(
+        np.array(slots, np.uint32),
+        np.zeros(positions, np.int64),
+        np.ones(live, np.bool_),
+        firsts,
+        lasts,
+        counts,
+        sums.view(np.uint64),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "reason"),
+    [
+        (partial(prepare, np.zeros(4), L2), DimensionError, "vectors have shape (4,), not (rows, 1 to "),
+        (partial(prepare, np.zeros((2, 0)), L2), DimensionError, "vectors have shape (2, 0)"),
+        (partial(prepare_exact, np.zeros(4), L2), DimensionError, "vectors have shape (4,)"),
+        (partial(prepare, np.array([[1.0], [np.nan]]), L2), NonFiniteVectorError, "1"),
+        (partial(prepare_exact, np.array([[1.0], [1e39]]), L2), NonFiniteVectorError, "1"),
+        (partial(prepare, np.array([[1.0], [0.0]]), COSINE), ZeroVectorError, "1"),
+        (partial(Metric.of_code, 4), ValueError, "no metric has the number 4"),
+        (partial(Searcher, PAIR, None, L2), KernelError, "a search needs vectors or codes"),
+        (partial(Searcher, PAIR, VECTORS[:1], L2), DimensionError, "the graph has 2 nodes, but there are 1 vectors"),
+        (
+            partial(Searcher, PAIR, VECTORS, L2, is_live=np.ones(3, np.bool_)),
+            DimensionError,
+            "the graph has 2 nodes, but there are 3 is_live",
+        ),
+        (
+            partial(Searcher, PAIR, None, L2, pq=(np.zeros((1, 256, 4), np.float32), np.zeros((3, 1), np.uint8))),
+            DimensionError,
+            "the graph has 2 nodes, but there are 3 PQ codes",
+        ),
+        (
+            partial(SEARCHER.masked, Bitmap.of(np.ones(3, np.bool_))),
+            DimensionError,
+            "the graph has 2 nodes, but there are 3 live",
+        ),
+        (partial(SEARCHER.search, VECTORS, 0, search_list=9), KernelError, "k is 0; it must be at least 1"),
+        (
+            partial(SEARCHER.search, VECTORS[:, :3], 1, search_list=9),
+            DimensionError,
+            "queries have shape (2, 3), not (rows, 4 dimensions)",
+        ),
+        (
+            partial(SEARCHER.search, VECTORS[0], 1, search_list=9),
+            DimensionError,
+            "queries have shape (4,), not (rows, 4 dimensions)",
+        ),
+        (partial(train, VECTORS, 0, seed=0), KernelError, "one centroid and one vector, not 0 and 2"),
+        (partial(train, VECTORS[:0], 1, seed=0), KernelError, "one centroid and one vector, not 1 and 0"),
+        (partial(train_pq, VECTORS, 3, seed=0), DimensionError, "3 sub-quantizers do not divide 4 dimensions"),
+        (partial(train_pq, VECTORS, 1, bits=4, seed=0), KernelError, "1 codes of 4 bits do not fill whole bytes"),
+        (partial(train_pq, VECTORS, 4, bits=6, seed=0), KernelError, "4 codes of 6 bits do not fill whole bytes"),
+        (
+            partial(encode_pq, VECTORS, np.zeros((3, 16, 1), np.float32)),
+            DimensionError,
+            "vectors have 4 dimensions, the codebook 3",
+        ),
+        (
+            partial(encode_pq, VECTORS, np.zeros((4, 17, 1), np.float32)),
+            KernelError,
+            "the codebook has 17 codewords a part, not 16 or 256",
+        ),
+        (partial(rows, [0], 2, 1, 1, 1), DimensionError, "1 slots, 2 positions and 1 hashes are no rows"),
+        (partial(rows, [0], 1, 2, 1, 1), DimensionError, "1 slots, 1 positions and 2 hashes are no rows"),
+        (partial(rows, [0], 1, 1, 1, 2), DimensionError, "1 slots, 1 positions and 1 hashes are no rows"),
+        (partial(rows, [0, 2], 2, 2, 2, 2), DimensionError, "a row lies in slot 2 of 2 files"),
+        (partial(nodes, [0], 2, 1, (1, 1, 1, 1)), DimensionError, "1 slots and 2 positions are not of 1 nodes"),
+        (partial(nodes, [0], 1, 2, (1, 1, 1, 1)), DimensionError, "1 slots and 1 positions are not of 2 nodes"),
+        (partial(nodes, [0], 1, 1, (1, 2, 1, 1)), DimensionError, "1 slots and 1 positions are not of 1 nodes"),
+        (partial(nodes, [0], 1, 1, (1, 1, 1, 2)), DimensionError, "1 slots and 1 positions are not of 1 nodes"),
+        (partial(nodes, [1], 1, 1, (1, 1, 1, 1)), DimensionError, "a row lies in slot 1 of 1 files"),
+        (partial(ThetaAccumulator, 0), KernelError, "a theta sketch keeps 1 to 2^26 hashes, got k = 0"),
+        (partial(ThetaAccumulator, 2**26 + 1), KernelError, "got k = 67108865"),
+        (
+            partial(ThetaAccumulator().update_fixed, np.zeros((1, 1), np.int32)),
+            KernelError,
+            "update_fixed takes numbers of 1, 4 or 8 bytes, got int32[1, 1]",
+        ),
+        (
+            partial(ThetaAccumulator().update_bytes, np.zeros(2, np.int16), np.zeros(0, np.uint8)),
+            KernelError,
+            "update_bytes takes offsets i32 or i64[N + 1], got int16[2]",
+        ),
+        (
+            partial(ThetaAccumulator().update_bytes, np.zeros(0, np.int32), np.zeros(0, np.uint8)),
+            KernelError,
+            "update_bytes takes offsets i32 or i64[N + 1], got int32[0]",
+        ),
+        (
+            partial(ThetaAccumulator().update_bytes, np.zeros(2, np.int32), np.zeros(0, np.int8)),
+            KernelError,
+            "update_bytes takes data u8[], got int8[0]",
+        ),
+        (
+            partial(ThetaAccumulator().update_bytes, np.array([0, 2], np.int32), np.zeros(1, np.uint8)),
+            KernelError,
+            "offsets must ascend from 0 or more to at most 1, the length of the data",
+        ),
+        (
+            partial(insert, PAIR, VECTORS[:1], L2, VamanaParams(2, 9, 1.2)),
+            DimensionError,
+            "1 vectors cannot hold the 2 that the graph has and new ones",
+        ),
+        (
+            partial(insert, PAIR, VECTORS, L2, VamanaParams(1, 9, 1.2)),
+            DimensionError,
+            "the graph has degree 2, the parameters 1",
+        ),
+    ],
+)
+def test_what_kernels_cannot_take_is_refused_by_its_numbers(
+    call: Callable[[], object], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=re.escape(reason)):
+        call()
