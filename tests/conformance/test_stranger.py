@@ -115,6 +115,7 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
     assert version.routing["packs"][-1] == (0, 0)
 
 
+@one_in(2)
 @pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("vectors", ["f32", "none"])
 def test_a_stranger_finds_rows_that_have_moved(table: Table, vectors: str) -> None:

@@ -245,6 +245,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@one_in(3)
 def test_a_full_disk_publishes_nothing_and_the_next_run_succeeds(
     stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

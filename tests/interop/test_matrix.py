@@ -30,7 +30,7 @@ ARROW, FSSPEC = "pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.Fsspe
 LAKES = [(catalog, store) for catalog in ("sqlite", "postgres", "rest") for store in ("local", "s3")]
 
 
-@pytest.fixture(params=some(LAKES, 2), ids="-".join)
+@pytest.fixture(params=some(LAKES, 1), ids="-".join)
 def lake(request: pytest.FixtureRequest, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     kind, store = request.param

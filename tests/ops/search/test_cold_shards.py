@@ -102,6 +102,7 @@ def recall(table: Table, definition: IndexDefinition = CELLS, k: int = 10, count
     return hits / (k * count)
 
 
+@one_in(2)
 @pytest.mark.parametrize(("cells", "vectors"), some(list(product(["sq4", "sq8"], ["f32", "f16", "rq8", "none"])), 3))
 def test_most_of_the_nearest_rows_are_found_whatever_shards_hold(table: Table, cells: str, vectors: str) -> None:
     definition = replace(CELLS, cells=cells, vectors=vectors)
@@ -248,6 +249,7 @@ def test_more_cells_are_read_where_few_of_their_rows_are_live(table: Table) -> N
     assert sorted(answer.rows["id"].to_pylist()) == sorted(remaining)
 
 
+@one_in(2)
 @pytest.mark.parametrize("deltas", [0, 4])
 def test_later_rows_are_found_too(table: Table, deltas: int) -> None:
     definition = replace(CELLS, max_deltas=deltas)

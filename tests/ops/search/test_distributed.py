@@ -400,6 +400,7 @@ def remove_version(table: Table, definition: IndexDefinition, snapshot_id: int) 
     table.refresh()
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("state", "definition"),
     list(

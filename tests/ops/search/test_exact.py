@@ -166,6 +166,7 @@ def test_exact_scans_give_what_float64_gives(
         truth.check_within(reader, queries[-3:], metric)
 
 
+@one_in(2)
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("kind", [offset, metres, times, twins])
 def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(

@@ -76,6 +76,7 @@ CONDITIONS = [
 ]
 
 
+@one_in(2)
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN], ids=["fat", "lean"])
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_a_condition_gives_the_nearest_matching_rows(table: Table, definition: IndexDefinition, where: str) -> None:

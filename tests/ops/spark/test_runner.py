@@ -252,6 +252,7 @@ for use in (
 """
 
 
+@one_in(3)
 @pytest.mark.jvm
 def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
