@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pyiceberg.table.statistics import BlobMetadata
 from pyiceberg.typedef import IcebergBaseModel, IcebergRootModel
 
-_KNOWN_TYPE = "deletion-vector-v1"
+_TYPE_OF_PYICEBERG = "deletion-vector-v1"
 """A type that the validators of all models name which hold a `BlobMetadata`"""
 
 
@@ -20,7 +20,7 @@ def admit_foreign_blobs() -> None:
     """Let PyIceberg read blobs of any type in tables' metadata, and write them back as they were, in this process."""
     BlobMetadata.model_fields["type"].annotation = str
     for model in tuple(_models(IcebergBaseModel, IcebergRootModel)):  # PyIceberg defines parts before what holds them
-        if _KNOWN_TYPE in str(model.__dict__.get("__pydantic_core_schema__")):
+        if _TYPE_OF_PYICEBERG in str(model.__dict__.get("__pydantic_core_schema__")):
             model.model_rebuild(force=True)
 
 

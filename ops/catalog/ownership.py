@@ -54,7 +54,7 @@ def own_snapshot(snapshot: Snapshot) -> OwnSnapshot | None:
 
 @once_per_metadata
 def own_snapshots(metadata: TableMetadata) -> Mapping[SnapshotId, OwnSnapshot]:
-    """All snapshots that icepuffin made, in the metadata's order. What only looks so is warned of, once."""
+    """All snapshots that icepuffin made, in the order of the metadata. Others that look so are warned of, once."""
     ours: dict[SnapshotId, OwnSnapshot] = {}
     for snapshot in metadata.snapshots:
         try:

@@ -67,7 +67,7 @@ def _request_table(catalog: RestCatalog, identifier: tuple[str, ...]) -> Respons
 
 
 def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> object:
-    """What a catalog's answer to loadTable has as `read-restrictions`; None for a catalog that looks itself.
+    """`read-restrictions` of an answer to loadTable; None for catalogs that look at each answer by themselves.
 
     Raises TableUnavailableError, CatalogUnavailableError.
     """

@@ -136,10 +136,10 @@ CHANGES: dict[str, tuple[dict[str, str | None], Operation, int | None]] = {
 def test_a_snapshot_that_is_ours_in_all_but_one_respect_is_the_owners(change: str) -> None:
     changed, operation, parent = CHANGES[change]
     properties = {key: value for key, value in {**VERSION, **changed}.items() if value is not None}
-    made = snapshot(properties, operation=operation, parent=parent)
-    assert own_snapshot(made) is None
-    assert own_names(made) == frozenset()
-    assert holder_ids(made) == ()
+    changed_snapshot = snapshot(properties, operation=operation, parent=parent)
+    assert own_snapshot(changed_snapshot) is None
+    assert own_names(changed_snapshot) == frozenset()
+    assert holder_ids(changed_snapshot) == ()
 
 
 def test_a_holder_is_ours_only_without_a_parent() -> None:

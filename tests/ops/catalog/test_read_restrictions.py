@@ -79,13 +79,13 @@ class Answers:
 def answers(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Answers:
     table = table_factory()
     table.append(make_rows(0, 100))
-    made = Answers(table)
+    catalog = Answers(table)
 
     def send(_: HTTPAdapter, request: PreparedRequest, **__: Any) -> Response:
-        return made.send(request)
+        return catalog.send(request)
 
     monkeypatch.setattr(HTTPAdapter, "send", send)
-    return made
+    return catalog
 
 
 def plain_catalog() -> Catalog:
@@ -128,7 +128,7 @@ def test_a_table_that_pyiceberg_loaded_is_refused_by_name(answers: Answers, entr
     assert request.endswith("/v1/namespaces/db/tables/t?snapshots=refs")
 
 
-def test_a_reader_asks_once_and_one_that_follows_at_each_step(answers: Answers) -> None:
+def test_a_reader_needs_one_request_and_one_that_follows_two_at_each_step(answers: Answers) -> None:
     table = plain_catalog().load_table("db.t")
     answers.requests.clear()
     reader = opened(table)
