@@ -7,15 +7,14 @@ from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.catalog.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import TagTakenError
 from icepuffin.ops.catalog.commit import ClockError, TableReplacedError
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.files_folder import FilesFolderError
 from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
-from icepuffin.ops.catalog.read_restrictions import RestrictedTableError
+from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
 from icepuffin.ops.catalog.statistics import StatisticsError
 from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
 from icepuffin.ops.index.tuning_record import TuningError

@@ -11,6 +11,10 @@ class IcepuffinError(Exception):
     """Whether the same work might succeed when it is done again. False: rows, definition or settings must change."""
 
 
+class CatalogUnavailableError(IcepuffinError):
+    """Raised when a catalog cannot be opened or does not answer."""
+
+
 def require_type(value: object, expected: type | UnionType, argument: str, remedy: str) -> None:
     """Raises TypeError for an argument of another type, such as the name of a table in place of the table.
 

@@ -23,7 +23,6 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.catalog.connection import (
-    CatalogUnavailableError,
     failure,
     names_that_have,
     open_catalog,
@@ -34,7 +33,7 @@ from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.costs import CostModel
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 
 if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner

@@ -29,7 +29,6 @@ from icepuffin.ops.catalog.bound_versions import (
     versions,
 )
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.derived_snapshots import (
     Binding,
     derive_snapshot,
@@ -43,7 +42,7 @@ from icepuffin.ops.catalog.derived_snapshots import (
 )
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 

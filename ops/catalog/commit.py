@@ -26,11 +26,10 @@ from pyiceberg.exceptions import ValidationError as InvalidMetadataError
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequirement, TableUpdate
 
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.format_versions import unsupported_format
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 
 _log = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 12

@@ -18,7 +18,7 @@ from icepuffin.ops.catalog.blob_types import admit_foreign_blobs
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS, has_own_client
 from icepuffin.ops.catalog.vended_config import is_rest
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -31,10 +31,6 @@ _URI_FORMS = {
     CatalogType.REST: "https://host/path",
 }
 """Form of the uri by the type of a catalog"""
-
-
-class CatalogUnavailableError(IcepuffinError):
-    """Raised when a catalog cannot be opened or does not answer."""
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:

@@ -30,7 +30,7 @@ def invalid_place(error: Exception) -> str:
         parts = fault["loc"]
         versions = [place for place in range(len(parts)) if parts[:place] in ((), ("metadata",))]
         kept = [str(part) for place, part in enumerate(parts) if place not in versions or isinstance(part, str)]
-        return f"{'.'.join(kept)}: {fault['msg']:.200}"
+        return ": ".join(filter(None, [".".join(kept), f"{fault['msg']:.200}"]))
     return ""
 
 

@@ -28,14 +28,14 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import HTTPError, RequestException
 
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
-from icepuffin.ops.catalog.read_restrictions import RESTRICTIONS, refuse_restricted
 from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.restricted_tables import RESTRICTIONS, refuse_restricted
 from icepuffin.ops.catalog.snapshots import TableUnavailableError
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings
 from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.catalog.time_limits import request_limits
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage import AccessError, normalize
 from icepuffin.ops.storage.credentials import KEYS, is_vended, kind_of_key

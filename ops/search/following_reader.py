@@ -10,7 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
-from icepuffin.ops.catalog.read_restrictions import RestrictedTableError
+from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError

@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog import bindings, commit, time_limits
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner

@@ -17,8 +17,9 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bindings import UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import Action, collect_garbage, create_index, packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage

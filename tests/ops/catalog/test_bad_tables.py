@@ -13,12 +13,11 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings, manifests
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.catalog.manifests import PlannedManifest
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
 from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import Coverage, exact_search, open_index

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import commit
 from icepuffin.ops.catalog.commit import CommitAttempt, CommitOutcome, attempt_commit, commit_attempts, reload_table
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.errors import CatalogUnavailableError
 from tests.conftest import ROWS
 
 DOUBLED = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.0, 2.0, 2.0]

@@ -20,7 +20,8 @@ from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.catalog import connection, time_limits
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.connection import CatalogUnavailableError, failure, open_catalog
+from icepuffin.ops.catalog.connection import failure, open_catalog
+from icepuffin.ops.errors import CatalogUnavailableError
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import free_port

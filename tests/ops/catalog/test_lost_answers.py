@@ -18,11 +18,11 @@ from icepuffin.ops.catalog import bindings, commit
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.blob_kind import pack_tag
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, holder_ids, index_versions
-from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.expiration import expire_derived, expire_packs
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner

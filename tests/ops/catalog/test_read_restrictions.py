@@ -20,7 +20,7 @@ import icepuffin
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.errors import CatalogUnavailableError, RestrictedTableError, TableUnavailableError
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.read_restrictions import refuse_restricted
+from icepuffin.ops.catalog.restricted_tables import refuse_restricted
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search import exact_search
 from tests.conftest import make_rows, queries
@@ -138,7 +138,7 @@ def test_a_reader_needs_one_request_and_one_that_follows_two_at_each_step(answer
     with reader.follow(interval=1e6) as following:
         assert not following.update()
         assert following.search(queries(1), 3).rows.num_rows == 3
-        assert len(answers.requests) == 3  # a step loads the table, and asks
+        assert len(answers.requests) == 3  # a step loads the table, then requests its restrictions
         answers.restrictions = MASKS
         for use in (following.update, lambda: following.search(queries(1), 3), lambda: following.within(queries(1), 1)):
             with refused():
