@@ -133,6 +133,36 @@ EDITS = (
         "nearest", "return max(", "return min(",
         "test_the_longest_of_nested_prefixes_is_whose_keys_open_a_file",
     ),
+    Edit(
+        "statistics files, one per snapshot",
+        "register_statistics", "if path_now != over:", "if False:",
+        "test_after_a_lost_answer_neither_file_is_given_up",
+    ),
+    Edit(
+        "field ids, name mapping, defaults, promotions",
+        "_without_defaults", "if field.field_id in field_ids else field", "if False else field",
+        "test_columns_of_a_null_partition_that_a_file_lacks_are_null_whatever_their_default",
+    ),
+    Edit(
+        "field ids, name mapping, defaults, promotions",
+        "column_names", "if m.field_id not in constant for name", "for name",
+        "test_a_file_without_ids_takes_the_partitions_value_before_a_column_of_the_name",
+    ),
+    Edit(
+        "Avro and ORC data files",
+        "open_data_file", 'if file.file_format.upper() != "PARQUET":', "if False:",
+        "test_other_formats_damage_and_absence_are_named",
+    ),
+    Edit(
+        "row lineage of format v3",
+        "row_versions", "np.full(len(ids), file.file_sequence_number, np.int64)", "np.zeros(len(ids), np.int64)",
+        "test_a_row_that_was_moved_keeps_its_version",
+    ),
+    Edit(
+        "row lineage of format v3",
+        "_refuted", 'return file.path if differ.any() else ""', 'return ""',
+        "test_a_file_that_holds_another_vector_than_its_lineage_says_is_named",
+    ),
     # Bodo's text
     Edit(
         "later ones are of columns that have a sketch",
@@ -153,6 +183,16 @@ EDITS = (
         "takes an NDV for fresh by snapshot and sequence number",
         "counted_for", "(blob.snapshot_id, blob.sequence_number)", "(blob.snapshot_id, snapshot.sequence_number or 0)",
         "test_an_ndv_with_the_sequence_number_of_another_snapshot_is_not_fresh_and_is_written_again",
+    ),
+    Edit(
+        "the first sketches are of nine types",
+        "CREATED_TYPES", '"string", ', "",
+        "test_a_creation_takes_bodos_types",
+    ),
+    Edit(
+        "sketches, vectors and conditions of nested columns",
+        "choose_columns", "if missing := sorted(set(names) - set(possible)):", "if missing := ():",
+        "test_named_columns_override_the_rules_and_may_be_of_any_primitive_type",
     ),
     # The paper
     Edit(
@@ -214,6 +254,141 @@ EDITS = (
         "summary keys, properties of blobs",
         "_write_file", 'of_routing[f"ann.shard_{shard.shard_id}.tombstone_ratio"] = tombstone_ratio(shard)', "pass",
         "test_the_properties_of_blobs_are_those_of_the_text",
+    ),
+    Edit(
+        "the summary names the file (`statistics-file`)",
+        "derive_snapshot", "STATISTICS_FILE_KEY: binding.puffin_path,", "",
+        "test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file",
+    ),
+    Edit(
+        "orphan cleaners keep what the summary names",
+        "version_updates", ", SetStatisticsUpdate(statistics=file)", "",
+        "test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file",
+    ),
+    Edit(
+        "the commit is a `replace` snapshot on `main`",
+        "derive_snapshot", "parent_snapshot_id=None", "parent_snapshot_id=base.snapshot_id",
+        "test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file",
+    ),
+    Edit(
+        "refs expire by age",
+        "tag_ref", "max_ref_age_ms=max_ref_age_ms", "max_ref_age_ms=None",
+        "test_tags_that_are_to_last_carry_their_own_reference_age",
+    ),
+    Edit(
+        "two refreshers at once",
+        "_requirements", "((binding.tag, binding.expected_ref), *packs)", "packs",
+        "test_the_commit_itself_asserts_where_the_tag_was",
+    ),
+    Edit(
+        "an index version is too costly to copy",
+        "_requirements", "((binding.tag, binding.expected_ref), *packs)", "((binding.tag, binding.expected_ref),)",
+        "test_the_commit_itself_asserts_the_tags_of_its_packs",
+    ),
+    Edit(
+        "a catalog drops refs, as Nessie does",
+        "_verify_committed", "if current_id in (snapshot_id, *", "if current_id in (None, *",
+        "test_a_catalog_that_makes_the_index_snapshot_current_is_recognised",
+    ),
+    Edit(
+        "a file's name is used again",
+        "same_files", "if not later and not unlike", "if not unlike",
+        "test_rows_of_the_file_that_is_there_now_are_found_before_a_refresh_and_after_it",
+    ),
+    Edit(
+        "rows are deleted from a file that stays",
+        "find_changes", "if fingerprint(file) != table_then[covered[path]].delete_fingerprint", "if False",
+        "test_position_deletes_become_tombstones_and_nothing_is_rewritten",
+    ),
+    Edit(
+        "rows of removed files are tombstones",
+        "find_changes", "emptied_slots=tuple(sorted(emptied.values()))", "emptied_slots=()",
+        "test_rows_of_a_deleted_file_become_tombstones",
+    ),
+    Edit(
+        "| compaction |",
+        "outcome", "return How.REMAPPED", "return How.REBUILT",
+        "test_a_table_written_anew_with_its_old_rows_costs_no_graph_work",
+    ),
+    Edit(
+        "a graph gets worse",
+        "require_rows", "if fault := fault_of(result, plan.definition.target_recall):", 'if fault := "":',
+        "test_a_version_whose_nodes_are_not_the_rows_is_not_published",
+    ),
+    Edit(
+        "a blob is damaged or hostile",
+        "_compare", "if checksum != entry.checksum:", "if False:",
+        "test_a_wrong_checksum_is_an_error",
+    ),
+    Edit(
+        "shards are independent, which costs recall",
+        "recall_of_nodes", " & (answers != itself)", "",
+        "test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_answers",
+    ),
+    Edit(
+        "recall at k = 10 and 100, and a curve of each",
+        "measure_recall", "if len(nodes) <= WIDE_K:", "if True:",
+        "test_recall_is_of_the_nearest_ten_and_hundred_live_rows",
+    ),
+    Edit(
+        "recall of each version, after deletes as well",
+        "_chosen", "if shard.recall.changed]", "if False]",
+        "test_where_the_rows_that_were_found_are_deleted_the_recall_of_the_version_falls",
+    ),
+    Edit(
+        "recall of live queries, with its interval",
+        "recall", "confidence_interval(mean or 0.0, sample.queries)", "(mean or 0.0, mean or 1.0)",
+        "test_the_recall_is_the_mean_of_the_sample",
+    ),
+    Edit(
+        "merge of the shards' lists by a tree of losers",
+        "merge_sorted", "for part in parts]", "for part in parts[:1]]",
+        "test_the_tree_merges_as_sorting_does",
+    ),
+    Edit(
+        "a graph-less index, `USING centroid`",
+        "enclose_files", "if file.path in added]", "]",
+        "test_a_refresh_reads_the_files_with_other_rows_alone",
+    ),
+    Edit(
+        "its top-k searches, exact and certified",
+        "certify", ">= k, 0.0, np.inf)", ">= 0, 0.0, np.inf)",
+        "test_the_answer_is_that_of_an_exact_scan",
+    ),
+    Edit(
+        "their proof: bounds, and the margin of each file",
+        "proof", "margins = np.minimum(margins", "margins = np.maximum(margins",
+        "test_files_that_one_query_of_a_batch_needs_are_read",
+    ),
+    Edit(
+        "for l2 and cosine; not for the inner product",
+        "reachable", "elif thresholds.metric is Metric.INNER_PRODUCT:", "elif False:",
+        "test_inner_product_prunes_nothing_and_says_why",
+    ),
+    Edit(
+        "scans of data files by tasks, where they read much",
+        "_runner_for", "return self._choice.runner if", "return None if",
+        "test_tasks_read_the_files_in_reach_and_no_others",
+    ),
+    Edit(
+        "conditions evaluated by tasks, where they read much",
+        "matches", "runner = self._runner_for(files, _VALUE_BYTES * len(predicate.columns))", "runner = None",
+        "test_a_condition_on_many_rows_is_evaluated_by_tasks",
+    ),
+    Edit(
+        "vectors as bytes: f32, f16, i8, u8, bits by Hamming distance",
+        "_DTYPES", '"u8": np.dtype("u1")', '"u8": np.dtype("i1")',
+        "test_bytes_are_their_elements_wherever_the_column_is_cut",
+    ),
+    Edit(
+        "a reader keeps the freshness tail in memory",
+        "_read", "finalize(kept, TAIL_MEMORY.release, self._bytes)", "pass",
+        "test_readers_share_one_budget_and_give_it_back",
+    ),
+    Edit(
+        "the name `coordinator_ann_probe_threshold_mb`",
+        "_NAME_OF_THE_PAPER", "coordinator_ann_probe_threshold_mb", "coordinator_probe_threshold_mb",
+        "test_the_size_of_a_probe_here_has_the_name_of_the_paper_too",
     ),
 )  # fmt: skip
 
