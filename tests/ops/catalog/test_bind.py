@@ -260,6 +260,19 @@ def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Ta
     assert not refused.value.retryable
 
 
+def test_a_catalog_that_makes_the_snapshot_of_a_pack_current_is_recognised(
+    table: Table, afterwards: Afterwards
+) -> None:
+    def move_main(other: Table) -> None:
+        (holder,) = (ref.snapshot_id for name, ref in other.metadata.refs.items() if name.startswith("ann_e-pack-"))
+        set_ref(other, "main", holder)
+
+    afterwards.then = move_main
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    with pytest.raises(UnsupportedCatalogError, match="which is icepuffin's, the current one"):
+        bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
+
+
 def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterwards: Afterwards) -> None:
     afterwards.then = lambda other: change(other, RemoveSnapshotRefUpdate(ref_name="ann_e"))
     with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
