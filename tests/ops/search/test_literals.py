@@ -106,13 +106,13 @@ def number(value: Any, kind: IcebergType) -> Any:
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
 def test_numbers_are_compared_as_they_are(kind: IcebergType) -> None:
     values, literals = NUMBERS[kind]
-    for (made, compare), literal in itertools.product(OPERATORS.items(), literals):
+    for (predicate, compare), literal in itertools.product(OPERATORS.items(), literals):
         exact = number(literal, kind)
-        greater = made in (GreaterThan, GreaterThanOrEqual, NotEqualTo)  # NaN is larger than all numbers
+        greater = predicate in (GreaterThan, GreaterThanOrEqual, NotEqualTo)  # NaN is larger than all numbers
         expected = [greater if math.isnan(value) else compare(value, exact) for value in values]
-        assert rows_of(made("a", literal), kind, values) == expected, (made.__name__, literal)
-        negated = rows_of(Not(made("a", literal)), kind, values)
-        assert negated == [not each for each in expected], (made.__name__, literal)
+        assert rows_of(predicate("a", literal), kind, values) == expected, (predicate.__name__, literal)
+        negated = rows_of(Not(predicate("a", literal)), kind, values)
+        assert negated == [not each for each in expected], (predicate.__name__, literal)
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
@@ -147,10 +147,10 @@ def test_a_day_is_its_first_moment_beside_times(kind: IcebergType) -> None:
     unit = DAY if isinstance(kind, DateType) else 1
     first = (dt.date(2026, 11, 20) - dt.date(1970, 1, 1)).days * DAY // unit
     values = [-1, 0, first - 1, first, first + 1]
-    for (made, compare), text in itertools.product(OPERATORS.items(), MOMENTS):
+    for (predicate, compare), text in itertools.product(OPERATORS.items(), MOMENTS):
         moment = (dt.datetime.fromisoformat(text) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)  # noqa: DTZ001
         expected = [compare(value * unit, moment) for value in values]
-        assert rows_of(made("a", text), kind, values) == expected, (made.__name__, text)
+        assert rows_of(predicate("a", text), kind, values) == expected, (predicate.__name__, text)
 
 
 def test_times_with_zones_are_one_moment_however_they_are_written() -> None:
