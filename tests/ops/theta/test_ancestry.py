@@ -1,0 +1,68 @@
+"""Whose sketches a snapshot may take up: those of its nearest ancestors, and of no more than a few."""
+
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.snapshots import find_snapshot
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta import ancestry, materialize_theta_sketches
+from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_before, nearest_ancestors
+from icepuffin.ops.theta.file_sketches import FileKey
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
+
+
+def sketched(table: Table, runner: ThreadlessRunner, snapshot_id: int, columns: set[str]) -> None:
+    materialize_theta_sketches(table, SnapshotId(snapshot_id), runner=runner, storage=STORAGE, columns=columns)
+    table.refresh()
+
+
+def test_ancestors_are_the_nearest_of_the_line_up_to_a_number(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = [append(table, 10 * number, 10 * number + 10) for number in range(5)]
+    newest = find_snapshot(table, SnapshotId(line[-1]))
+    assert [ancestor.snapshot_id for ancestor in nearest_ancestors(table, newest)] == line[-2::-1]
+    monkeypatch.setattr(ancestry, "MAX_ANCESTORS", 3)
+    assert [ancestor.snapshot_id for ancestor in nearest_ancestors(table, newest)] == line[3:0:-1]
+    assert list(nearest_ancestors(table, find_snapshot(table, SnapshotId(line[0])))) == []
+
+
+def test_columns_that_were_sketched_before_are_those_of_the_nearest_ancestor_with_any(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [append(table, 10 * number, 10 * number + 10) for number in range(4)]
+    newest = find_snapshot(table, SnapshotId(line[-1]))
+    assert fields_sketched_before(table, newest) == frozenset()
+    sketched(table, runner, line[0], {"id", "weight"})
+    assert fields_sketched_before(table, newest) == {1, 5}
+    sketched(table, runner, line[1], {"name"})
+    assert fields_sketched_before(table, newest) == {2}
+    monkeypatch.setattr(ancestry, "MAX_ANCESTORS", 1)
+    assert fields_sketched_before(table, newest) == frozenset()
+    sketched(table, runner, line[-1], {"size"})
+    assert fields_sketched_before(table, newest) == {6}
+
+
+def test_file_lists_of_few_ancestors_are_read_where_none_can_be_extended(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [append(table, 10 * number, 10 * number + 10) for number in range(4)]
+    for snapshot_id in line[:-1]:
+        sketched(table, runner, snapshot_id, {"id"})
+    read: list[int] = []
+    live_files = ancestry.live_files
+
+    def counted(of: Table, snapshot_id: SnapshotId) -> Any:
+        read.append(snapshot_id)
+        return live_files(of, snapshot_id)
+
+    monkeypatch.setattr(ancestry, "live_files", counted)
+    newest, store = find_snapshot(table, SnapshotId(line[-1])), open_storage(table.location(), STORAGE)
+    without_file = {1: frozenset({"a.parquet"})}
+    keys = {"a.parquet": FileKey("a.parquet", "", 0)}  # none of the ancestors' files is live any more
+    for limit, expected in ((4, line[2::-1]), (2, line[2:0:-1])):
+        monkeypatch.setattr(ancestry, "_MAX_FILE_LISTS", limit)
+        read.clear()
+        assert choose_extensions(table, store, newest, keys, without_file) == ({}, "")
+        assert read == expected
