@@ -55,7 +55,7 @@ def put(document: Any, path: tuple[Any, ...], value: Any) -> None:
 
 
 def mutants(metadata: dict[str, Any], count: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Copies of metadata with another value in one place, or with one that icepuffin looks at."""
+    """Copies of metadata with another value in one place, or in one that icepuffin reads."""
     drawn = random.Random(7)
     text = json.dumps(metadata)
     last = len(metadata["snapshots"]) - 1

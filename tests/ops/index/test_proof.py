@@ -23,7 +23,6 @@ from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import answer_with_recall, index_head
 from tests.ops.index.test_materialization import drop_everything
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 UNPROVEN = SelfSearch(0, 0, 0, 0, 0, 1.0, 0.0, 1.0)
@@ -156,7 +155,6 @@ def written_otherwise(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -
     patch.setattr(shard.shard_blob, "encode", lambda made, **options: real(change(made), **options))
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("corrupt", "anew"),
     [

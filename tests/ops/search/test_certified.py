@@ -27,7 +27,6 @@ from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
-from tests.selection import one_in
 
 pytestmark = pytest.mark.usefixtures("coded_balls")
 ROWS_PER_FILE = 100
@@ -90,7 +89,6 @@ def check(certified: SearchResult, exact: SearchResult, *, rounded: bool) -> Non
     assert (np.abs(np.asarray(certified.rows["distance"]) - far) <= tolerance).all()
 
 
-@one_in(2)
 @given(
     seed=st.integers(0, 2**32), k=st.sampled_from([1, 7, 60, 700]), index=st.sampled_from(INDEXES),
     tier=st.sampled_from(["in-process", "distributed"]),
