@@ -137,6 +137,7 @@ def test_an_expression_has_its_type_before_rows_are_there(text: str, sql_type: A
         ("-NULL", "null has no type"),
         ("NULL + NULL", "null and null have no type"),
         ("NULL + m", "null beside a decimal is not computed here"),
+        ("m + NULL", "null beside a decimal is not computed here"),
         ("s + n", "there is no arithmetic here with string"),
         ("-s", "there is no arithmetic here with string"),
         ("1L + m", "beside a decimal is not computed here"),
