@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -86,6 +87,9 @@ def test_no_number_of_small_ranges_takes_all_parts(mib: int) -> None:
     assert max(part.length for part in parts) <= 2 << 30
 
 
-def test_limits_that_cannot_be_kept_are_refused() -> None:
+@pytest.mark.parametrize("wrong", [{"part": 4}, {"part": 41}, {"copy": 9}, {"copy": 41}], ids=str)
+def test_limits_that_cannot_be_kept_are_refused(wrong: dict[str, int]) -> None:
+    replace(SMALL, part=5, copy=10)
+    replace(SMALL, part=40, copy=40)
     with pytest.raises(ValueError, match="within the limits"):
-        PartLimits(min_part=10, part=5)
+        replace(SMALL, **wrong)
