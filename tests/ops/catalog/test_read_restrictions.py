@@ -167,7 +167,9 @@ def test_a_catalog_of_the_settings_gives_no_restricted_table(answers: Answers) -
 @pytest.mark.parametrize("catalog", [plain_catalog, own_catalog])
 def test_sql_refuses_a_restricted_table(answers: Answers, catalog: Callable[[], Catalog]) -> None:
     session = icepuffin.SqlSession.on(catalog())
-    statement = "SELECT id FROM db.t ORDER BY l2_distance(embedding, array(1.0, 2.0)) LIMIT 1"
+    query = ", ".join(map(str, queries(1)[0].tolist()))
+    statement = f"SELECT id FROM db.t ORDER BY l2_distance(embedding, array({query})) LIMIT 1"
+    assert session.sql(statement).rows.num_rows == 1  # its reader stays open
     answers.restrictions = FILTER
     with refused():
         session.sql(statement)
