@@ -23,6 +23,7 @@ from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, Quer
 from icepuffin.ops.search.recall_reports import RecallReportError
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.storage import AccessError, StorageError
+from icepuffin.ops.table_faults import TableFaultError
 from icepuffin.ops.tasks.runner import RunnerError
 from icepuffin.ops.tasks.sketch_types import SketchTypeError
 from icepuffin.ops.theta.errors import ThetaError
@@ -63,6 +64,7 @@ __all__ = [
     "SqlError",
     "StatisticsError",
     "StorageError",
+    "TableFaultError",
     "TableReplacedError",
     "TableUnavailableError",
     "TagTakenError",
