@@ -12,7 +12,7 @@ import dagster as dg
 import numpy as np
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.table_settings import RUN_NUMBERS
 from icepuffin.ops.catalog.blob_kind import SIZES_KEY
@@ -165,12 +165,12 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 def with_counts(table: Table, counts: dict[str, str], of: int | None = None) -> Table:
-    """A copy with other counts in the summary of one snapshot, or of all."""
+    """A copy with other counts in the summary of one snapshot, or of all with rows of their own."""
     snapshots = []
     for snapshot in table.metadata.snapshots:
         assert snapshot.summary is not None
         changed = Summary(snapshot.summary.operation, **{**snapshot.summary.additional_properties, **counts})
-        chosen = of in (None, snapshot.snapshot_id)
+        chosen = snapshot.snapshot_id == of if of else snapshot.summary.operation is not Operation.REPLACE
         snapshots.append(snapshot.model_copy(update={"summary": changed}) if chosen else snapshot)
     changed_table = copy(table)
     changed_table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
