@@ -51,7 +51,7 @@ def assert_kept(table: Table, good: IndexReport) -> None:
     assert tag_target(table.refresh(), "ann_e") == good.index_snapshot_id
     found, recall = answer_with_recall(table, good.snapshot_id)
     assert found.coverage is Coverage.EXACT_VERSION
-    assert recall >= 0.985
+    assert recall >= 0.96
 
 
 def test_equality_deletes_in_avro_are_refused_with_the_way_out(table: Table) -> None:

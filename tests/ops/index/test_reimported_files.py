@@ -58,7 +58,7 @@ def newest(table: Table) -> int:
 
 def assert_right(table: Table) -> None:
     _, recall = answer_with_recall(table)
-    assert recall >= 0.985
+    assert recall >= 0.96
     vectors = make_rows(100, 110, seed=5)["embedding"].to_pylist()
     found = open_index(table, DEFINITION, storage=STORAGE).search(vectors, 1, columns=["id"])
     assert found.rows["id"].to_pylist() == list(range(100, 110))
@@ -86,7 +86,7 @@ def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, ex
     head = table.metadata.current_snapshot_id or 0
     made = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
     assert made.rows == 650
-    assert answer_with_recall(table.refresh())[1] >= 0.985
+    assert answer_with_recall(table.refresh())[1] >= 0.96
 
 
 @one_in(3)
