@@ -358,7 +358,7 @@ EDITS = (
     Edit(
         "their proof: bounds, and the margin of each file",
         "proof", "margins = np.minimum(margins", "margins = np.maximum(margins",
-        "test_files_that_one_query_of_a_batch_needs_are_read",
+        "test_the_answer_is_that_of_an_exact_scan",
     ),
     Edit(
         "for l2 and cosine; not for the inner product",
