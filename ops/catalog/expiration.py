@@ -13,12 +13,12 @@ from pyiceberg.table.update import (
 
 from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.blob_kind import owner_tag, pack_tag
-from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
+from icepuffin.ops.catalog.bound_versions import own_names, tag_target
 from icepuffin.ops.catalog.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.catalog.ownership import own_snapshots
 from icepuffin.ops.catalog.snapshots import (
     is_derived,
-    pack_owner,
     parents_of_data,
     require_all_snapshots,
     table_name,
@@ -65,10 +65,14 @@ def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[
     expiring: ids of index snapshots that count as gone.
     """
     expiring_ids = frozenset(expiring)
-    snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring_ids]
-    named = {holder_id for snapshot in snapshots for holder_id in holder_ids(snapshot)}
-    owners = {SnapshotId(snapshot.snapshot_id): pack_owner(snapshot) for snapshot in snapshots}
-    unnamed = {holder_id: owner for holder_id, owner in owners.items() if owner is not None and holder_id not in named}
+    ours = {
+        snapshot_id: own
+        for snapshot_id, own in own_snapshots(table.metadata).items()
+        if snapshot_id not in expiring_ids
+    }
+    named = {holder_id for own in ours.values() for holder_id in own.pack_ids}
+    owners = {snapshot_id: own.pack_owner for snapshot_id, own in ours.items() if own.pack_owner is not None}
+    unnamed = {holder_id: owner for holder_id, owner in owners.items() if holder_id not in named}
     tags = {pack_tag(index, holder_id) for holder_id, index in unnamed.items()}
     foreign = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in tags}
     return {holder_id: owner for holder_id, owner in unnamed.items() if holder_id not in foreign}
