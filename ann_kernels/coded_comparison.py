@@ -172,15 +172,7 @@ def _fill_errors(vectors: F32, codes: U8, offset: F32, scale: float, errors: F64
 
 @inner_kernel
 def _read_codes(
-    codes: U8,
-    norms: I32,
-    errors: U8,
-    code: I8,
-    rows: U32,
-    first: Any,
-    products: I32,
-    squares: I32,
-    steps: U8,
+    codes: U8, norms: I32, errors: U8, code: I8, rows: U32, first: Any, products: I32, squares: I32, steps: U8
 ) -> Any:
     """The products of a code with those of rows[first:], what is known of these, in their order. Returns their number.
 

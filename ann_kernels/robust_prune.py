@@ -26,13 +26,7 @@ def new_prune_candidates(size: int) -> PruneCandidates:
 
 @fast_kernel
 def robust_prune(
-    space: Space,
-    node: Any,
-    candidates: PruneCandidates,
-    count: Any,
-    alpha_squared: np.float32,
-    out: I32,
-    scratch: I8,
+    space: Space, node: Any, candidates: PruneCandidates, count: Any, alpha_squared: np.float32, out: I32, scratch: I8
 ) -> int:
     """Choose neighbours among the first `count` candidates into out int32[R], R at most. Returns their number.
 

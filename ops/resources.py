@@ -22,12 +22,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES
-from icepuffin.ops.catalog.connection import (
-    failure,
-    names_that_have,
-    open_catalog,
-    require_database,
-)
+from icepuffin.ops.catalog.connection import failure, names_that_have, open_catalog, require_database
 from icepuffin.ops.catalog.format_versions import invalid_place, unsupported_format
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
