@@ -1,7 +1,7 @@
 .PHONY: help setup demo lint quick test durations bench mutants clauses nightly flaky fuzz engines trino catalogs stores ranges pythons
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
-	@echo "make test    everything CI runs: lint, types, import rules, tests"
+	@echo "make test    everything CI runs: lint, types, import rules, tests; FILES=tests runs all tests, which takes longer"
 	@echo "make quick   the tests of what you have changed, at most 90 seconds"
 	@echo "make lint    lint, types and import rules alone"
 	@echo "make setup   the environment alone"
@@ -28,7 +28,7 @@ clauses:
 	@sh deploy/bootstrap.sh clauses $(WORDS)
 fuzz:
 	@sh deploy/bootstrap.sh fuzz --seconds "$(or $(SECONDS),600)" $(if $(SEED),--seed $(SEED))
-durations:
-	@sh deploy/bootstrap.sh durations $(FILES)
-setup demo lint quick test bench engines trino catalogs stores ranges pythons:
+test durations:
+	@sh deploy/bootstrap.sh $@ $(FILES)
+setup demo lint quick bench engines trino catalogs stores ranges pythons:
 	@sh deploy/bootstrap.sh $@

@@ -1,7 +1,8 @@
-"""What the test run costs: CPU and wall seconds of its stages and of each test file.
+"""What the test run costs: CPU and wall seconds of its stages, of each test file and of long tests.
 
 `make durations` runs everything that CI runs and writes `tests/durations.json`; with FILES="tests/test_draws.py" it
-measures these files alone. The scheduler of the tests gives files to its workers by this table.
+measures these files alone. The scheduler of the tests gives files to its workers by this table, and
+`tests/selection.py` deals the long tests to commits.
 
 CPU seconds are those of the worker and of all processes that the tests of a file start, servers included.
 """
@@ -12,9 +13,11 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +26,15 @@ SET_UP = Path(sys.prefix) / ".setup-times"
 """What `deploy/bootstrap.sh` notes of the environment that it makes: lines of a stage, its wall and CPU seconds"""
 FOLDER = "ICEPUFFIN_DURATIONS"
 """Variable that names the folder in which stages and workers leave what they have measured"""
+LONG = 1.0
+"""Wall seconds of all its cases from which a test is long"""
 _SERVERS = ("jvm", "services")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a stage, or of the tests of a file."""
+    """Seconds of a stage, of the tests of a file, or of all cases of a test."""
 
     wall: float
     cpu: float
@@ -38,17 +43,26 @@ class Cost:
 
 
 def recorded() -> dict[str, Cost]:
-    """The costs in `tests/durations.json`, by the stage's name or the file's path from the root."""
+    """The costs in `tests/durations.json`, by the stage's name, the file's path from the root, or `<path>::<test>`."""
     entries = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     return {name: Cost(**entry) for name, entry in entries.items()}
 
 
 class DurationRecorder:
-    """A plugin of pytest that measures each file, in each worker."""
+    """A plugin of pytest that measures each file and each test, in each worker.
+
+    What the tests of a file share, such as a session of Spark, is a cost of the file, not of the test that comes first.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._costs: dict[str, Cost] = {}
+        self._cases = Counter[str]()
+        """Number of cases of each test, of which other commits may run some"""
+        self._measured = Counter[str]()
+        self._shared = (0.0, 0.0)
+        """Wall and CPU seconds of what has been set up for more than one test"""
+        self._is_setting_up = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
@@ -57,22 +71,47 @@ class DurationRecorder:
         self._add("collection, each worker", begun)
         return result  # type: ignore[return-value]
 
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._cases[item.nodeid.partition("[")[0]] += 1
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         test, begun = item, _clock()
+        self._shared = (0.0, 0.0)
         result = yield
         servers = any(test.get_closest_marker(marker) for marker in _SERVERS)
         self._add(test.nodeid.partition("::")[0], begun, servers=servers)
+        function = test.nodeid.partition("[")[0]
+        self._measured[function] += 1
+        self._add(function, _sum(begun, self._shared), servers=servers)
         return result  # type: ignore[return-value]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        if fixturedef.scope == "function" or self._is_setting_up:
+            return (yield)  # type: ignore[return-value]
+        begun, self._is_setting_up = _clock(), True
+        try:
+            return (yield)  # type: ignore[return-value]
+        finally:
+            self._is_setting_up = False
+            self._shared = _sum(self._shared, tuple(now - then for now, then in zip(_clock(), begun, strict=True)))
 
     def pytest_sessionfinish(self) -> None:
         worker = os.environ.get("PYTEST_XDIST_WORKER", "worker")
+        for function, count in self._measured.items():
+            cost, times = self._costs[function], self._cases[function] / count
+            self._costs[function] = Cost(cost.wall * times, cost.cpu * times, cost.servers)
         _keep(self._folder / f"{worker}.json", self._costs)
 
     def _add(self, name: str, begun: tuple[float, float], *, servers: bool = False) -> None:
         before = self._costs.get(name, Cost(0, 0))
         wall, cpu = (now - then for now, then in zip(_clock(), begun, strict=True))
         self._costs[name] = Cost(before.wall + wall, before.cpu + cpu, before.servers or servers)
+
+
+def _sum(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
+    return one[0] + other[0], one[1] + other[1]
 
 
 def _clock() -> tuple[float, float]:
@@ -135,12 +174,8 @@ def collect(folder: Path) -> dict[str, Cost]:
 
 
 def write(costs: dict[str, Cost]) -> None:
-    """Put costs into the table, in which files that are no more lose their line."""
-    every = {
-        name: cost
-        for name, cost in (recorded() | costs).items()
-        if not name.startswith("tests/") or (TABLE.parents[1] / name).exists()
-    }
+    """Put costs into the table, in which files that are no more, and tests that are no longer long, lose their line."""
+    every = {name: cost for name, cost in (recorded() | costs).items() if _belongs(name, cost)}
     lines = [
         f"  {json.dumps(name)}: {json.dumps(asdict(Cost(round(cost.wall, 1), round(cost.cpu, 1), cost.servers)))}"
         for name, cost in sorted(every.items())
@@ -148,8 +183,19 @@ def write(costs: dict[str, Cost]) -> None:
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def _belongs(name: str, cost: Cost) -> bool:
+    file, _, test = name.partition("::")
+    path = TABLE.parents[1] / file
+    if not file.startswith("tests/"):
+        return True
+    if not test:
+        return path.exists()
+    return cost.wall >= LONG and path.exists() and f"def {test}(" in path.read_text(encoding="utf-8")
+
+
 def table(costs: dict[str, Cost]) -> str:
-    """The bill, dearest first."""
+    """The bill of stages and files, dearest first."""
+    costs = {name: cost for name, cost in costs.items() if "::" not in name}
     lines = ["   wall s    CPU s"]
     lines += [
         f"{cost.wall:9.1f}{cost.cpu:9.1f}  {name}"

@@ -15,7 +15,7 @@ from tests.scheduling import next_file
 
 def test_every_test_file_has_its_line_in_the_table() -> None:
     files = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "tests").rglob("test_*.py")}
-    measured = {name for name in durations.recorded() if name.startswith("tests/")}
+    measured = {name for name in durations.recorded() if name.startswith("tests/") and "::" not in name}
     assert sorted(files - measured) == [], 'make durations FILES="..." measures them'
     assert sorted(measured - files) == [], "make durations takes lines of files that are no more out"
 
@@ -42,24 +42,38 @@ def test_running_child():
     while _running(os.getpid()) < 0.3 and time.monotonic() < until:
         time.sleep(0.01)
 
-def test_waits():
-    child.communicate(b"")
+@pytest.fixture(scope="session")
+def shared():
     import time
-    time.sleep(0.3)
+    time.sleep(0.4)
+
+@pytest.mark.parametrize("case", range(3))
+def test_waits(case, shared):
+    if case == 0:
+        child.communicate(b"")
+    import time
+    time.sleep(0.1)
 """
 
 
 def test_cpu_of_a_file_is_that_of_all_its_processes(tmp_path: Path) -> None:
     (tmp_path / "test_spender.py").write_text(SPENDS_TIME)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-c", str(REPOSITORY / "pyproject.toml")]
-    command += ["--rootdir", str(tmp_path), "-p", "tests.conftest", "test_spender.py"]
+    command += ["--rootdir", str(tmp_path), "-p", "tests.conftest", "test_spender.py", "--deselect"]
+    command += ["test_spender.py::test_waits[2]"]
     environment = os.environ | {durations.FOLDER: str(tmp_path / "costs"), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    cost = durations.collect(tmp_path / "costs")["test_spender.py"]
+    costs = durations.collect(tmp_path / "costs")
+    cost = costs["test_spender.py"]
     assert cost.cpu >= 0.8
-    assert cost.wall >= 0.3
+    assert cost.wall >= 0.6
     assert cost.servers
+    waiting = costs["test_spender.py::test_waits"]
+    assert not waiting.servers
+    assert waiting.wall >= 0.3, "one of three cases was left out"
+    shares = sum(cost.wall for name, cost in costs.items() if "::" in name)
+    assert shares + 0.4 <= cost.wall + waiting.wall / 3 + 0.01, "what tests share is none of their costs"
 
 
 def test_stages_of_the_set_up_are_part_of_the_bill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +100,15 @@ def test_the_table_takes_in_what_is_new_and_loses_what_is_gone(tmp_path: Path, m
     monkeypatch.setattr(durations, "TABLE", tmp_path / "tests" / "durations.json")
     (tmp_path / "tests").mkdir()
     for name in ("test_a.py", "test_b.py", "test_gone.py"):
-        (tmp_path / "tests" / name).touch()
+        (tmp_path / "tests" / name).write_text("def test_long(): ...\ndef test_short(): ...\n")
     durations.write({f"tests/{name}": Cost(2.04, 3, servers=True) for name in ("test_a.py", "test_gone.py")})
     (tmp_path / "tests" / "test_gone.py").unlink()
     durations.write({"tests/test_b.py": Cost(1, 1), "lint": Cost(5, 4)})
-    assert durations.recorded() == {
+    long = {"tests/test_b.py::test_long": Cost(1.2, 1)}
+    durations.write(
+        long | {f"tests/test_b.py::test_{name}": Cost(seconds, 1) for name, seconds in (("short", 0.9), ("gone", 3))}
+    )
+    assert durations.recorded() == long | {
         "lint": Cost(5, 4), "tests/test_a.py": Cost(2.0, 3, servers=True), "tests/test_b.py": Cost(1, 1)
     }  # fmt: skip
     lines = durations.table(durations.recorded()).splitlines()

@@ -13,7 +13,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.metrics import CONTENT_TYPE
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -63,7 +62,6 @@ def test_each_example_is_short_and_has_its_line() -> None:
         assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) < 50, name
 
 
-@one_in(2)
 def test_searching(folder: Path) -> None:
     out = run_alone("search", folder)
     assert "IndexReader('demo.packages', index 'embedding'" in out
@@ -72,7 +70,6 @@ def test_searching(folder: Path) -> None:
     assert "exact-version" in out
 
 
-@one_in(2)
 def test_building_and_refreshing(run: Run) -> None:
     out = run("build_and_refresh")
     assert "5,500 rows: built, 5,500 rows" in out
@@ -82,7 +79,6 @@ def test_building_and_refreshing(run: Run) -> None:
     assert "not fresh" not in out
 
 
-@one_in(2)
 def test_travelling_in_time(run: Run) -> None:
     out = run("time_travel")
     deleted = re.search(r"^deleting (\S+)$", out, re.MULTILINE)
@@ -94,14 +90,12 @@ def test_travelling_in_time(run: Run) -> None:
     assert "exact-version" in then
 
 
-@one_in(2)
 def test_retrieving_documents(run: Run) -> None:
     lines = run("retriever").splitlines()
     assert len(lines) == 4
     assert sum("database" in line.lower() for line in lines) >= 3
 
 
-@one_in(2)
 def test_searching_by_words_and_vectors(run: Run) -> None:
     lines = run("hybrid_search").splitlines()
     scores = [float(line.split()[0]) for line in lines]
@@ -110,7 +104,6 @@ def test_searching_by_words_and_vectors(run: Run) -> None:
     assert scores[0] > 1 / 61, "the first is in both rankings"
 
 
-@one_in(2)
 @pytest.mark.jvm
 def test_joining_on_spark(folder: Path) -> None:
     out = run_alone("knn_join", folder)
@@ -118,7 +111,6 @@ def test_joining_on_spark(folder: Path) -> None:
     assert "vim-tiny" in out
 
 
-@one_in(2)
 def test_the_service_follows_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))

@@ -19,10 +19,8 @@ from icepuffin.ann_kernels.vamana import VamanaParams
 from icepuffin.ann_kernels.walk_codes import walk_codes
 from tests.ann_kernels.data import packed, recall
 from tests.ann_kernels.test_graph_search import clustered
-from tests.selection import one_in
 
 
-@one_in(3)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), count=st.sampled_from([2, 300, 20_000, 2_200_000]), longest=st.integers(1, 200))
 def test_packed_lists_have_the_neighbours_of_rows(seed: int, count: int, longest: int) -> None:
@@ -53,7 +51,6 @@ def _taken(adjacency: Any, node: int, visited: Any, longest: int) -> tuple[list[
     return fresh[:count].tolist(), int(marks.sum())
 
 
-@one_in(3)
 @pytest.mark.parametrize("metric", list(Metric)[:3])
 @pytest.mark.parametrize("compact", [False, True])
 def test_answers_are_those_of_a_graph_in_rows(metric: Metric, compact: bool) -> None:

@@ -21,7 +21,6 @@ from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS, walk_codes
 from tests.ann_kernels.data import clustered, recall
 from tests.ann_kernels.test_four_bit_quantization import call_distances, unpacked
 from tests.naive import signs as naive
-from tests.selection import one_in
 
 
 @njit
@@ -273,7 +272,6 @@ def constant_by_block(seed: int = 0) -> np.ndarray:
     return np.repeat(clustered(1_500, 16, seed), FEWEST_SIGNED_DIMS // 16, axis=1)
 
 
-@one_in(3)
 @pytest.mark.parametrize("make", [skewed, constant_by_block])
 def test_codes_get_no_signs_that_rule_out_the_nearest(make: Callable[..., np.ndarray]) -> None:
     vectors, queries = make(), make(seed=5)[:150]

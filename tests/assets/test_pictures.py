@@ -27,7 +27,6 @@ from icepuffin.orchestration.settings import load
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.orchestration.lake import make_lake
-from tests.selection import one_in
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,6 @@ def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table
     assert recalls == sorted(recalls)
 
 
-@one_in(3)
 @pytest.mark.parametrize("late", [0, 1, 400])
 def test_thousands_of_shards_are_drawn_as_one_outline(late: int) -> None:
     """Bar by bar 6,199 shards took 9 s of CPU, in every run."""

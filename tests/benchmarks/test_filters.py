@@ -13,7 +13,6 @@ from benchmarks.filters import counted_parquet, main
 from icepuffin.ops.cache.settings import DIRECTORY
 from icepuffin.ops.storage.local import to_path
 from tests.conftest import make_rows
-from tests.selection import one_in
 
 ROWS, DIMS, QUERIES = 4_000, 12, 20
 
@@ -25,7 +24,6 @@ def vectors() -> np.ndarray:
     return (centers[rng.integers(0, 15, ROWS)] + 0.3 * rng.standard_normal((ROWS, DIMS))).astype(np.float32)
 
 
-@one_in(3)
 def test_every_shape_has_its_figures(vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DIRECTORY, str(tmp_path / "cache"))  # and back after the test
     np.save(tmp_path / "vectors.npy", vectors)

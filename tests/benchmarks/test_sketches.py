@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sketch_memory, sketches
-from tests.selection import nightly, one_in
+from tests.selection import nightly
 
 
-@one_in(3)
 @nightly
 def test_every_column_has_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "sketches.json"
@@ -22,7 +21,6 @@ def test_every_column_has_its_figures(tmp_path: Path, monkeypatch: pytest.Monkey
         assert figures["all_seconds"] > 0
 
 
-@one_in(3)
 def test_the_memory_of_many_files_is_measured_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from icepuffin.ops.index import packs
 from tests.campaigns import crowd, flips, kills, leaks, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.draws import SEED
-from tests.selection import nightly, one_in
+from tests.selection import nightly
 
 pytestmark = pytest.mark.usefixtures("seed")
 
@@ -46,7 +46,6 @@ def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, cat
     assert budget.counts["rounds"] == 1
 
 
-@one_in(3)
 @pytest.mark.services
 def test_a_secret_that_shows_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaks, "_COMMANDS", (("search", "db.canary0store3"),))

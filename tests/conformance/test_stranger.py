@@ -36,7 +36,7 @@ from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.clusters import CENTERS, clustered
 from tests.repository import REPOSITORY
-from tests.selection import one_in, some
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 HERE = Path(__file__).parent
@@ -80,7 +80,6 @@ def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return bool(request.param)
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("vectors", "metric"), some(list(product(["f32", "f16", "rq4", "rq5", "rq8", "none"], ["l2", "cosine", "ip"])), 7)
 )
@@ -115,7 +114,6 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
     assert version.routing["packs"][-1] == (0, 0)
 
 
-@one_in(2)
 @pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("vectors", ["f32", "none"])
 def test_a_stranger_finds_rows_that_have_moved(table: Table, vectors: str) -> None:

@@ -24,7 +24,7 @@ from tests.deploy.cluster import Cluster, environment_without_the_project, stand
 from tests.deploy.driver import SHARD_CACHE
 from tests.deploy.wheel import build_wheel, install_alone
 from tests.orchestration.lake import Lake, make_lake
-from tests.selection import nightly, one_in
+from tests.selection import nightly
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARDS = 3
@@ -126,7 +126,6 @@ def drive(lake: Lake, driver_only_rows: str, more: dict[str, str]) -> dict[str, 
     return report
 
 
-@one_in(3)
 def test_the_wheel_alone_searches_without_dagster_spark_or_java(
     wheel: Path, table_factory: Callable[..., Table], tmp_path: Path
 ) -> None:

@@ -24,7 +24,6 @@ from icepuffin.ops.storage.s3 import S3Storage
 from tests.conftest import queries
 from tests.faults.stages import DEFINITION, Stage, assert_named_files_stay, make_stage, read
 from tests.faults.test_stores import FULL, drawn_numbers, failing_call, make_bucket_stage, with_calls
-from tests.selection import one_in
 from tests.services.s3proxy import s3proxy
 
 STRIDE = 1 if FULL else 17
@@ -58,7 +57,6 @@ def answers(reader: IndexReader) -> Rows:
     ]
 
 
-@one_in(3)
 @pytest.mark.parametrize("has_version", [True, False], ids=["version", "tail"])
 @pytest.mark.parametrize("store", STORES)
 def test_each_call_of_a_search_may_fail(
@@ -104,7 +102,6 @@ def littered(stage: Stage) -> None:
     shutil.copytree(stage.folder / "live", stage.folder / "pristine")
 
 
-@one_in(3)
 @pytest.mark.parametrize("store", STORES)
 def test_each_call_of_a_garbage_collection_may_fail(
     store: str, tmp_path: Path, survived: Counter[str], rng: random.Random

@@ -22,7 +22,6 @@ from tests.faults.test_stores import (
     drawn_numbers,
     make_bucket_stage,
 )
-from tests.selection import one_in
 from tests.services.forwarding import Answer, Request, forward, serving
 from tests.services.s3proxy import s3proxy
 
@@ -102,7 +101,6 @@ def drawn_faults(requests: Counter[bool], rng: random.Random) -> list[Fault]:
     ]
 
 
-@one_in(3)
 def test_each_request_to_an_object_store_may_go_wrong(
     server_scenario: str,
     tmp_path: Path,

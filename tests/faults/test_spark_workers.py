@@ -14,7 +14,6 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.steps import RunStep
 from tests.faults.kills import die_at
 from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,6 @@ def run_armed(call: tuple[Path | None, str, Callable[[Any], Any], Any]) -> Any:
     return function(task)
 
 
-@one_in(3)
 def test_killed_workers_change_no_byte(
     stages: dict[str, Stage],
     undisturbed: dict[str, Outcome],

@@ -29,7 +29,6 @@ from tests.faults.stages import (
     make_stage,
     read,
 )
-from tests.selection import one_in
 from tests.services.s3proxy import BUCKET, s3proxy
 
 STRIDE = 1 if FULL else 23
@@ -182,7 +181,6 @@ def assert_failures_survived(
     return len(faults)
 
 
-@one_in(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_call_to_the_store_may_fail(
     stages: dict[str, Stage], undisturbed: dict[str, Outcome], scenario: str, survived: Counter[str], rng: random.Random
@@ -215,7 +213,6 @@ def test_no_index_is_built_anew_because_a_store_did_not_answer(
     assert stage.work() == undisturbed["deletes and an append"]
 
 
-@one_in(3)
 @pytest.mark.services
 def test_each_call_to_an_object_store_may_fail(
     server_scenario: str, tmp_path: Path, survived: Counter[str], rng: random.Random
@@ -245,7 +242,6 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@one_in(3)
 def test_a_full_disk_publishes_nothing_and_the_next_run_succeeds(
     stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

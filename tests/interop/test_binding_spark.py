@@ -23,7 +23,6 @@ from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import write_avro_delete_file
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
-from tests.selection import one_in
 
 pytestmark = pytest.mark.jvm
 
@@ -54,7 +53,6 @@ def assert_intact(lake: Lake, name: str, version: DerivedVersion, rows: int) -> 
     assert lake.count(name) == rows
 
 
-@one_in(3)
 def test_expiry_deletes_the_version_that_the_tag_has_left(lake: Lake) -> None:
     table = lake.create("moved")
     table.append(make_rows(0, 10))
@@ -70,7 +68,6 @@ AGED_REFS = {"history.expire.max-ref-age-ms": "1"}
 """Any engine's expiry drops refs that do not say otherwise, as soon as they are a millisecond old."""
 
 
-@one_in(3)
 def test_expiry_leaves_our_tags_whatever_the_table_says_of_refs(lake: Lake) -> None:
     table = lake.create("aged", **AGED_REFS)
     table.append(make_rows(0, 20))
@@ -161,7 +158,6 @@ def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> N
     assert not [item.path for item in store.list(table.location()) if "ann-" in item.path or "_icepuffin" in item.path]
 
 
-@one_in(3)
 def test_a_pack_outlives_what_spark_expires_and_holds_no_data(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
     table = lake.create("packed", **AGED_REFS)

@@ -26,7 +26,7 @@ from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
-from tests.selection import one_in, some
+from tests.selection import some
 from tests.services.faulty import FaultyLine, faulty_line
 
 pytestmark = pytest.mark.services
@@ -64,7 +64,6 @@ def index_files(lake: Lake) -> list[str]:
     return [item.path for item in store.list(location) if item.path.endswith(".puffin")]
 
 
-@one_in(2)
 def test_two_runs_for_one_snapshot_end_with_one_version(lakes: OpenLake) -> None:
     lake = lakes()
     lake.create("t").append(make_rows(0, 200))
@@ -84,7 +83,6 @@ def test_two_runs_for_one_snapshot_end_with_one_version(lakes: OpenLake) -> None
     assert answer_with_recall(lake.load("t"), storage=lake.storage)[1] >= 0.95
 
 
-@one_in(2)
 def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: OpenLake) -> None:
     lake = lakes()
     lake.create("t").append(make_rows(0, 100))
@@ -148,7 +146,6 @@ def expire(table: Table) -> None:
     table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
 
 
-@one_in(2)
 def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_and_no_orphan(lakes: OpenLake) -> None:
     lake = lakes()
     lake.create("t").append(make_rows(0, 60))

@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 
 from tests.draws import TALLY, amount
 from tests.interop.upserts import UpsertedTable
-from tests.selection import one_in, some
+from tests.selection import some
 from tests.services.jars import SPARK
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.jvm, pytest.mark.services]
 STEPS = amount(9, "ICEPUFFIN_UPSERTS")
 
 
-@one_in(3)
 @pytest.mark.parametrize("version", some(["2", "3"], 1))
 def test_a_random_history_answers_as_iceberg_and_spark_read_it(
     spark: Any, changes_catalog: Catalog, version: str, seed: str

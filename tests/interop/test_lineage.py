@@ -19,7 +19,6 @@ from icepuffin.ops.tasks.staged_blocks import StagedRows
 from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake
-from tests.selection import one_in
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 FILES, ROWS_PER_FILE = 4, 80
@@ -84,7 +83,6 @@ def versions_in_spark(lake: Lake) -> dict[int, int]:
     return {number: (row + commit * spread) * spread % 2**64 for number, row, commit in rows}
 
 
-@one_in(3)
 def test_a_compaction_is_followed_without_its_vectors(lake: Lake, hashed: list[int]) -> None:
     for change in (by.compact, by.delete, by.insert, by.compact_sorted, by.compact):
         change(lake)
@@ -98,7 +96,6 @@ def test_a_compaction_is_followed_without_its_vectors(lake: Lake, hashed: list[i
     assert report.remapped == len(rows)
 
 
-@one_in(3)
 def test_rows_that_changed_since_are_recognised_by_their_vectors(
     lake: Lake, hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +112,6 @@ def test_rows_that_changed_since_are_recognised_by_their_vectors(
     lake.check_within(rows)
 
 
-@one_in(3)
 def test_rows_whose_old_file_is_gone_are_recognised_by_their_vectors(lake: Lake, hashed: list[int]) -> None:
     by.compact(lake)
     (old,) = files_of(lake)
@@ -144,7 +140,6 @@ def test_a_wrong_lineage_is_not_trusted(lake: Lake, hashed: list[int], caplog: p
     lake.check(rows)
 
 
-@one_in(3)
 def test_row_ids_are_those_that_spark_gives(spark: Any, changes_catalog: Catalog, hashed: list[int]) -> None:
     lake = new_lake(spark, changes_catalog, "upgraded", version=2)
     by.upgrade(lake)

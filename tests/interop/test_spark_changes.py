@@ -13,7 +13,7 @@ from icepuffin.ops.search import Coverage
 from tests.draws import amount
 from tests.interop import changes as by
 from tests.interop.changes import Lake
-from tests.selection import one_in, some
+from tests.selection import some
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
@@ -47,7 +47,6 @@ CHANGES: list[Callable[[Lake], None]] = [
 ALWAYS = (by.compact_sorted, by.delete_everything)
 
 
-@one_in(2)
 @pytest.mark.parametrize("version", some(["2", "3"], 1))
 def test_every_change_that_spark_makes_is_followed(
     spark: Any, changes_catalog: Catalog, version: str, seed: str

@@ -13,7 +13,6 @@ from icepuffin.ops.model import DeleteKind
 from icepuffin.ops.search import Coverage, SearchResult, open_index
 from tests.conftest import STORAGE, queries
 from tests.interop.changes import DIMS, K, Lake
-from tests.selection import one_in
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 INDEXED = 120
@@ -30,7 +29,6 @@ def as_brute_force(answer: SearchResult, query_vectors: Any, rows: list[Any], na
         assert [row["section"] for row in own] == [by_id[row["id"]]["section"] for row in own], name
 
 
-@one_in(3)
 def test_rows_that_deletion_vectors_remove_from_tail_and_index_are_in_no_answer(
     spark: Any, changes_catalog: Catalog
 ) -> None:

@@ -38,7 +38,6 @@ from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import ThreadlessRunner
-from tests.selection import one_in
 
 pytestmark = pytest.mark.jvm
 
@@ -263,7 +262,6 @@ def test_what_spark_counted_for_an_ancestor_is_not_built_on(both: Both) -> None:
     assert {c: int(p["ndv"]) for c, (_, p) in spark_images.items()} == report.ndv
 
 
-@one_in(3)
 def test_executors_count_what_the_driver_counts(both: Both) -> None:
     table = both.create(THREE)
     for start in (0, 400, 800):

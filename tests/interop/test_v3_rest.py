@@ -21,7 +21,6 @@ from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, answer_with_recall
-from tests.selection import one_in
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 RUNNER = LocalRunner(1)
@@ -57,7 +56,6 @@ def row_ids(lake: Lake) -> dict[int, int]:
     return {row[0]: row[1] for row in lake.sql(f"SELECT id, _row_id FROM {lake.sql_name('t')}")}
 
 
-@one_in(3)
 def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """With packs of the first version's shards, and a delta in the second version's own file."""
     monkeypatch.setattr(packs, "PACK_BYTES", 10_000)

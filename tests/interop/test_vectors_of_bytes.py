@@ -15,12 +15,10 @@ from icepuffin.ops.search import open_index
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 pytestmark = [pytest.mark.jvm, pytest.mark.services]
 
 
-@one_in(3)
 def test_bytes_of_spark_and_of_pyiceberg_are_the_same_vectors(spark: Any, changes_catalog: Catalog) -> None:
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
     from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark

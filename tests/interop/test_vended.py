@@ -18,7 +18,6 @@ from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.comparison import DEFINITION
 from tests.orchestration.lake import without_captured_output
-from tests.selection import one_in
 from tests.services.vending import Vending
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class Late(SparkRunner):
         return super().run(function, tasks, label=label, progress=progress)
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_tasks_on_spark_get_keys_by_themselves(lake: Vending, tmp_path: Path, spark: "SparkSession") -> None:
     table = new_table(lake, tmp_path)
@@ -61,7 +59,6 @@ def test_tasks_on_spark_get_keys_by_themselves(lake: Vending, tmp_path: Path, sp
     assert there.search(queries(3), 5).rows.equals(here.search(queries(3), 5).rows)
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_the_table_function_of_spark_reads_with_vended_keys(
     lake: Vending, tmp_path: Path, spark: "SparkSession"
@@ -91,7 +88,6 @@ def test_sql_needs_nothing_but_the_catalog(lake: Vending, tmp_path: Path) -> Non
     assert session.sql(statement.replace("SELECT id", "SELECT name")).rows.num_rows == 5
 
 
-@one_in(3)
 def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(
     lake: Vending, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

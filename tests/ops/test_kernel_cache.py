@@ -15,10 +15,8 @@ import pytest
 
 from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ops import kernel_cache
-from tests.selection import one_in
 
 
-@one_in(3)
 @pytest.mark.skipif(not JIT, reason="nothing is compiled")
 def test_after_the_warm_up_builds_and_searches_compile_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.ops.kernel_cache_use", str(tmp_path / "lake")]

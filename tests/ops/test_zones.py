@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.draws import SEED
-from tests.selection import one_in
 
 ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kolkata", "America/St_Johns")
 ZONE = os.environ.get("ICEPUFFIN_ZONE") or random.Random(SEED).choice(ZONES)
 
 
-@one_in(3)
 @pytest.mark.jvm
 @pytest.mark.usefixtures("seed")
 def test_a_time_names_the_same_snapshot_in_every_zone(tmp_path: Path) -> None:

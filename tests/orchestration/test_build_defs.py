@@ -14,7 +14,6 @@ from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.settings import SettingsError
 from tests.orchestration.lake import Lake, make_lake
-from tests.selection import one_in
 
 INDEX = {"column": "embedding", "pq_m": 4, "max_degree": 16, "search_list": 32}
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -227,7 +226,6 @@ def test_the_projects_own_asset_is_the_table(
     assert tick(merged, stored).run_requests
 
 
-@one_in(3)
 @pytest.mark.parametrize("attribute", ["key_prefix", "key", "upstream"])
 def test_tables_of_one_name_in_two_catalogs_keep_their_partitions(
     attribute: str, tmp_path: Path, stored: dg.DagsterInstance

@@ -14,7 +14,6 @@ from icepuffin.ops.steps import RunStep
 from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, due_runs, tick
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import Lake, make_lake
-from tests.selection import one_in
 
 INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
 Report = Callable[[dg.DagsterInstance, dg.DagsterRun], object]
@@ -63,7 +62,6 @@ REPORTS: dict[DagsterRunStatus, Report] = {
 """What Dagster reports before it interrupts a run: the user ended it, or its time was up; by the status after it."""
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("step", "status"),
     [

@@ -14,7 +14,6 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
-from tests.selection import one_in
 
 OWN = IndexDefinition(name="own", column="embedding", metric="l2", max_degree=16, search_list=32)
 
@@ -75,7 +74,6 @@ def test_an_index_that_was_made_anew_has_versions_of_its_new_definition(
     assert answer.coverage == "exact-version"
 
 
-@one_in(3)
 def test_an_index_of_the_settings_that_is_to_be_on_another_column_is_refused(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
@@ -93,7 +91,6 @@ def test_an_index_of_the_settings_that_is_to_be_on_another_column_is_refused(
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
 
 
-@one_in(3)
 @pytest.mark.parametrize(
     ("parameter", "before", "after"), [("metric", "cosine", "l2"), ("method", "diskann", "centroid")]
 )
@@ -117,7 +114,6 @@ def test_other_distances_of_an_index_are_refused_until_it_is_dropped(
     assert reader.search(np.ones(DIMS, np.float32), 3).coverage == "exact-version"
 
 
-@one_in(3)
 def test_an_index_of_the_settings_follows_its_column_to_another_name(lake: Lake, instance: dg.DagsterInstance) -> None:
     assert execute(lake, instance, build(load(lake.settings_file)), "refresh").success
     with lake.table.refresh().update_schema() as update:

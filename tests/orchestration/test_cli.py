@@ -33,7 +33,6 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
-from tests.selection import one_in
 
 Run = Callable[..., str]
 
@@ -845,7 +844,6 @@ def in_a_process(arguments: Sequence[str], modules: set[str]) -> tuple[str, str,
     return printed, imported, done.stderr
 
 
-@one_in(3)
 def test_what_reads_metadata_alone_loads_no_kernels(lake: Lake) -> None:
     """A plan, too, where no row is gone: numba takes a third of a second, pandas and an HTTP client another."""
     names = (("plan",), ("stats",), ("snapshots",), ("index", "list"), ("index", "show"), ("gc", "--dry-run"))
@@ -882,7 +880,6 @@ def test_a_refresh_that_has_nothing_to_do_loads_no_kernels(run: Run, lake: Lake)
     assert json.loads(document)["theta_sketches"]["outcome"] == "current"
 
 
-@one_in(3)
 def test_an_evaluation_of_the_sensor_loads_no_kernels_and_no_jobs(run: Run, lake: Lake) -> None:
     """And names the snapshot that was appended."""
     run("sensor-tick")

@@ -12,7 +12,6 @@ import pytest
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 from tests.orchestration.test_cli import imports_of
-from tests.selection import one_in
 
 Run = Callable[..., str]
 VECTOR = json.dumps([0.5] * DIMS)
@@ -142,7 +141,6 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     assert document["rows_covered"] == document["rows"] == 120
 
 
-@one_in(3)
 def test_reading_needs_neither_dagster_nor_spark(lake: Lake) -> None:
     commands = [
         (*command, "--dir", str(lake.directory))

@@ -27,7 +27,6 @@ from icepuffin.orchestration.component import SettingsComponent
 from icepuffin.orchestration.settings import Settings, SettingsError
 from tests.extras import without_extras
 from tests.orchestration.lake import make_rows
-from tests.selection import one_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
@@ -126,7 +125,6 @@ def run_of_the_sensor_succeeds(definitions: dg.Definitions, instance: dg.Dagster
     return job.execute_in_process(instance=instance, partition_key=request.partition_key, tags=request.tags).success
 
 
-@one_in(3)
 def test_dg_checks_the_project_and_shows_the_component(project: Path) -> None:
     output = dg_command(project, "check", "defs", absent=("spark", "sql", "s3", "gcs"))
     assert "All component YAML validated successfully" in output

@@ -21,7 +21,6 @@ from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
-from tests.selection import one_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
@@ -83,7 +82,6 @@ def test_definitions_load_without_a_jvm(lake: Lake) -> None:
     assert run.stdout.split() == ["False", "False"], run.stderr
 
 
-@one_in(3)
 def test_dg_check_defs_passes(lake: Lake) -> None:
     run = subprocess.run(
         [str(Path(sys.executable).with_name("dg")), "check", "defs"],

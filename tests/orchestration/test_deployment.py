@@ -10,7 +10,6 @@ from dagster import RunsFilter
 from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
-from tests.selection import one_in
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
 THETA = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
@@ -32,7 +31,7 @@ LOCATIONS = """
 { workspaceOrError { ... on Workspace { locationEntries { name } } } }
 """
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.whole_file]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,6 @@ def materialized(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     return set(instance.get_materialized_partitions(key))
 
 
-@one_in(2)
 def test_the_code_location_has_the_name_by_which_switches_and_cursors_are_kept(deployment: Deployment) -> None:
     workspace = deployment.graphql(LOCATIONS)["workspaceOrError"]
     assert workspace["locationEntries"] == [{"name": "icepuffin"}]

@@ -38,7 +38,6 @@ from icepuffin.orchestration.sensor.local import (
 from icepuffin.orchestration.sensor.plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
-from tests.selection import one_in
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
 
@@ -392,7 +391,6 @@ def test_an_evaluation_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, 
     assert ended.status == dg.DagsterRunStatus.FAILURE
 
 
-@one_in(3)
 def test_an_evaluation_queries_dagster_for_what_is_new_and_not_for_all_history(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

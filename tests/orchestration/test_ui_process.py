@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.orchestration.lake import make_lake
-from tests.selection import one_in
 from tests.services.processes import answers, free_port
 
 pytestmark = pytest.mark.timeout(900)
@@ -39,7 +38,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 400) -> bool:
     return met
 
 
-@one_in(3)
 @pytest.mark.parametrize(("number", "serves"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_a_script_ends_the_ui_that_it_started_in_the_background(
     tmp_path: Path, number: signal.Signals, serves: bool

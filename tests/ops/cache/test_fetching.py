@@ -30,7 +30,6 @@ from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from tests.ann_kernels.data import clustered, near_duplicates
 from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
-from tests.selection import one_in
 
 
 def graph_of(vectors: npt.NDArray[np.float32]) -> Shard:
@@ -330,7 +329,6 @@ def large_key(folder: Path) -> tuple[Any, int]:
     return key, size
 
 
-@one_in(3)
 @pytest.mark.parametrize(("extra", "enough"), [(32 << 20, True), (6 << 20, False)])
 def test_a_large_shard_takes_little_memory_beside_its_file(tmp_path: Path, extra: int, enough: bool) -> None:
     """Under a limit that the kernel enforces: private views of files count, too. The blob alone has 210 MB."""

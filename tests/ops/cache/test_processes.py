@@ -13,7 +13,6 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache
 from tests.ops.cache.stored import ROWS, STORAGE, kept_by, random_shard, stored
-from tests.selection import one_in
 
 SPAWN = multiprocessing.get_context("spawn")
 SHARDS = 6
@@ -71,7 +70,6 @@ def one_file(folder: Path, key: ShardKey) -> int:
     return next(folder.glob("*/*.shard")).stat().st_size
 
 
-@one_in(3)
 def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path, keys: list[ShardKey]) -> None:
     budget = int(2.5 * one_file(tmp_path / "measure", keys[0]))
     folder = tmp_path / "cache"
@@ -110,7 +108,6 @@ def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, ke
     assert not list(folder.glob("*/*.draft"))
 
 
-@one_in(3)
 def test_one_of_many_that_miss_the_same_shard_fetches_it(tmp_path: Path, keys: list[ShardKey]) -> None:
     log = tmp_path / "log"
     args = (tmp_path / "cache", keys[0], log, SPAWN.Barrier(3))

@@ -33,7 +33,6 @@ from icepuffin.ops.tasks.runner import LocalRunner, Progress
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.comparison import DEFINITION
-from tests.selection import one_in
 from tests.services.vending import Vending
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_keys")]
@@ -62,7 +61,6 @@ def build(table: Table, runner: Any = None) -> IndexReport:
     return report
 
 
-@one_in(2)
 @pytest.mark.parametrize("how", ["config", "storage-credentials", "credentials endpoint"])
 def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     how: Any, lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
@@ -114,7 +112,6 @@ def test_a_clock_ahead_of_all_keys_fetches_no_new_keys_at_each_request(
     assert len(lake.vended_paths) > requests_before, "a store's refusal of the keys is trusted at once"
 
 
-@one_in(2)
 @pytest.mark.parametrize("sends_expiry", [True, False])
 def test_keys_that_the_store_refuses_are_replaced(sends_expiry: bool, lake: Vending, tmp_path: Path) -> None:
     lake.sends_expiry = sends_expiry
@@ -179,7 +176,6 @@ def test_a_build_outlives_its_keys(lake: Vending, tmp_path: Path) -> None:
     assert open_index(table, "e").search(queries(1), 5).rows.num_rows == 5
 
 
-@one_in(3)
 def test_a_task_that_starts_late_gets_keys_by_itself(lake: Vending, tmp_path: Path) -> None:
     table = new_table(lake, tmp_path)
     path = str(build(table).puffin_path)

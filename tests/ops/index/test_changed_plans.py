@@ -20,7 +20,6 @@ from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, refreshed
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 NEW = 5
@@ -75,7 +74,6 @@ def test_what_is_to_be_read_does_not_depend_on_snapshots_that_may_expire(table: 
     assert (len(after.added), after.build_id) == (NEW, before.build_id)
 
 
-@one_in(2)
 @pytest.mark.parametrize("one_folder", [False, True])
 @pytest.mark.parametrize("stage", ["scatter", "make_shard"])
 def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(

@@ -43,7 +43,7 @@ from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
-from tests.selection import one_in, some
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 GIB = 2**30
@@ -136,7 +136,6 @@ def life(table: Table, definition: IndexDefinition) -> list[tuple[str, list[byte
     return done
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("vectors", "metric", "coded"),
     some(

@@ -55,7 +55,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 
@@ -736,7 +735,6 @@ def test_a_sweep_tags_the_packs_of_versions_that_the_owner_tagged_after_a_drop(t
     assert packs_of(table)
 
 
-@one_in(3)
 def test_garbage_goes_where_the_catalog_refuses_all_else(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a table that somebody commits to all the time; what is left is reported."""
     table.overwrite(make_rows(5000, 5600))

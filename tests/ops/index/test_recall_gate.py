@@ -18,7 +18,7 @@ from icepuffin.ops.vector_column import VectorColumnError
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import index_head
-from tests.selection import one_in, some
+from tests.selection import some
 
 TableFactory = Callable[..., Table]
 ROWS, DIMS, QUERIES = 1_500, 12, 100
@@ -43,7 +43,6 @@ RANGES = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("values", "metric", "kept"), some(list(product(RANGES, ["l2", "cosine", "ip"], ["f32", "f16", "none"])), 15)
 )

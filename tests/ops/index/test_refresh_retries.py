@@ -34,7 +34,7 @@ from icepuffin.ops.tasks.shard import make_shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
-from tests.selection import one_in, some
+from tests.selection import some
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,6 @@ def undo(table: Table, before: frozenset[int]) -> None:
     table.refresh()
 
 
-@one_in(3)
 @pytest.mark.parametrize(("stage", "after_all"), some(list(product(ALL_STAGES, [False, True])), 6))
 def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, stage: str, after_all: bool) -> None:
     dying = DyingRunner(stage, after_all=after_all)
@@ -168,7 +167,6 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: ChangedTable, 
     assert list(open_storage(staged, STORAGE).list(staged)) == []
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_spark_refreshes_to_the_same_bytes(changed: ChangedTable, spark: "SparkSession") -> None:
     assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected

@@ -27,7 +27,6 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 
@@ -89,7 +88,6 @@ def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, ex
     assert answer_with_recall(table.refresh())[1] >= 0.96
 
 
-@one_in(3)
 @pytest.mark.parametrize("rows", [60, 100, 160])
 def test_in_format_v1_a_file_that_was_added_again_is_another_file(
     table_factory: TableFactory, export: Path, rows: int
@@ -109,7 +107,6 @@ def test_in_format_v1_a_file_that_was_added_again_is_another_file(
     assert_right(table.refresh())
 
 
-@one_in(3)
 @pytest.mark.parametrize("upgraded", [False, True])
 def test_in_format_v1_a_file_is_another_one_where_the_commit_that_added_it_has_expired(
     table_factory: TableFactory, export: Path, upgraded: bool
@@ -138,7 +135,6 @@ def test_in_format_v1_a_file_is_another_one_where_the_commit_that_added_it_has_e
     assert_right(table.refresh())
 
 
-@one_in(2)
 @pytest.mark.parametrize("nulls", [0, 90])
 @pytest.mark.parametrize("deleted", [0, 80])
 @pytest.mark.parametrize("later", [False, True])

@@ -22,7 +22,6 @@ from icepuffin.ops.tasks.staged_blocks import read_blocks
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content
 from tests.ops.index.test_materialization import drop_everything
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +123,6 @@ def test_spark_gives_the_same_bytes(table: Table, expected: bytes, spark: "Spark
     assert content(build(table, SparkRunner(spark))) == expected
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_a_killed_spark_worker_changes_no_byte(
     table: Table, expected: bytes, spark: "SparkSession", tmp_path: Path

@@ -18,7 +18,6 @@ from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 ROWS, SHARDS = 3_000, 6
 SHARDED = replace(DEFINITION, shards=SHARDS, search_list=60)
@@ -103,7 +102,6 @@ def test_too_few_rows_give_no_curve() -> None:
     assert curve_in_table(codebook, np.array([0, 1], np.uint32), queries, few) == ""
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE])
 @pytest.mark.parametrize("vectors", ["f32", "f16", "rq4", "none"])
 def test_the_curve_of_a_version_is_that_of_new_queries(table: Table, vectors: str, metric: Metric) -> None:

@@ -31,7 +31,6 @@ from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 ROW_BYTES = 4 * 16
@@ -111,7 +110,6 @@ def stored_vectors(table: Table) -> int:
     return sum(places.values())
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
 @pytest.mark.parametrize("vectors", ["f32", "f16"])
 def test_each_vector_is_written_once_through_inserts_and_dissolved_deltas(

@@ -24,7 +24,6 @@ from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 BALLS = IndexDefinition(name="e", column="embedding", metric="l2", method="centroid")
 DIMS = 13
@@ -75,7 +74,6 @@ def distances(definition: IndexDefinition, vectors: npt.NDArray[Any], query: npt
     return np.asarray(np.sqrt(((vectors - query) ** 2).sum(axis=1)))
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("element_type", "fixed", "changes"),
     [

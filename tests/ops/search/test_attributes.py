@@ -92,7 +92,7 @@ from tests.draws import draws
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.partitioned import TYPES, build_version, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
-from tests.selection import one_in, some
+from tests.selection import some
 
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
 SECTIONS = IndexDefinition(
@@ -134,7 +134,6 @@ ORDERED: dict[str, tuple[IcebergType, Callable[[int], Any]]] = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("with_nan", [False, True])
 @pytest.mark.parametrize("kind", ORDERED)
 def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
@@ -158,7 +157,6 @@ def test_a_comparison_by_order_is_true_for_the_values_for_which_each_says_it(
                 assert parts[0].runs == parts[1].runs, (operator, count, number)
 
 
-@one_in(2)
 @pytest.mark.parametrize(("column", "transform"), some(PARTITIONS, 5), ids=lambda value: str(value or "plain"))
 def test_random_conditions_mean_what_they_mean_to_the_data_files(
     catalog: Catalog,
@@ -180,7 +178,6 @@ def test_random_conditions_mean_what_they_mean_to_the_data_files(
         assert "read" not in how, how
 
 
-@one_in(2)
 @pytest.mark.parametrize("kept", [("i64", "text"), ("f64", "price", "flag"), ("utc",)], ids=str)
 def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept: tuple[str, ...], seed: str) -> None:
     table, _ = random_table(catalog, f"db.{'_'.join(kept)}", "text", IdentityTransform(), seed)
@@ -836,7 +833,6 @@ def drawn_condition(rng: random.Random, depth: int = 2) -> tuple[BooleanExpressi
     return ArrayContains(name, value), lambda row: meaning(value, row[name])
 
 
-@one_in(2)
 @pytest.mark.parametrize("kept", [tuple(ELEMENTS), ("texts", "flags"), ()], ids=len)
 def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept: tuple[str, ...], seed: str) -> None:
     rng = random.Random(seed)
@@ -854,7 +850,6 @@ def test_conditions_on_lists_mean_what_they_mean_to_spark(catalog: Catalog, kept
         assert len(kept) < len(ELEMENTS) or "read" not in how, how
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("where", "expected"),
     [

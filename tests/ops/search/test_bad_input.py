@@ -39,7 +39,6 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.vector_column import VectorColumnError
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 Search = Callable[[IndexReader, object], object]
@@ -225,7 +224,6 @@ def test_harm_to_the_index_file_under_an_open_reader_changes_no_answer(
         assert "centroids cannot be read" in late.warnings[0]
 
 
-@one_in(2)
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("policy", list(StalePolicy))
 def test_an_index_file_that_cannot_be_read_is_answered_as_the_policy_says(

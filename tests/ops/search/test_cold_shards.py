@@ -35,7 +35,7 @@ from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
 from tests.repository import REPOSITORY
-from tests.selection import one_in, some
+from tests.selection import some
 
 CELLS = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=2, target_recall=0.8, cells="sq8"
@@ -102,7 +102,6 @@ def recall(table: Table, definition: IndexDefinition = CELLS, k: int = 10, count
     return hits / (k * count)
 
 
-@one_in(2)
 @pytest.mark.parametrize(("cells", "vectors"), some(list(product(["sq4", "sq8"], ["f32", "f16", "rq8", "none"])), 3))
 def test_most_of_the_nearest_rows_are_found_whatever_shards_hold(table: Table, cells: str, vectors: str) -> None:
     definition = replace(CELLS, cells=cells, vectors=vectors)
@@ -111,7 +110,6 @@ def test_most_of_the_nearest_rows_are_found_whatever_shards_hold(table: Table, c
     assert recall(table, definition) >= least
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", [Metric.COSINE, Metric.INNER_PRODUCT])
 @pytest.mark.parametrize("vectors", ["f32", "rq8"])
 def test_distances_are_those_of_the_metric(table: Table, metric: Metric, vectors: str) -> None:
@@ -249,7 +247,6 @@ def test_more_cells_are_read_where_few_of_their_rows_are_live(table: Table) -> N
     assert sorted(answer.rows["id"].to_pylist()) == sorted(remaining)
 
 
-@one_in(2)
 @pytest.mark.parametrize("deltas", [0, 4])
 def test_later_rows_are_found_too(table: Table, deltas: int) -> None:
     definition = replace(CELLS, max_deltas=deltas)
@@ -421,7 +418,6 @@ ThreadPoolExecutor(1).submit(time.sleep, 1)  # the main thread waits for it, and
 """
 
 
-@one_in(3)
 def test_a_process_that_ends_leaves_its_fetching_alone(table: Table, tmp_path: Path) -> None:
     index_head(table, CELLS)
     places = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"

@@ -30,7 +30,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.draws import TALLY, amount
 from tests.ops.search.test_live_recall import settled
-from tests.selection import one_in
 
 FILTERS = ("tags", "numbers", "section", "shelf")
 DEFINITION = IndexDefinition(
@@ -145,7 +144,6 @@ def same_as_one_by_one(
     return every, each
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("deleted", [False, True])
@@ -288,7 +286,6 @@ def test_conditions_of_many_combinations_are_answered_one_by_one(table: Table) -
     assert lists_of(f"shelf in ({values}, 32) and {sections}") is None
 
 
-@one_in(3)
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
 @pytest.mark.parametrize("tail_mb", [0, 64])
 def test_look_ups_are_answered_at_once_over_a_tail(

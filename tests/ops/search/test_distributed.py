@@ -44,7 +44,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.runners import LabelRecorder, ResultRecorder, SeveralAtOnce
-from tests.selection import one_in
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 ROUNDED = replace(DEFINITION, vectors="f16")
@@ -74,7 +73,6 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
 
 
-@one_in(2)
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN, ROUNDED])
 @pytest.mark.parametrize(
     "options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}, {"rerank": False}, {"rerank": True}]
@@ -400,7 +398,6 @@ def remove_version(table: Table, definition: IndexDefinition, snapshot_id: int) 
     table.refresh()
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("state", "definition"),
     list(

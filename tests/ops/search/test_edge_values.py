@@ -52,7 +52,7 @@ from tests.draws import draws
 from tests.ops.search.partitioned import append_rows, build_version
 from tests.ops.search.test_attributes import both_ways
 from tests.ops.search.test_random_conditions import Found
-from tests.selection import one_in, some
+from tests.selection import some
 
 IB: Any = expressions
 Truth = Callable[[dict[str, Any]], bool | None]
@@ -274,7 +274,6 @@ def edge_table(
     return table.refresh(), rows
 
 
-@one_in(2)
 @pytest.mark.parametrize(("column", "transform"), some(PARTITIONS, 6), ids=str)
 def test_conditions_on_edge_values_find_the_rows_that_python_finds(
     catalog: Catalog, column: str, transform: Transform[Any, Any], seed: str

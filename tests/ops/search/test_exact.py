@@ -37,7 +37,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in, some
+from tests.selection import some
 
 Vectors = npt.NDArray[np.float64]
 ALL = "id >= 0"
@@ -146,7 +146,6 @@ def check_batches(search: Callable[[Vectors], SearchResult], queries: Vectors) -
         assert [{**row, "query": number} for row in alone] == [row for row in together if row["query"] == number]
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("metric", "element", "kind"),
     some(list(product(["l2", "cosine", "ip"], [pa.float32(), pa.float64()], KINDS)), 14),
@@ -166,7 +165,6 @@ def test_exact_scans_give_what_float64_gives(
         truth.check_within(reader, queries[-3:], metric)
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("kind", [offset, metres, times, twins])
 def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(

@@ -31,7 +31,6 @@ from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 TABLES = amount(9, "ICEPUFFIN_EXACT_TABLES")
 ALL = "id >= 0"
@@ -385,7 +384,6 @@ def _definition(case: Case) -> Any:
     return replace(DEFINITION, metric=case.metric, vectors=case.kept, shards=2, target_recall=0.01, max_degree=8)
 
 
-@one_in(3)
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # such an index is right, or refused
 @pytest.mark.usefixtures("seed")
 @pytest.mark.parametrize("number", range(TABLES))

@@ -30,7 +30,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 from tests.ops.search.runners import LabelRecorder, SeveralAtOnce
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 LEAN = IndexDefinition(
@@ -76,7 +75,6 @@ CONDITIONS = [
 ]
 
 
-@one_in(2)
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN], ids=["fat", "lean"])
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_a_condition_gives_the_nearest_matching_rows(table: Table, definition: IndexDefinition, where: str) -> None:
@@ -254,7 +252,6 @@ def test_manifests_are_read_with_the_statistics_of_the_conditions_columns(
     assert all(entry.data_file.lower_bounds.keys() == ids for entry in entries)
 
 
-@one_in(3)
 def test_a_condition_of_thousands_of_parts_is_evaluated() -> None:
     """In a process of its own: an expression of Arrow with as many parts would end it."""
     schema = Schema(NestedField(1, "id", LongType(), required=False))

@@ -45,7 +45,7 @@ from icepuffin.puffin.blobs import included_columns as blobs
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.search.partitioned import TYPES, build_version, random_table
 from tests.ops.search.test_random_conditions import PARTITIONS
-from tests.selection import one_in, some
+from tests.selection import some
 
 RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, include=tuple(TYPES))
 NAMES = IndexDefinition(name="s", column="embedding", metric="l2", shards=2, target_recall=0.0, include=("name", "id"))
@@ -67,7 +67,6 @@ def scanned(table: Table, definition: IndexDefinition, *columns: str, k: int = 2
         return search(table, definition, *columns, k=k)
 
 
-@one_in(2)
 @pytest.mark.parametrize(("column", "transform"), some(PARTITIONS, 4), ids=lambda value: str(value or "plain"))
 def test_rows_of_every_type_are_those_of_the_data_files(
     catalog: Catalog, column: str, transform: Transform[Any, Any] | None, monkeypatch: pytest.MonkeyPatch

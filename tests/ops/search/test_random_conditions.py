@@ -42,7 +42,7 @@ from tests.conftest import STORAGE
 from tests.draws import draws
 from tests.ops.search.partitioned import TYPES, random_table
 from tests.ops.search.runners import SeveralAtOnce
-from tests.selection import one_in, some
+from tests.selection import some
 
 IB: Any = expressions
 COMPARED = {"=": "EqualTo", "!=": "NotEqualTo", "<": "LessThan", "<=": "LessThanOrEqual", ">": "GreaterThan"}
@@ -178,7 +178,6 @@ class Found:
         return sorted(number for file, places in rows.items() for number in self._ids[file][places].tolist())
 
 
-@one_in(2)
 @pytest.mark.parametrize(("column", "transform"), some(PARTITIONS, 5), ids=lambda value: str(value or "plain"))
 def test_random_conditions_find_the_rows_that_duckdb_finds(
     catalog: Catalog, duckdb_of: Any, column: str, transform: Transform[Any, Any] | None, seed: str

@@ -27,7 +27,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.search.test_row_reader import FIELDS, table
-from tests.selection import one_in
 
 __all__ = ["table"]
 _GROUP = pa.table({"id": pa.array(range(1_000)), "title": [f"title {row}" for row in range(1_000)]})
@@ -242,7 +241,6 @@ def answer(reader: IndexReader, columns: list[str], *, where: str = "id < 1500")
     return result.rows, result.profile.bytes_read["rows"]
 
 
-@one_in(3)
 @pytest.mark.parametrize(("budget", "is_on_disk"), [(0, True), (1 << 20, True), (1 << 20, False)])
 def test_a_reader_that_follows_takes_over_the_row_groups_of_files_that_it_reads_alike(
     table: Table, monkeypatch: pytest.MonkeyPatch, budget: int, is_on_disk: bool

@@ -34,7 +34,6 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 SHARDED = replace(DEFINITION, shards=4)
 
@@ -121,7 +120,6 @@ CHANGES = {
 }
 
 
-@one_in(2)
 @pytest.mark.parametrize("vectors", ["f32", "none"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_answers_are_those_of_shards_that_are_loaded_at_once(

@@ -24,7 +24,6 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.ops.catalog.equality import delete_where_id_is
 from tests.ops.index.comparison import index_head
-from tests.selection import one_in
 
 pytestmark = pytest.mark.usefixtures("no_disk_cache")
 
@@ -171,7 +170,6 @@ STEPS = (
 """Deletes by key come last: the writer of the others refuses a table that has them"""
 
 
-@one_in(2)
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
 def test_answers_over_a_tail_are_those_of_brute_force_whatever_the_table_goes_through(
     sql_catalog: Catalog, metric: str

@@ -32,7 +32,6 @@ from tests.ops.search.partitioned import (
     random_table,
 )
 from tests.ops.search.test_random_conditions import Conditions
-from tests.selection import one_in
 
 pytestmark = pytest.mark.usefixtures("no_disk_cache")
 
@@ -72,7 +71,6 @@ def ids(reader: IndexReader, where: Any) -> tuple[list[int], str]:
     return sorted(result.rows["id"].to_pylist()), result.profile.condition
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("column", "transform"),
     [("i64", BucketTransform(4)), ("text", IdentityTransform()), ("f64", IdentityTransform())],

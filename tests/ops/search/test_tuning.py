@@ -20,7 +20,6 @@ from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters, _routing_curves
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 SHARDED = replace(DEFINITION, shards=6, max_degree=12, search_list=30)
@@ -186,7 +185,6 @@ def test_a_target_out_of_reach_is_reported(table: Table) -> None:
     assert "no width that was measured reaches recall 1" in found.warnings[0]
 
 
-@one_in(2)
 @pytest.mark.parametrize("options", [{}, {"target_recall": 0.9}, {"target_recall": 0.97}, {"search_list": 40}], ids=str)
 @pytest.mark.parametrize("k", [5, 10, 30])
 def test_what_is_foreseen_happens(table: Table, k: int, options: dict[str, Any]) -> None:
@@ -358,7 +356,6 @@ def test_an_oversample_without_effect_is_reported(table: Table, vectors: str, re
     assert bool(reader.search(queries(1), oversample=3, rerank=True).warnings) == (vectors == "f32")
 
 
-@one_in(2)
 @pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
 @pytest.mark.parametrize("where", [None, "id < 1500", "id < 40"])
 def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: str, where: str | None) -> None:

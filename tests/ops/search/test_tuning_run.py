@@ -38,7 +38,6 @@ from icepuffin.ops.search.tuning_run import TuningReport, tune
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 TableFactory = Callable[..., Table]
 SHARDED = replace(DEFINITION, metric="cosine", shards=6, max_degree=8, search_list=20, target_recall=0.1)
@@ -98,7 +97,6 @@ def recall(table: Table, vectors: Vectors, k: int, target: float, definition: In
     return float((distances <= limits[:, -1:] * (1 + 1e-6)).mean())
 
 
-@one_in(3)
 @pytest.mark.parametrize("target", [0.9, 0.95])
 def test_a_target_is_met_for_queries_unlike_the_rows(table: Table, report: TuningReport, target: float) -> None:
     assert recall(table, OTHERS, 10, target) < target - 0.02
@@ -108,7 +106,6 @@ def test_a_target_is_met_for_queries_unlike_the_rows(table: Table, report: Tunin
     forget_record(table, "e")
 
 
-@one_in(3)
 def test_a_report_says_what_the_curves_of_the_index_would_have_chosen(table: Table, report: TuningReport) -> None:
     assert [(choice.k, choice.target) for choice in report.targets] == [
         (k, target) for k in (10, 100) for target in (0.9, 0.95, 0.99)

@@ -12,7 +12,6 @@ from pyiceberg.catalog import Catalog
 from icepuffin.ops.index import create_index
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.jvm
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 
-@one_in(3)
 def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
     sql_catalog.create_namespace("demo")
     table = sql_catalog.create_table("demo.packages", ROWS, properties={"format-version": "2"})

@@ -25,7 +25,7 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in, some
+from tests.selection import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,6 @@ def in_order(found: "KnnJoin") -> pa.Table:
     return rows.sort_by([("number", "ascending"), ("rank", "ascending")])
 
 
-@one_in(2)
 @pytest.mark.parametrize(
     ("definition", "options"),
     some(
@@ -177,7 +176,6 @@ def small_shards(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return table.refresh()
 
 
-@one_in(3)
 @pytest.mark.parametrize("tier", ["loaded", "on demand", "distributed"])
 @pytest.mark.parametrize("k", [5, 40])
 def test_a_join_finds_k_rows_where_the_nearest_shards_have_fewer(
@@ -280,7 +278,6 @@ def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
     assert joined(left.where("number > 100"), reader, columns=["id"]).rows.count() == 0
 
 
-@one_in(3)
 @pytest.mark.parametrize("columns", [None, []], ids=["all", "none"])
 @pytest.mark.parametrize("name", ["e", "lean", "other"])
 def test_a_table_that_was_emptied_has_no_neighbours(

@@ -21,7 +21,6 @@ from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.vector_column import VectorColumnError
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +101,6 @@ def test_a_job_of_few_bytes_is_one_stage_with_a_task_each(
     assert len(stages(spark, tasks)) > 1, "more bytes are shuffled"
 
 
-@one_in(3)
 @pytest.mark.jvm
 @pytest.mark.parametrize("carried", [0, 1 << 20])
 def test_tasks_give_the_same_whether_the_function_carries_them(
@@ -252,7 +250,6 @@ for use in (
 """
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)

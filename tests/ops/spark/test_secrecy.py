@@ -11,7 +11,6 @@ from pyspark import SparkConf, SparkContext
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.spark.secrecy import REDACTION, redacted, start_jvm
-from tests.selection import one_in
 
 CANARY = "canary0sings"
 SECRETS = {
@@ -69,7 +68,6 @@ print(json.dumps(report))
 """
 
 
-@one_in(2)
 @pytest.mark.jvm
 def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     logs = tmp_path / "events"

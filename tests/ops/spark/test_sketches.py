@@ -10,7 +10,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.theta import materialize_theta_sketches
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jvm
 
 
-@one_in(3)
 def test_spark_counts_the_same_over_the_budget_and_within_it(session: "SparkSession", tmp_path: Path) -> None:
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     catalog.create_namespace("n")

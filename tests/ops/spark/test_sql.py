@@ -13,7 +13,6 @@ from icepuffin.ops.index import create_index
 from icepuffin.ops.search import open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +30,6 @@ def table(table_factory: Callable[..., Table]) -> Table:
     return new_table.refresh()
 
 
-@one_in(3)
 def test_a_column_with_a_name_of_the_answers_own_is_renamed_in_whatever_case(
     session: "SparkSession", sql_catalog: Catalog
 ) -> None:
@@ -56,7 +54,6 @@ def literal(vector: list[float]) -> str:
     return f"array({', '.join(f'{value!r}D' for value in vector)})"
 
 
-@one_in(2)
 def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: Catalog, table: Table) -> None:
     from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
 
@@ -125,7 +122,6 @@ def test_faults_are_reported_when_a_call_is_planned(
         plan(TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE), *positional, arguments)
 
 
-@one_in(3)
 def test_an_option_that_is_null_is_as_if_it_were_not_given(
     session: "SparkSession", sql_catalog: Catalog, table: Table
 ) -> None:

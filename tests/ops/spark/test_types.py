@@ -15,7 +15,6 @@ from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.search.test_types import VALUES, typed_rows, value
 from tests.ops.spark.test_sql import literal
-from tests.selection import one_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +24,6 @@ def as_text(found: Any) -> Any:
     return str(found) if isinstance(found, UUID | dt.time) else found
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_columns_of_each_type_are_returned(session: "SparkSession", sql_catalog: Catalog) -> None:
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark

@@ -24,7 +24,6 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
-from tests.selection import one_in
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
 NEAREST = f"SELECT id, section, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.t"
@@ -411,7 +410,6 @@ def test_an_hour_that_a_clock_shows_twice_is_two_times(sql_catalog: Catalog) -> 
         assert session.sql(text, {"at": at, "q": [0.0] * 16}).rows.num_rows == count
 
 
-@one_in(3)
 @pytest.mark.parametrize(
     ("text", "why"),
     [

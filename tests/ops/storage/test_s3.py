@@ -24,7 +24,6 @@ from icepuffin.ops.storage import (
 from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
 from icepuffin.ops.storage.s3_options import s3_options
-from tests.selection import one_in
 from tests.services.faulty import faulty_line
 from tests.services.forwarding import Answer, Request, forward, serving
 
@@ -151,7 +150,6 @@ def slow_copies(s3: StorageConfig, *, together: int = 1, fails_at: int = 0) -> I
         yield open_storage("s3://lake", StorageConfig({**s3.properties, "s3.endpoint": uri})), concurrent
 
 
-@one_in(3)
 def test_the_server_copies_several_parts_at_once(s3: StorageConfig, store: Storage) -> None:
     """A file of thousands of shards was copied part by part, each of some seconds."""
     blocks = [bytes([number]) * (6 << 20) for number in range(12)]

@@ -38,7 +38,6 @@ from icepuffin.ops.theta.work_bounds import parts_to_sketch
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
-from tests.selection import one_in
 
 TYPES = {
     "count": IntegerType(),
@@ -157,7 +156,6 @@ def distinct(column: pa.ChunkedArray) -> int:
     return len({struct.pack("<d", value) if isinstance(value, float) else value for value in values})
 
 
-@one_in(2)
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("seed", range(4))
 def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
 from icepuffin.ops.theta import file_sketches, materialize_theta_sketches, packs
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
-from tests.selection import one_in
 
 
 @pytest.fixture
@@ -31,7 +30,6 @@ def materialize(table: Table, snapshot: int) -> Any:
     return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE)
 
 
-@one_in(3)
 def test_one_more_file_costs_the_same_few_requests_however_many_there_are(
     table: Table, requests: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from icepuffin.puffin.blobs.theta import ThetaSketch, decode
 from icepuffin.puffin.types import BlobType
 from tests.naive import theta as naive
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
-from tests.selection import one_in, some
+from tests.selection import some
 
 ROWS = (5_200, 3_000, 2_500, 900, 700, 500, 300, 200, 150, 90, 40, 9)
 
@@ -109,7 +109,6 @@ def of_files(report: ThetaReport) -> dict[str, list[tuple[int, list[int]]]]:
     return by_path
 
 
-@one_in(2)
 @pytest.mark.parametrize("runner", [ThreadlessRunner(), FourAtOnceRunner()], ids=["one", "four"])
 @pytest.mark.parametrize("budget", some([0, 1_000, 9_000, 30_000, 45_000, 60_000, 90_000, BUDGET_BYTES], 4))
 def test_the_sketches_of_a_snapshot_do_not_depend_on_those_that_are_kept(
