@@ -4,7 +4,7 @@ Executors import this: no dagster, no pyspark.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
+from pyiceberg.types import NestedField
 
 from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.errors import IcepuffinError
@@ -34,6 +35,8 @@ BATCH_BYTES = 1 << 26
 """Largest size of a batch of vectors, as f32"""
 _FIELD_ID = b"PARQUET:field_id"
 _DECIMAL_DIGITS = 38
+_STORED_AS_THEY_ARE = ("arrow.json", "arrow.fixed_shape_tensor")
+"""Extension types whose stored values mean the same: texts, and lists of numbers"""
 _PROJECTIONS = 64
 """Projections that are kept, with the schemas that they are of"""
 
@@ -61,13 +64,14 @@ class DataFile:
     """One opened data file, seen as some fields of a snapshot's schema, in the order of `field_ids`. Its footer has
     been read.
 
-    Raises DataFileError for another format, a missing or a damaged file, or columns that do not fit the schema.
+    Raises DataFileError for another format, a missing or a damaged file, columns that do not fit the schema, or more
+    rows than its manifest counts: positions would be those of the next file's rows.
     """
 
     def __init__(self, storage: Storage, file: LiveFile, schema: Schema, field_ids: Sequence[int]) -> None:
         self._file = file
-        nulls = frozenset(field_id for field_id, value in file.constants if value is None)
-        self._projected, self.schema = _projection(_SchemaItself(schema), tuple(field_ids), nulls)
+        constants = frozenset((field_id, value is None) for field_id, value in file.constants)
+        self._projected, self.schema = _projection(_SchemaItself(schema), tuple(field_ids), constants)
         self._parquet = open_data_file(storage, file)
         self._as_stored = _names_as_stored(self._parquet.schema, self._projected, self.schema)
         if self._as_stored is None:
@@ -77,6 +81,11 @@ class DataFile:
         counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         self._bounds: list[int] = self._starts.tolist()
+        if self._bounds[-1] > file.record_count:
+            raise DataFileError(
+                f"{file.path} has {plural(self._bounds[-1], 'row')}, and the manifest that names it says "
+                f"{file.record_count:,}: add the file to the table again, with its true record_count"
+            )
 
     @property
     def has_field_ids(self) -> bool:
@@ -195,29 +204,31 @@ class _SchemaItself:
 
 
 @lru_cache(maxsize=_PROJECTIONS)
-def _projection(key: _SchemaItself, field_ids: tuple[int, ...], nulls: frozenset[int]) -> tuple[Schema, pa.Schema]:
-    """(some fields of a schema in the order of `field_ids`, their Arrow types), without defaults of the `nulls`.
+def _projection(
+    key: _SchemaItself, field_ids: tuple[int, ...], constants: frozenset[tuple[int, bool]]
+) -> tuple[Schema, pa.Schema]:
+    """(some fields of a schema in the order of `field_ids`, their Arrow types).
 
-    They are the same for most files of a table, and take half of the time that opening a file takes.
+    They are the same for most files of a table, and take half of the time that opening a file takes. `constants`: ids
+    of the columns of identity partitions, and whether the partition is null.
     """
     schema = key.schema
-    projected = _without_defaults(schema.select(*(_name(schema, field_id) for field_id in field_ids)), nulls)
+    selected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
     places = {field_id: place for place, field_id in enumerate(field_ids)}
     # `select` leaves them in the schema's order, which another schema of the table may not have
-    fields = sorted(projected.fields, key=lambda field: places.get(field.field_id, len(places)))
-    ordered = Schema(*fields, schema_id=schema.schema_id)
-    return ordered, arrow_schema(ordered)
+    fields = sorted(selected.fields, key=lambda field: places.get(field.field_id, len(places)))
+    filled = (_filled_by_partition(field, dict(constants)) for field in fields)
+    return Schema(*filled, schema_id=schema.schema_id), arrow_schema(Schema(*fields, schema_id=schema.schema_id))
 
 
-def _without_defaults(schema: Schema, field_ids: Collection[int]) -> Schema:
-    """Columns of a partition that is null are null where a file lacks them, whatever their default."""
-    if not any(field.field_id in field_ids for field in schema.fields):
-        return schema
-    fields = (
-        field.model_copy(update={"initial_default": None}) if field.field_id in field_ids else field
-        for field in schema.fields
-    )
-    return Schema(*fields, schema_id=schema.schema_id)
+def _filled_by_partition(field: NestedField, constants: Mapping[int, bool]) -> NestedField:
+    """The field, as PyIceberg's projection gives it the partition's value where a file lacks it: a required one would
+    be an error there, and the default of one whose partition is null would be its value.
+    """
+    if field.field_id not in constants:
+        return field
+    default = None if constants[field.field_id] else field.initial_default
+    return field.model_copy(update={"required": False, "initial_default": default})
 
 
 def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
@@ -347,18 +358,41 @@ def _for_arrow(constant: Any) -> Any:
 def _in_supported_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with types that PyIceberg knows. Raises ArrowInvalid for a value that does not fit them."""
     schema = pa.schema([field.with_type(_supported_type(field.type)) for field in batch.schema])
-    return batch if schema.equals(batch.schema) else batch.cast(schema)
+    if schema.equals(batch.schema):
+        return batch
+    columns = [_lists_of_views(column) if _is_list_view(column.type) else column for column in batch.columns]
+    return pa.record_batch(columns, names=batch.schema.names).cast(schema)
 
 
 def _supported_type(arrow_type: pa.DataType) -> pa.DataType:
     """The type with the same values that PyIceberg knows: imported files have what their writer's Arrow had."""
+    if getattr(arrow_type, "extension_name", None) in _STORED_AS_THEY_ARE:
+        return arrow_type.storage_type
     if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return pa.timestamp(arrow_type.unit, "UTC")
     if pa.types.is_time(arrow_type):
         return pa.time64("us")
-    if pa.types.is_decimal256(arrow_type) and arrow_type.precision <= _DECIMAL_DIGITS:
+    if pa.types.is_decimal(arrow_type) and arrow_type.precision <= _DECIMAL_DIGITS:
         return pa.decimal128(arrow_type.precision, arrow_type.scale)
+    return _with_supported_children(arrow_type)
+
+
+def _with_supported_children(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_supported_type(field.type)) for field in arrow_type])
+    if pa.types.is_list(arrow_type) or _is_list_view(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_supported_type(arrow_type.value_type)))
     return arrow_type
+
+
+def _is_list_view(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(arrow_type) or pa.types.is_large_list_view(arrow_type))
+
+
+def _lists_of_views(views: pa.Array) -> pa.Array:
+    """Arrow 26 casts views that it read from Parquet by the offsets of lists, which they do not have."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(views.sizes.to_numpy())]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, views.flatten(), pa.list_(views.type.value_field), mask=views.is_null())
 
 
 def _nothing(rows: int) -> pa.RecordBatch:

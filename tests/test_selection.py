@@ -10,12 +10,12 @@ from tests.clauses.edits import EDITS
 from tests.durations import Cost
 from tests.selection import PARTS, left_to_others
 
-FILE = "tests/test_a.py"
+FILE = "test_a.py"
 LONG = {f"{FILE}::test_laws[{number}]": f"{FILE}::test_laws" for number in range(9)}
 LONG |= {f"{FILE}::test_{name}": f"{FILE}::test_{name}" for name in ("kills", "reboots", "crowds")}
-SHARING = {f"tests/test_b.py::test_{name}": "tests/test_b.py" for name in ("one", "other", "third")}
+SHARING = {f"test_b.py::test_{name}": "test_b.py" for name in ("one", "other", "third")}
 SHORT = {f"{FILE}::test_fast": f"{FILE}::test_fast"}
-COSTS = {FILE: Cost(80, 80), "tests/test_b.py": Cost(40, 9)} | {
+COSTS = {FILE: Cost(80, 80), "test_b.py": Cost(40, 9)} | {
     owner: Cost(9 if owner.endswith("laws") else 10, 3) for owner in LONG.values()
 }
 

@@ -140,7 +140,7 @@ EDITS = (
     ),
     Edit(
         "field ids, name mapping, defaults, promotions",
-        "_without_defaults", "if field.field_id in field_ids else field", "if False else field",
+        "_filled_by_partition", "None if constants[field.field_id] else", "None if False else",
         "test_columns_of_a_null_partition_that_a_file_lacks_are_null_whatever_their_default",
     ),
     Edit(

@@ -150,14 +150,16 @@ def test_a_default_inside_a_field_is_of_the_rows_that_have_the_field(tmp_path: P
     assert rows(without, one(1, "s", kind), 1) == [{"s": None}]
 
 
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("default", [None, dt.date(2000, 1, 1)])
 @pytest.mark.parametrize(("field_ids"), [[3], [1, 3], [2, 3]])
 def test_columns_of_an_identity_partition_that_a_file_lacks_have_the_partitions_value(
-    tmp_path: Path, field_ids: list[int]
+    tmp_path: Path, field_ids: list[int], default: dt.date | None, *, required: bool
 ) -> None:
     schema = Schema(
         NestedField(1, "a", LongType(), required=False),
         NestedField(2, "other", StringType(), required=False),
-        NestedField(3, "day", DateType(), required=False, initial_default=dt.date(2000, 1, 1)),
+        NestedField(3, "day", DateType(), required=required, initial_default=default),
     )
     file = write(tmp_path, column("a", 1, [5, 6], pa.int64()))
     day = {"day": dt.date(1970, 1, 3)}
@@ -234,6 +236,9 @@ NOON = 43_200_000
         (pa.time64("ns"), [1_000_000 * NOON, None], TimeType(), [1_000 * NOON, None]),
         (pa.decimal256(9, 2), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
         (pa.decimal128(9, 3), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
+        (pa.decimal64(12, 2), [Decimal("1.25"), None], DecimalType(12, 2), [Decimal("1.25"), None]),
+        (pa.decimal32(5, 2), [Decimal("-1.25"), None], DecimalType(5, 2), [Decimal("-1.25"), None]),
+        (pa.json_(), ['{"a": 1}', None], StringType(), ['{"a": 1}', None]),
     ],
 )
 def test_types_that_other_writers_give_imported_files_are_the_schemas(
@@ -259,6 +264,33 @@ def test_timestamps_of_old_spark_are_read(tmp_path: Path) -> None:
     file = LiveFile(f"file://{path}", path.stat().st_size, len(at), 1, "PARQUET")
     (batch,) = read_live(STORE, file, one(1, "a", TimestampType()), [1])
     assert batch.columns["a"] == pa.array(MICROS, pa.timestamp("us"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (pa.list_view(pa.float32()), [[1.0, 2.0], None, [], [3.0]]),
+        (pa.large_list_view(pa.float32()), [None, [1.0, 2.0], [3.0], [4.0, 5.0, 6.0]]),
+        (pa.fixed_shape_tensor(pa.float32(), (2, 1)), [[1.0, 2.0], None, [3.0, 4.0]]),
+        (pa.list_(pa.json_()), [["1", None], None, [], ["{}"]]),
+        (pa.struct([("x", pa.list_(pa.decimal64(9, 2)))]), [{"x": [Decimal("1.25")]}, {"x": None}, None]),
+    ],
+)
+def test_lists_are_read_as_what_they_are_stored_as_whatever_their_writers_type(
+    tmp_path: Path, kind: Any, stored: list[Any]
+) -> None:
+    kinds = {"decimal": DecimalType(9, 2), "json": StringType()}
+    element = next((iceberg for name, iceberg in kinds.items() if name in str(kind)), FloatType())
+    schema: Any = ListType(2, element, element_required=False)
+    if pa.types.is_struct(kind):
+        schema = StructType(NestedField(3, "x", schema, required=False))
+    plain = pa.list_(pa.string()) if "json" in str(kind) else kind
+    file = write(tmp_path, (pa.field("a", kind), pa.array(stored, plain).cast(kind)))
+    for read in (
+        rows(file, one(1, "a", schema), 1),
+        take_rows(STORE, file, one(1, "a", schema), [1], np.arange(len(stored))).to_pylist(),
+    ):
+        assert [row["a"] for row in read] == stored
 
 
 @pytest.mark.parametrize("field_id", [1, None])
@@ -502,6 +534,13 @@ def test_no_rows_are_a_table_of_no_rows(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, [1], pa.int64()))
     taken = take_rows(STORE, file, one(1, "a", LongType()), [1], np.empty(0, np.int64))
     assert (taken.num_rows, taken.schema.names) == (0, ["a"])
+
+
+def test_more_rows_than_the_manifest_counts_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [1, 2, 3], pa.int64()))
+    with pytest.raises(DataFileError, match=r"0\.parquet has 3 rows, and the manifest that names it says 2: add"):
+        rows(replace(file, record_count=2), one(1, "a", LongType()), 1)
+    assert len(rows(replace(file, record_count=4), one(1, "a", LongType()), 1)) == 3
 
 
 @pytest.mark.parametrize("position", [-1, 3])
