@@ -81,6 +81,8 @@ class DerivedVersion:
     """Field ids of the columns that have file sketches; None for an index, and where its summary lacks them"""
     file_size: int | None = None
     """Bytes of the file at `puffin_path`, by its statistics entry; None where that is not known"""
+    table_location: str = ""
+    """Location of the table today"""
 
     def may_have(self, distances: str) -> bool:
         """Whether the version is of this column and these distances, or its summary does not have its own."""
@@ -152,6 +154,7 @@ def versions_in(metadata: TableMetadata, kind: BlobKind, name: str) -> tuple[Der
                 packs=tuple(map(pack, own.pack_ids)),
                 fields=own.fields,
                 file_size=file.file_size_in_bytes,
+                table_location=metadata.location,
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))

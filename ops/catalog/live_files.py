@@ -141,7 +141,7 @@ def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     return LiveFiles(
         table=table_name(table),
         table_uuid=str(table.metadata.table_uuid),
-        location=normalize(table.metadata.location),
+        location=normalize(table.metadata.location).rstrip("/"),
         snapshot_id=snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
         schema_id=schema_id,

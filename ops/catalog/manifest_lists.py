@@ -66,7 +66,8 @@ def write_empty_manifest_list(table: Table, snapshot_id: SnapshotId, sequence_nu
 
 
 def _new_path(table: Table, snapshot_id: SnapshotId) -> str:
-    return table.location_provider().new_metadata_location(f"{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro")
+    """A path that garbage collection lists, whatever `write.metadata.path` says: other tables may share that folder."""
+    return f"{table.location().rstrip('/')}/metadata/{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro"
 
 
 def require_committable(table: Table) -> None:

@@ -41,8 +41,8 @@ from icepuffin.ops.index.version_reader import (
     ROUTING_CURVE,
     SAMPLE_CURVE,
     SHARD_RECALL,
+    decode_routing,
     read_centroids,
-    read_routing,
     stored_shards,
 )
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
@@ -395,7 +395,7 @@ def _read_back(
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
-    routing = read_routing(
+    routing = decode_routing(
         reader, next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING), size, packs
     )
     if store.size(path) != size or routing.build_id != plan.build_id:

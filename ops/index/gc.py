@@ -1,24 +1,33 @@
 """Garbage collection: deletes files of icepuffin that no metadata of the table references."""
 
+import itertools
+import re
 from collections.abc import Collection
 from datetime import timedelta
 
 from pyiceberg.table import Table
 
+from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.blob_kind import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
+from icepuffin.ops.catalog.ownership import own_snapshots
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.index.exported_metadata import SUFFIX
 from icepuffin.ops.index.report import GcReport
-from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage import normalize, open_storage
+from icepuffin.ops.model import ObjectInfo, StorageConfig
+from icepuffin.ops.storage import ObjectMissingError, normalize, open_storage
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.errors import PuffinError
 
 OUR_FILES = ("ann-", "theta-")
 """Prefixes of the names, under metadata/, of Puffin files that icepuffin writes."""
 _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
 """Prefixes of files that a killed process was writing on a local disk"""
+_STATISTICS = re.compile(r"\d+-[0-9a-f-]{36}\.stats")
+"""Names of statistics files, which Spark gives to its own, too"""
+_CUT_OFF_STATISTICS = re.compile(rf"\.{_STATISTICS.pattern}\.[0-9a-f]{{32}}")
 
 
 def collect_garbage(
@@ -28,13 +37,15 @@ def collect_garbage(
     grace: timedelta = timedelta(hours=24),
     dry_run: bool = False,
     expiring: Collection[int] = (),
+    formerly: Collection[str] = (),
 ) -> GcReport:
     """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
-    Considers only names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
-    derived snapshots under metadata/, and all that lies in a folder of its own. A file that a snapshot or statistics
-    slot of the table names is never deleted. A dry run may count snapshots in `expiring` as gone. Ages are by the
-    store's own clock.
+    Considers only what icepuffin made: staged objects, `ann-*` and `theta-*` Puffin files, statistics files by their
+    footer and manifest lists of derived snapshots under metadata/, and all that lies in its own folder. A file that a
+    snapshot or statistics slot of the table names is never deleted. A dry run may count snapshots in `expiring` as
+    gone. Ages are by the store's own clock. Elsewhere, as under a location that the table had, files of other tables
+    may lie: of those only files are considered that the table's metadata named before this run (`formerly`).
 
     Raises PartialMetadataError, and what the catalog and the store raise.
     """
@@ -48,6 +59,7 @@ def collect_garbage(
         for file in store.list(f"{location}/{folder}")
         if folder is own is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
     ]
+    ours += _elsewhere(formerly, location, storage)
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
     staying = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring]
@@ -67,17 +79,50 @@ def collect_garbage(
         if file.modified_ms > cut_off_ms:
             postponed += 1
             continue
+        if _STATISTICS.fullmatch(file.path.rpartition("/")[2]) and not _is_created_by_icepuffin(file.path, storage):
+            continue
         doomed.append(file.path)
         freed += file.size
     if not dry_run:
-        store.delete_all(doomed)
+        for folder, paths in itertools.groupby(sorted(doomed), key=_folder):
+            open_storage(folder, storage).delete_all(list(paths))
     return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, postponed)
 
 
+def named_files(table: Table) -> frozenset[str]:
+    """Version files, packs and manifest lists that the table's metadata, as it was read last, names."""
+    own = own_snapshots(table.metadata)
+    files = {entry.statistics_path for entry in table.metadata.statistics if entry.snapshot_id in own}
+    return frozenset(files | {each.manifest_list for each in table.metadata.snapshots if each.snapshot_id in own})
+
+
+def _elsewhere(paths: Collection[str], location: str, storage: StorageConfig) -> list[ObjectInfo]:
+    """What the store lists of some files, of those that are not under a location."""
+    outside = {path for path in map(normalize, paths) if not path.startswith(f"{location}/")}
+    folders = sorted({*map(_folder, outside)})
+    files = (file for folder in folders for file in open_storage(folder, storage).list(folder))
+    return [file for file in files if normalize(file.path) in outside]
+
+
+def _is_created_by_icepuffin(statistics_path: str, storage: StorageConfig) -> bool:
+    """Whether a statistics file says that icepuffin made it."""
+    try:
+        footer = PuffinReader(open_storage(statistics_path, storage).source(statistics_path)).footer
+    except (PuffinError, ObjectMissingError):
+        return False
+    return footer.properties.get("created-by", "").startswith(f"{CREATED_BY.split()[0]} ")
+
+
+def _folder(path: str) -> str:
+    return normalize(path).rpartition("/")[0]
+
+
 def _is_ours(name: str) -> bool:
-    """Whether icepuffin alone gives such names, under metadata/."""
-    if name.startswith(("_icepuffin/", *_CUT_OFF)):
+    """Whether icepuffin gives such names, under metadata/: statistics files alone may be another engine's."""
+    if name.startswith(("_icepuffin/", *_CUT_OFF)) or _CUT_OFF_STATISTICS.fullmatch(name):
         return True
-    return (name.startswith(OUR_FILES) and name.removesuffix(SUFFIX).endswith(".puffin")) or (
-        name.startswith(OWN_LISTS) and name.endswith(".avro")
+    return (
+        bool(_STATISTICS.fullmatch(name))
+        or (name.startswith(OUR_FILES) and name.removesuffix(SUFFIX).endswith(".puffin"))
+        or (name.startswith(OWN_LISTS) and name.endswith(".avro"))
     )

@@ -21,7 +21,7 @@ from icepuffin.ops.index.definition_columns import resolve_field
 from icepuffin.ops.index.included_proof import included_faults
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import balls_of, included_of, read_routing, stored_shards
+from icepuffin.ops.index.version_reader import balls_of, centroids_here, included_of, read_routing, stored_shards
 from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import check_shard, open_shard
@@ -95,10 +95,10 @@ def check_integrity(
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
-        expected = read_routing(reader, first, source.size(), version.packs)
+        expected = read_routing(reader, first, source.size(), version)
         definition = IndexDefinition.from_json(expected.definition)
         of_balls = [blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID]
-        balls = [centroid.decode(reader.read_blob(blob)) for blob in of_balls]
+        balls = [centroids_here(centroid.decode(reader.read_blob(blob)), version) for blob in of_balls]
         faults += _unfit_balls(balls, definition)
         columns = [attributes.decode(reader.read_blob(blob)) for blob in blobs if blob.type in _COLUMN_BLOBS]
         for column in columns:

@@ -26,7 +26,7 @@ from icepuffin.ops.model import (
     StoredShard,
 )
 from icepuffin.ops.shard_recall import ShardRecall
-from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, relative_to
+from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, path_mover, relative_to
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -151,7 +151,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
         if missing := [kind for kind in (BlobType.ROUTING, BlobType.CENTROID) if kind not in by_type]:
             raise NotAnIndexError(f"{path} is not a readable index version: it has no blob {missing[0]}")
-        routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version.packs)
+        routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version)
         blobs = by_type.get(BlobType.SHARD, [])
         shards = stored_shards(path, reader.footer.blobs, routing, version.packs, source.size())
         routing_properties = by_type[BlobType.ROUTING][0].properties
@@ -242,12 +242,28 @@ def lost_packs(version: DerivedVersion, storage: StorageConfig) -> tuple[str, ..
         return tuple(filter(None, pool.map(fault, (pack for pack in version.packs if pack.path))))
 
 
-def read_routing(
+def read_routing(reader: PuffinReader, blob: BlobMetadata, file_size: int, version: DerivedVersion) -> Routing:
+    """Read the routing blob of a version whose own file has `file_size` bytes, its paths as they are relative to the
+    table's location today. Raises StorageError, PuffinError.
+    """
+    routing = decode_routing(reader, blob, file_size, version.packs)
+    path_here = path_mover(version.puffin_path, version.table_location)
+    if path_here is str:
+        return routing
+    return replace(routing, files=tuple(replace(file, path=path_here(file.path)) for file in routing.files))
+
+
+def decode_routing(
     reader: PuffinReader, blob: BlobMetadata, file_size: int, packs: Sequence[BoundPack | NewPack]
 ) -> Routing:
-    """Read the routing blob of a version whose own file has `file_size` bytes. Raises StorageError, PuffinError."""
+    """Read the routing blob as it is in the file. Raises StorageError, PuffinError."""
     size = file_size + sum(pack.size for pack in packs)
     return routing_blob.decode(reader.read_blob(blob), file_size=size)
+
+
+def centroids_here(index: CentroidIndex, version: DerivedVersion) -> CentroidIndex:
+    """The balls of a version, the paths of files as they are relative to the table's location today."""
+    return replace(index, files=tuple(map(path_mover(version.puffin_path, version.table_location), index.files)))
 
 
 def stored_shards(
@@ -299,7 +315,7 @@ def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidInde
     """Read the balls around the version's files. Raises StorageError, PuffinError."""
     path = version.bound.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
-    return centroid_blob.decode(reader.read_blob(version.centroid))
+    return centroids_here(centroid_blob.decode(reader.read_blob(version.centroid)), version.bound)
 
 
 def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> AttributeBlob:

@@ -15,7 +15,7 @@ from icepuffin.ops.storage.base import (
 )
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, relative_to, split_location
+from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, path_mover, relative_to, split_location
 from icepuffin.ops.storage.memory import SCHEME as MEMORY
 from icepuffin.ops.storage.memory import MemoryStorage
 from icepuffin.ops.storage.principal import principal
@@ -33,6 +33,7 @@ __all__ = [
     "left_where_refused",
     "normalize",
     "open_storage",
+    "path_mover",
     "principal",
     "relative_to",
     "split_location",

@@ -4,6 +4,7 @@ Every character of a path is literal: `day=a%2Fb` is the name of a folder, as Ic
 """
 
 import re
+from collections.abc import Callable
 
 _SCHEMES = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
@@ -11,6 +12,7 @@ _SCHEMES = {
     **dict.fromkeys(("abfss", "abfs", "wasbs", "wasb"), "abfss"),
 }
 """Spelling of each scheme of an object store: they differ in the client that was meant, not in the object"""
+_IS_WHOLE = re.compile(r"[a-z][a-z0-9+.-]*:/")
 OBJECT_STORES = tuple(dict.fromkeys(f"{scheme}:" for scheme in _SCHEMES.values()))
 """Normalised schemes of object stores, each with its colon"""
 
@@ -49,3 +51,15 @@ def relative_to(location: str, root: str) -> str:
     """`location`, normalised, and relative to `root` where it lies under it."""
     path, base = normalize(location), normalize(root).rstrip("/") + "/"
     return path.removeprefix(base)
+
+
+def path_mover(file: str, location: str) -> Callable[[str], str]:
+    """Gives a path that a file of ours has as one relative to a table's location today.
+
+    In the file it is relative to the location for which that was made, which has the file in one of its folders:
+    another one where the table's location was set anew, and this one where the table was moved with its files.
+    """
+    then, now = normalize(file).rsplit("/", 2)[0], normalize(location).rstrip("/")
+    if then == now:
+        return str
+    return lambda path: relative_to(path if _IS_WHOLE.match(path) else f"{then}/{path}", now)

@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion, sket
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.line_lists import MOST_LISTED, listed
-from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage import Storage, path_mover
 from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.columns import SketchedColumn
@@ -160,7 +160,7 @@ def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> E
 
     def open_file(path: str) -> FileSketchesReader:
         source = PrefetchedSource(store, path)
-        return FileSketchesReader(PuffinReader(source), source.fetch)
+        return FileSketchesReader(PuffinReader(source), source.fetch, path_mover(path, table.location()))
 
     here = snapshot.sequence_number or 0
     nearest_first = sorted(

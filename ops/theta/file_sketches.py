@@ -86,19 +86,21 @@ def file_key(file: LiveFile, location: str) -> FileKey:
 class FileSketchesReader:
     """One version's Puffin file. The footer is read at once, sketches on demand.
 
-    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read.
+    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read. `path_here` gives
+    a path in the file as relative to the table's location today.
     """
 
     def __init__(
         self,
         reader: PuffinReader,
         fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None,
+        path_here: Callable[[str], str] = str,
     ) -> None:
         self._reader = reader
         self._fetch = fetch
         self._blobs: dict[tuple[str, str], BlobMetadata] = {}
         for blob in reader.footer.of_type(FILE_SKETCHES_V2):
-            self._blobs[blob.properties.get("path", ""), blob.properties.get("deletes", "")] = blob
+            self._blobs[path_here(blob.properties.get("path", "")), blob.properties.get("deletes", "")] = blob
 
     def __contains__(self, key: FileKey) -> bool:
         blob = self._blobs.get((key.path, key.deletes))

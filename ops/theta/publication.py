@@ -157,7 +157,7 @@ def publish_file_sketches(
     `measurement`: text of the measurement of the run, for the summary of the snapshot. `folder`: folder of the files,
     or why none can be bound.
     """
-    table, snapshot, location = plan.table, plan.snapshot, plan.live.location.rstrip("/")
+    table, snapshot, location = plan.table, plan.snapshot, plan.live.location
     types = {c.field_id: c.counted_as for c in plan.columns}
     sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key, types))}
     files = [file for file in plan.live.files if file.path in sizes]
