@@ -419,7 +419,7 @@ def test_a_moment_cannot_be_followed(table: Table) -> None:
         icepuffin.open_index(table, snapshot=snapshot).follow()
 
 
-@pytest.mark.parametrize("interval", [0, -1.0, float("nan"), "often", None])
+@pytest.mark.parametrize("interval", [0, -1.0, float("nan"), "often", None, 10**400])
 def test_an_interval_is_a_number_of_seconds(table: Table, interval: Any) -> None:
     with pytest.raises(
         icepuffin.errors.QueryError, match=f"interval is {interval!r}; it is a number of seconds above 0"

@@ -139,11 +139,13 @@ def require_at_least_one(**numbers: int | None) -> None:
 
 
 def checked_distance(distance: float) -> float:
-    """The distance as a float. Raises QueryError for NaN and for values that are not numbers."""
+    """The distance as a float. Raises QueryError for NaN, for values that are not numbers, and for larger numbers."""
     try:
         value = float(distance)
     except (TypeError, ValueError) as error:
         raise QueryError(f"the distance is {distance!r}, not a number") from error
+    except OverflowError as error:
+        raise QueryError("the distance is a whole number over 1.8e308; write inf for all rows") from error
     if math.isnan(value):
         raise QueryError("the distance is NaN: no row is nearer than that, and none is farther")
     return value

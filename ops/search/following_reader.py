@@ -65,7 +65,7 @@ class FollowingReader(Generic[R]):
     ) -> None:
         try:
             seconds = float(interval)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             seconds = 0.0
         if not seconds > 0:
             raise QueryError(f"interval is {interval!r}; it is a number of seconds above 0")

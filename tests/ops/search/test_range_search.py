@@ -291,7 +291,7 @@ def test_distances_at_the_ends(table: Table, t: float, count: int) -> None:
     assert open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t).rows.num_rows == count
 
 
-@pytest.mark.parametrize("t", [float("nan"), "near", None])
+@pytest.mark.parametrize("t", [float("nan"), "near", None, 10**400, -(10**400)])
 def test_an_invalid_distance_is_refused(table: Table, t: float) -> None:
     with pytest.raises(QueryError, match="distance"):
         open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t)
