@@ -4,6 +4,7 @@ Only the properties that return Dagster's own types import Dagster: the command 
 """
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -170,8 +171,8 @@ class TableSpec:
 
 
 def slug(catalog: str, identifier: str) -> str:
-    """A name of letters, digits and `_`, which two different tables may share."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", f"{catalog}.{identifier}")
+    """A name of letters, digits and `_`, which two different tables may share: `a-b` and `a_b`."""
+    return _without(r"[^A-Za-z0-9]+", f"{catalog}.{identifier}")
 
 
 def is_within(node: str, other: str) -> bool:
@@ -181,12 +182,18 @@ def is_within(node: str, other: str) -> bool:
 
 def node(catalog: str, identifier: str) -> str:
     """The prefix of the names that Dagster gives to a table's assets. Two underscores separate the levels."""
-    return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (catalog, *identifier.split(".")))
+    return "__".join(_without(r"[^A-Za-z0-9_]", part) for part in (catalog, *identifier.split(".")))
 
 
 def _part(name: str) -> str:
     """A part of an asset key, without the characters that Dagster refuses, such as spaces."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return _without(r"[^A-Za-z0-9_.-]", name)
+
+
+def _without(others: str, name: str) -> str:
+    """The name with `_` for what Dagster refuses. Of one in another script nothing may be left: a checksum follows."""
+    text = re.sub(others, "_", name)
+    return text if name.isascii() else f"{text}_{zlib.crc32(name.encode()):08x}"
 
 
 def _verbatim(path: Sequence[str]) -> "dg.AssetKey":
