@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-INSTALLED = ("runtime", "dagster", "spark", "s3", "gcs", "adls", "sql")
+INSTALLED = ("runtime", "dagster", "ui", "spark", "s3", "gcs", "adls", "sql")
 """Files of requirements that an image needs: the package's own, and those of its extras."""
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", re.MULTILINE)
 

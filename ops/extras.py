@@ -2,6 +2,8 @@
 
 _EXTRAS = {
     "dagster": "dagster",
+    "dagster_postgres": "ui",
+    "dagster_webserver": "ui",
     "sqlglot": "sql",
     "pyspark": "spark",
     "dagster_pyspark": "spark",

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 EXTRAS = {
-    "dagster": "dagster dagster_shared dagster_graphql dagster_webserver dagster_postgres matplotlib PIL click rich",
+    "dagster": "dagster dagster_shared matplotlib PIL click rich",
+    "ui": "dagster_graphql dagster_webserver dagster_postgres",
     "spark": "pyspark py4j dagster_pyspark pandas",
     "sql": "sqlglot",
     "s3": "s3fs aiobotocore botocore",

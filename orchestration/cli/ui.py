@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -26,6 +27,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     from icepuffin.orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
     from icepuffin.orchestration.settings import PATH_VARIABLE
 
+    if start and find_spec("dagster_webserver") is None:
+        raise ModuleNotFoundError("No module named 'dagster_webserver'", name="dagster_webserver")
     session = session.with_options(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}

@@ -30,7 +30,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.cli import main, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
 
@@ -740,6 +740,15 @@ def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
     assert f"DAGSTER_HOME={lake.directory}/dagster_home" in output
     assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in output
     assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in output
+
+
+def test_the_ui_starts_where_its_extra_is_installed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ui, "find_spec", lambda _: None)
+    with pytest.raises(SystemExit):
+        main(["ui", "--start", "--settings", str(lake.settings_file)])
+    assert "pip install 'icepuffin[ui]'" in capsys.readouterr().err
 
 
 def test_the_ui_command_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
