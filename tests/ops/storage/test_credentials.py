@@ -1,13 +1,16 @@
 """Vended credentials by a clock that the test sets: which are used, and when others are requested."""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
 
 import pytest
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import Grant, VendedGrants
 from icepuffin.ops.storage import credentials
-from icepuffin.ops.storage.credentials import AccessError, Lease, ends_of, nearest
+from icepuffin.ops.storage.credentials import AccessError, Lease, combined, ends_of, is_vended, lease_of, nearest
 
 MINUTE = 60_000.0
 NOW = 1_700_000_000_000.0
@@ -136,6 +139,38 @@ def test_keys_that_have_expired_when_they_come_are_tried_and_requested_again_aft
     assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 2)
 
 
+def test_a_clock_that_is_set_back_makes_no_expired_keys_fresh(clock: Clock) -> None:
+    catalog = VendingCatalog((keys("new", 120),))
+    clock.pass_minutes(45)
+    own = lease((keys("old", 5),), catalog.renew)
+    clock.pass_minutes(-35)
+    assert (name_of(own.grant(LAKE)), catalog.requests) == ("new", 1)
+
+
+@pytest.mark.parametrize(("minutes", "waits"), [(56, False), (61, True)])
+def test_only_where_the_keys_have_expired_a_thread_waits_for_the_one_that_renews_them(
+    clock: Clock, minutes: float, waits: bool
+) -> None:
+    begun, answered = Event(), Event()
+
+    def renew() -> tuple[Grant, ...]:
+        begun.set()
+        answered.wait(60)
+        return (keys("new", 120),)
+
+    own = lease((keys("old", 60),), renew)
+    clock.pass_minutes(minutes)
+    with ThreadPoolExecutor(2) as pool:
+        renewing = pool.submit(own.grant, LAKE)
+        assert begun.wait(60)
+        other = pool.submit(own.grant, LAKE)
+        is_done = bool(wait([other], 0.1 if waits else 20).done)
+        answered.set()
+        assert is_done != waits
+        assert name_of(other.result(20)) == ("new" if waits else "old")
+        assert name_of(renewing.result(20)) == "new"
+
+
 def test_a_catalog_that_vends_nothing_any_more_is_refused(clock: Clock) -> None:
     own = lease((keys("old", 60),), VendingCatalog(()).renew)
     clock.pass_minutes(61)
@@ -175,3 +210,46 @@ def test_the_longest_of_nested_prefixes_is_whose_keys_open_a_file(turned: bool) 
         assert name_of(nearest(vended, location)) == name
     assert nearest((keys("data", 60, f"{LAKE}/data/"),), f"{LAKE}/database/a") is None
     assert name_of(nearest((keys("table", 60, "S3A://lake/t"),), f"{LAKE}/a")) == "table", "as Hadoop spells it"
+
+
+def test_a_process_and_a_user_of_a_table_have_a_lease_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that was forked while its parent renewed keys would wait for that thread, which it does not have."""
+    monkeypatch.setattr(credentials, "_leases", {})
+    grants = (keys("a", 60),)
+    ours, another = (VendedGrants("lake", "ns.t", who, grants, lambda: grants) for who in ("ann", "bob"))
+    own = lease_of(ours)
+    assert lease_of(ours) is own
+    assert lease_of(another) is not own
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert lease_of(ours) is not own
+
+
+def test_the_lease_of_a_process_takes_up_keys_that_last_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_leases", {})
+    monkeypatch.setattr(credentials, "_now", lambda: NOW)
+    for name, minutes, expected in (("a", 30, "a"), ("b", 60, "b"), ("c", 30, "b")):
+        grants = (keys(name, minutes),)
+        own = lease_of(VendedGrants("lake", "ns.t", "ann", grants, lambda: ()))
+        assert name_of(own.grant(LAKE)) == expected
+
+
+def test_requests_are_signed_where_keys_are_vended_though_the_bucket_was_open_to_all() -> None:
+    own = {"s3.anonymous": "true", "s3.region": "eu-west-1"}
+    vended = {"s3.access-key-id": "a", "s3.secret-access-key": "b"}
+    assert combined(own, vended) == {"s3.region": "eu-west-1", **vended}
+    assert combined(own, {"gcs.oauth2.token": "t"}) == {**own, "gcs.oauth2.token": "t"}
+
+
+def test_a_key_and_the_time_of_its_expiry_are_vended_and_other_settings_are_not() -> None:
+    account = "acc.dfs.core.windows.net"
+    for key in ("s3.access-key-id", "client.session-token", "gcs.oauth2.token", f"adls.sas-token.{account}"):
+        assert is_vended(key)
+    for expiry in (
+        "s3.session-token-expires-at-ms",
+        "gcs.oauth2.token-expires-at",
+        f"adls.sas-token-expires-at-ms.{account}",
+    ):
+        assert is_vended(expiry)
+    for other in ("s3.endpoint", "s3.session-tokens", "gcs.project-id", "adls.account-name", "client.region"):
+        assert not is_vended(other)
