@@ -352,6 +352,8 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nretries=11\n", "retries: takes a whole number from 0 to 10"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nsnapshots='all'\n", "snapshots: takes 'every' or 'newest'"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nwatched_refs='main'\n", "watched_refs: takes a list"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nwatched_refs=[]\n", "at least one ref must be watched"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\n[tables.t.indexes.e]\ncolumn='v'\npq_nbits=5\n", "takes 4, 8"),
         ("[tables.t]\ncatalog='lake'\nname=1\n", "tables.t.name: takes a text"),
         ("spark = 'local'\n", "spark: takes a table of settings"),
         ("dagster_home = ''\n", "dagster_home: is empty: name a folder, or leave it out"),

@@ -31,7 +31,7 @@ from icepuffin.ops.index import (
     proof,
     version_reader,
 )
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.integrity import check_integrity, check_kept
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import LiveFile
@@ -44,7 +44,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import centroid, routing, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
-from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -264,6 +264,13 @@ def test_a_footer_of_another_snapshot_is_not_read(table: Table, key: str) -> Non
             open_version(version, STORAGE)
     file.write_bytes(data)
     assert open_version(version, STORAGE).bound == version
+
+
+def test_damage_in_what_a_refresh_keeps_is_named_with_what_mends_it(table: Table) -> None:
+    damage(table, Section.LOCATIONS)
+    shards = open_version(index_versions(table, "e")[-1], STORAGE).shards
+    with pytest.raises(ChecksumError, match=r"\.puffin, shard 7: .*; `icepuffin refresh --verify` mends it$"):
+        check_kept(shards[0], 7, STORAGE)
 
 
 def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:

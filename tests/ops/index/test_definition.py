@@ -123,6 +123,19 @@ def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: 
         from_properties(INDEX.to_properties() | {f"ann.index.e.{parameter}": value})
 
 
+def test_an_index_without_a_column_is_named() -> None:
+    properties = INDEX.to_properties() | {"ann.index.f.metric": "l2"}
+    with pytest.raises(DefinitionError, match=r"index f: table property ann\.index\.f\.column is missing"):
+        from_properties(properties)
+
+
+def test_as_many_ids_as_columns_are_needed() -> None:
+    with pytest.raises(DefinitionError, match=r"index e: filter_ids has 1 ids for \('a', 'b'\)"):
+        replace(INDEX, filters=("a", "b"), filter_ids=(3,))
+    with pytest.raises(DefinitionError, match=r"index e: include_ids has 2 ids for \('a',\)"):
+        replace(INDEX, include=("a",), include_ids=(3, 4))
+
+
 @pytest.mark.parametrize("text", ["[" * 5_000, "[" + "-" * 100_000 + "1]", "[{[]: 1}]", "[" + "9" * 5_000 + "]"])
 def test_a_list_of_columns_that_no_parser_reads_is_named(text: str) -> None:
     with pytest.raises(DefinitionError, match=r"index x: filters is .{1,90}, which is no list") as caught:

@@ -22,7 +22,7 @@ from icepuffin.ops.theta.file_sketches import (
     write_file_sketches,
 )
 from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs.theta import MAX_THETA, ThetaSketch
+from icepuffin.puffin.blobs.theta import MAX_THETA, ThetaSketch, encode
 from icepuffin.puffin.errors import BadBlobError
 
 
@@ -69,7 +69,19 @@ def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
         properties={"path": "p", "deletes": "", "columns": columns},
     )
     writer.finish()
-    with pytest.raises(BadBlobError):
+    with pytest.raises(BadBlobError, match=r"bad property `columns`|theta sketch"):
+        reader_of(sink.getvalue()).read(FileKey("p", ""))
+
+
+def test_bytes_that_no_column_has_are_an_error() -> None:
+    sink, image = io.BytesIO(), encode(sketch(1, 5))
+    writer = PuffinWriter(sink)
+    properties = {"path": "p", "deletes": "", "columns": f'[[1, "long", {len(image)}]]'}
+    writer.add_blob(
+        FILE_SKETCHES_V2, fields=[1], snapshot_id=1, sequence_number=1, data=image + b"\0", properties=properties
+    )
+    writer.finish()
+    with pytest.raises(BadBlobError, match=f"at 4: {len(image)} bytes are listed, {len(image) + 1} are there"):
         reader_of(sink.getvalue()).read(FileKey("p", ""))
 
 

@@ -18,6 +18,7 @@ from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
+from icepuffin.ops.theta.errors import UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
@@ -412,6 +413,15 @@ def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessR
     derived = table.refresh().refs()[SKETCHES_TAG].snapshot_id
     with pytest.raises(ThetaError, match=f"derived data of {snapshot}"):
         materialize(table, derived, runner)
+
+
+def test_a_column_that_cannot_be_sketched_is_named_with_its_table_and_setting(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    snapshot = append(table, 0, 10)
+    with pytest.raises(UnsketchableColumnError, match=rf"^{'.'.join(table.name())}, theta_columns: .*absent"):
+        materialize(table, snapshot, runner, columns=["absent"])
+    assert not runner.tasks
 
 
 def test_a_lost_statistics_file_is_written_again(table: Table, runner: ThreadlessRunner) -> None:

@@ -1,0 +1,75 @@
+"""What the demo's table is made of, and what it refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from rich.console import Console
+
+from icepuffin.ops.catalog.bindings import BindingError
+from icepuffin.orchestration.demo import history, run
+from icepuffin.orchestration.demo.history import DemoDataError, load_rows
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.orchestration.sensor.local import LocalRun
+from tests.conftest import ROWS, make_rows
+
+
+def full_set(folder: Path, rows: int, embeddings: int) -> None:
+    texts = [str(number) for number in range(rows)]
+    pq.write_table(pa.table({"package": texts, "part": texts, "text": texts}), folder / "packages.parquet")
+    np.save(folder / "embeddings.f16.npy", np.arange(2 * embeddings, dtype=np.float16).reshape(embeddings, 2))
+
+
+def test_rows_of_a_full_set_are_split_into_a_table_and_queries_that_it_lacks(tmp_path: Path) -> None:
+    full_set(tmp_path, 30, 30)
+    rows = load_rows(tmp_path, held_out=4)
+    assert rows.table.column_names == ["id", "name", "section", "description", "embedding"]
+    assert rows.table.num_rows == 26
+    assert all(vector == [2 * number, 2 * number + 1] for number, vector in enumerate_rows(rows.table))
+    held_out = {int(first) // 2 for first, _ in rows.held_out}
+    assert held_out | set(rows.table["id"].to_pylist()) == set(range(30))
+
+
+def enumerate_rows(table: pa.Table) -> zip:  # type: ignore[type-arg]
+    return zip(table["id"].to_pylist(), table["embedding"].to_pylist(), strict=True)
+
+
+def test_a_full_set_that_is_not_there_or_does_not_fit_together_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_set(tmp_path, 30, 29)
+    with pytest.raises(DemoDataError, match="30 packages but 29 embeddings"):
+        load_rows(tmp_path)
+    (tmp_path / "embeddings.f16.npy").unlink()
+    with pytest.raises(DemoDataError, match=r"embeddings\.f16\.npy is missing: --source DIR needs packages\.parquet"):
+        load_rows(tmp_path)
+    monkeypatch.setattr(history, "SHIPPED", tmp_path / "nothing")
+    with pytest.raises(DemoDataError, match="nothing is missing: run the demo from a clone"):
+        load_rows(None)
+
+
+def test_position_deletes_are_of_files_of_a_table_of_format_v2(
+    table_factory: Callable[..., Table], sql_catalog: Catalog
+) -> None:
+    of_v1 = sql_catalog.create_table("db.old", ROWS, properties={"format-version": "1"})
+    with pytest.raises(BindingError, match=r"db\.old: position deletes are written to v2 tables only"):
+        append_position_deletes(of_v1, {})
+    table = table_factory()
+    with pytest.raises(BindingError, match=r"db\.t has no rows to delete"):
+        append_position_deletes(table, {})
+    table.append(make_rows(0, 3))
+    with pytest.raises(BindingError, match=r"db\.t: no live data file a\.parquet"):
+        append_position_deletes(table, {"b.parquet": np.zeros(1, np.int64), "a.parquet": np.zeros(1, np.int64)})
+    assert len(table.refresh().snapshots()) == 1
+
+
+def test_a_run_of_the_demo_that_fails_ends_it_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [LocalRun("t", "1", "a", True, ""), LocalRun("t", "2", "b", False, "the disk is full")]
+    monkeypatch.setattr(run, "tick", lambda *_: runs)
+    with pytest.raises(run.DemoError, match="the run for snapshot 2 failed: the disk is full"):
+        run._tick(None, None, Console(quiet=True))  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""Files of queries that hold none."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icepuffin.orchestration.cli.query_vectors import read_queries, read_vectors
+
+
+def npy(array: Any) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, array)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("q.bin", b"\xff\xfe\x00", "q.bin is neither text nor named .npy"),
+        ("q.npy", b"", "q.npy is no .npy file of numbers"),
+        ("q.npy", b"[[1.0, 2.0]]", "q.npy is no .npy file of numbers"),
+        ("q.npy", npy(np.array([None, 1], object)), "q.npy is no .npy file of numbers"),
+        ("q.npy", npy(np.array(["x"])), "q.npy holds <U1 of shape (1,), not numbers [queries, dims]"),
+        ("q.npy", npy(np.array([True])), "q.npy holds bool of shape (1,), not numbers"),
+        ("q.npy", npy(np.zeros((1, 2, 3))), "q.npy holds float64 of shape (1, 2, 3), not numbers [queries, dims]"),
+        ("q.npy", npy(np.float64(1)), "q.npy holds float64 of shape (), not numbers [queries, dims]"),
+    ],
+)
+def test_a_file_without_vectors_is_named_with_what_it_holds(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(click.ClickException) as caught:
+        read_vectors(tmp_path / name)
+    assert message in caught.value.message
+
+
+def test_one_vector_is_one_query(tmp_path: Path) -> None:
+    (tmp_path / "q.npy").write_bytes(npy(np.arange(3)))
+    assert read_vectors(tmp_path / "q.npy").tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "column", "message"),
+    [
+        ({"id": [1], "v": [[1.0]], "w": [b"\x01"]}, None, "name the column of the queries with --column: v, w"),
+        ({"id": [1]}, None, "name the column of the queries with --column: none"),
+        ({"id": [1], "v": [[1.0]]}, "absent", "has no column 'absent'; it has id, v"),
+        ({"v": [[1.0], None, None]}, None, "column 'v' has 2 nulls; leave these rows out"),
+        (None, "v", "q.parquet is no Parquet file that can be read"),
+    ],
+)
+def test_a_parquet_file_without_queries_is_named_with_what_to_do(
+    tmp_path: Path, columns: dict[str, list[Any]] | None, column: str | None, message: str
+) -> None:
+    path = tmp_path / "q.parquet"
+    path.write_bytes(b"PAR1") if columns is None else pq.write_table(pa.table(columns), path)
+    with pytest.raises(click.ClickException) as caught:
+        read_queries(path, column)
+    assert message in caught.value.message
