@@ -32,7 +32,7 @@ from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.restricted_tables import RESTRICTIONS, refuse_restricted
 from icepuffin.ops.catalog.snapshots import TableUnavailableError
-from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings, without_code
 from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.catalog.time_limits import request_limits
 from icepuffin.ops.errors import CatalogUnavailableError
@@ -113,7 +113,7 @@ class VendingCatalog(RestCatalog):
     """PyIceberg's REST catalog, with tables whose files stay readable for as long as somebody reads them."""
 
     def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
-        metadata, config = table_response.metadata, table_response.config
+        metadata, config = table_response.metadata, without_code(table_response.config)
         location = table_response.metadata_location or metadata.location
         credentials = table_response.storage_credentials
         storage = _storage(self, identifier_tuple, str(metadata.table_uuid), config, credentials)
@@ -121,8 +121,7 @@ class VendingCatalog(RestCatalog):
         if normalize(location).startswith(OBJECT_STORES) and CODE_SETTING not in self.properties:
             io = vended_io({**harmless(metadata.properties), **self.properties, **config}, storage, location)
         else:
-            vended = {**config, **self._resolve_storage_credentials(credentials, location)}
-            vended.pop(CODE_SETTING, None)  # a catalog says where files lie and by which keys, not what code reads
+            vended = {**config, **without_code(self._resolve_storage_credentials(credentials, location))}
             io = self._load_file_io({**harmless(metadata.properties), **vended}, location)
         return Table(identifier_tuple, metadata, location, io, self, config)
 
@@ -177,7 +176,7 @@ def _storage(
     credentials: Iterable[StorageCredential],
 ) -> StorageConfig:
     grants = _grants(config, credentials)
-    settings = {key: value for key, value in store_settings(config).items() if not is_vended(key)}
+    settings = {key: value for key, value in store_settings(without_code(config)).items() if not is_vended(key)}
     own = {**store_settings(catalog.properties), **settings}
     if not grants:
         return StorageConfig(own)

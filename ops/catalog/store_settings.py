@@ -21,6 +21,11 @@ def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
 
 
+def without_code(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a catalog sends with a table, but for code: it says where files lie and by which keys, not what reads."""
+    return {key: value for key, value in properties.items() if key != CODE_SETTING}
+
+
 def harmless(properties: Mapping[str, str]) -> dict[str, str]:
     """Properties of a table without those that choose code, or the server that gets keys: any writer can set them."""
     return {key: value for key, value in properties.items() if not key.startswith((*STORE_SETTINGS, CODE_SETTING))}

@@ -2,11 +2,15 @@
 
 import base64
 import json
+from collections.abc import Callable
 
 import pytest
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _subject
+from icepuffin.ops.catalog.rest_catalog import Renewal, VendingCatalog, _subject, vended_storage
 from icepuffin.ops.storage import AccessError
 
 
@@ -41,3 +45,34 @@ def test_a_request_for_new_keys_that_fails_is_one_line_without_a_secret(base: ty
         renewal()
     assert "hunter2" not in repr(renewal)
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("location", ["", "s3://lake/t", "gs://lake/t"])
+def test_neither_a_table_nor_its_catalog_chooses_code_nor_a_table_the_server_that_gets_keys(
+    location: str, table_factory: Callable[..., Table]
+) -> None:
+    """Any writer sets properties of a table, before a reader of it has seen one."""
+    hostile = {"py-io-impl": "antigravity.Trap", "s3.endpoint": "http://thief", "gcs.service.host": "http://thief"}
+    table = table_factory("t", owner="somebody", **hostile)
+    catalog = VendingCatalog.__new__(VendingCatalog)  # without a request for its configuration
+    Catalog.__init__(catalog, "lake", **{"type": "rest", "s3.region": "here"})
+    catalog._auth_manager = None
+    answer = {
+        "metadata-location": f"{location or table.location()}/metadata/v1.metadata.json",
+        "metadata": json.loads(table.metadata.model_dump_json()),
+        "config": {"py-io-impl": "antigravity.Trap", "s3.path-style-access": "true"},
+    }
+    loaded = catalog._response_to_table(("db", "t"), TableResponse.model_validate(answer))
+    assert loaded.properties.items() >= hostile.items(), "they are the table's, and stay"
+    foreign = Table(
+        loaded.name(), loaded.metadata, loaded.metadata_location, load_file_io({}), catalog, answer["config"]
+    )
+    shown = [
+        loaded.io.properties,
+        vended_storage(loaded, catalog).properties,
+        vended_storage(foreign, catalog).properties,
+    ]
+    assert "antigravity" not in repr(shown)
+    assert "thief" not in repr(shown)
+    assert loaded.io.properties["owner"] == "somebody"
+    assert loaded.io.properties["s3.path-style-access"] == "true"
