@@ -109,3 +109,12 @@ def test_a_sample_without_a_spread_has_a_margin() -> None:
     assert margin_of(np.ones(50)) == pytest.approx(0.02)
     recalls = np.random.default_rng(0).choice([0.8, 1.0], 400)
     assert margin_of(recalls) == pytest.approx(1.96 * 0.1 / 20 + 1 / 400, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("recall", "margin", "interval"), [(0.9, 0.02, (0.88, 0.92)), (0.99, 0.02, (0.97, 1.0)), (0.01, 0.02, (0.0, 0.03))]
+)
+def test_the_interval_of_a_recall_lies_between_0_and_1(
+    recall: float, margin: float, interval: tuple[float, float]
+) -> None:
+    assert point(10, recall, 100, margin=margin).interval == pytest.approx(interval)

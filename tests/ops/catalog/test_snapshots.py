@@ -4,8 +4,17 @@ from collections.abc import Callable
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Summary
 
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, ancestor_ids, head_of, ref_snapshot_id, schema_at
+from icepuffin.ops.catalog.snapshots import (
+    UnknownSnapshotError,
+    ancestor_ids,
+    head_of,
+    ref_snapshot_id,
+    rows_in_files,
+    schema_at,
+    snapshot_rows,
+)
 from icepuffin.ops.model import SnapshotId
 from tests.conftest import make_rows
 
@@ -52,3 +61,28 @@ def test_ancestors_are_those_of_the_line_of_a_snapshot(table_factory: TableFacto
         line.append(SnapshotId(table.refresh().metadata.current_snapshot_id or 0))
     for number, snapshot_id in enumerate(line):
         assert ancestor_ids(table, snapshot_id) == {*line[: number + 1]}
+
+
+@pytest.mark.parametrize(
+    ("properties", "rows", "live"),
+    [
+        ({"total-records": "60"}, 60, 60),
+        ({"total-records": "60", "total-position-deletes": "20"}, 60, 40),
+        ({"total-records": "60", "total-position-deletes": "70"}, 60, 0),
+        ({"total-position-deletes": "20"}, 0, 0),
+    ],
+)
+def test_rows_are_those_of_the_summary_without_its_deletes_and_never_fewer_than_none(
+    properties: dict[str, str], rows: int, live: int, table_factory: TableFactory
+) -> None:
+    """Engines leave deletes of rows that were rewritten since."""
+    table = table_factory()
+    table.append(make_rows(0, 3))
+    (written,) = table.metadata.snapshots
+    assert written.summary is not None
+    summary = Summary(written.summary.operation, **properties)
+    copy = table.metadata.model_copy(update={"snapshots": [written.model_copy(update={"summary": summary})]})
+    table.metadata = copy
+    snapshot_id = SnapshotId(written.snapshot_id)
+    assert (rows_in_files(table, snapshot_id), snapshot_rows(table, snapshot_id)) == (rows, live)
+    assert (rows_in_files(table, SnapshotId(1)), snapshot_rows(table, SnapshotId(1))) == (0, 0)
