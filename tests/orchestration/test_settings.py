@@ -280,6 +280,27 @@ def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypat
     }
 
 
+def test_tables_in_json_are_merged_with_those_of_the_file_at_every_depth(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__TABLES", '{"t": {"retries": 2, "indexes": {"i": {"shards": 3}}}}')
+    text = '[tables.t]\ncatalog = "lake"\nname = "a.b"\nretries = 1\n[tables.t.indexes.i]\ncolumn = "v"\n'
+    table = loaded(file, MINIMAL + text).tables["t"]
+    assert (table.name, table.retries) == ("a.b", 2)
+    assert (table.indexes["i"].column, table.indexes["i"].shards) == ("v", 3)
+
+
+def test_the_longer_of_two_variables_for_one_value_wins_and_is_blamed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__SPARK", '{"in_process_mb": 8}')
+    monkeypatch.setenv("ICEPUFFIN__SPARK__IN_PROCESS_MB", "9")
+    assert loaded(file, MINIMAL).spark.in_process_mb == 9
+    monkeypatch.setenv("ICEPUFFIN__SPARK__IN_PROCESS_MB", "many")
+    with pytest.raises(SettingsError, match=r"^the environment variable ICEPUFFIN__SPARK__IN_PROCESS_MB: "):
+        loaded(file, MINIMAL)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
