@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
 
 import pytest
+from botocore.exceptions import ClientError
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import Grant, VendedGrants
 from icepuffin.ops.storage import credentials
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, ends_of, is_vended, lease_of, nearest
+from icepuffin.ops.storage.renewal import _refuses_keys
 
 MINUTE = 60_000.0
 NOW = 1_700_000_000_000.0
@@ -253,3 +255,12 @@ def test_a_key_and_the_time_of_its_expiry_are_vended_and_other_settings_are_not(
         assert is_vended(expiry)
     for other in ("s3.endpoint", "s3.session-tokens", "gcs.project-id", "adls.account-name", "client.region"):
         assert not is_vended(other)
+
+
+@pytest.mark.parametrize("code", ["400", "InvalidToken", "TokenRefreshRequired", "404", "SlowDown", None])
+def test_a_store_refuses_keys_by_some_of_its_answers_and_not_by_others(code: str | None) -> None:
+    """A HEAD request is answered without a text, by 400 alone."""
+    error = OSError("refused")
+    error.__cause__ = None if code is None else ClientError({"Error": {"Code": code}}, "HeadObject")
+    assert _refuses_keys(error) == (code in {"400", "InvalidToken", "TokenRefreshRequired"})
+    assert _refuses_keys(PermissionError("forbidden"))
