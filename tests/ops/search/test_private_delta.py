@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from weakref import finalize
 
@@ -28,9 +29,10 @@ from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.model import MIB
+from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from icepuffin.ops.search.kept_rows import KeptRows, kept_bytes
+from icepuffin.ops.search.private_delta import PrivateDelta
 from icepuffin.ops.search.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.search.scan import SkippedRows
 from icepuffin.ops.storage.local import to_path
@@ -452,3 +454,25 @@ def test_a_row_takes_the_memory_that_the_docs_state() -> None:
 def memory_of(array: Any) -> Any:
     """The array whose memory this one is a view of."""
     return array if array.base is None else memory_of(array.base)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "files", "has_condition", "serves"),
+    [
+        (0, [1, 2], False, True),
+        (0, [1], True, True),
+        (3, [1, 2], False, True),
+        (3, [1], False, False),
+        (3, [1, 2], True, False),
+    ],
+)
+def test_rows_in_memory_serve_where_it_is_known_which_rows_without_a_distance_are_meant(
+    skipped: int, files: list[int], has_condition: bool, serves: bool
+) -> None:
+    live = SimpleNamespace(record_count_of=lambda _: 10)
+    source = cast("Any", SimpleNamespace(live=live, value_bytes=4, metric=Metric.L2))
+    delta = PrivateDelta(source, [FileNumber(1), FileNumber(2)], DIMS, threads=1)
+    matches = cast("Any", object() if has_condition else None)
+    assert not delta.has(matches, files)  # type: ignore[arg-type]
+    delta._kept = cast("Any", SimpleNamespace(skipped=SimpleNamespace(count=skipped)))
+    assert delta.has(matches, files) == serves  # type: ignore[arg-type]
