@@ -17,6 +17,7 @@ from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import Neighbors, merge_top_k
 from icepuffin.ops.addresses import addresses_of, rows_at
+from icepuffin.ops.datafile import no_rows
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.vector_column import exact_vectors
@@ -265,7 +266,7 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
     renamed = (field.with_name(name) for field, name in zip(stored, answer_names(stored.names), strict=True))
     schema = pa.schema([*_ANSWER_SCHEMA, *renamed])
     if not len(hits.files):
-        return schema.empty_table()
+        return no_rows(schema)
     columns = reader.few_at_hand(hits.files, hits.positions, field_ids)
     if columns is None:
         rows, places = _by_file(hits.files, hits.positions)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
-from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.datafile import arrow_schema, no_rows
 from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import prepare_queries
@@ -317,7 +317,7 @@ def _columns(
     """The attached columns of (file, position) pairs, out of what was read."""
     schema = join.job.worker().job.schema
     names = [str(schema.find_column_name(field_id)) for field_id in join.field_ids]
-    empty = arrow_schema(schema.select(*names)).empty_table().select(names)
+    empty = no_rows(arrow_schema(schema.select(*names))).select(names)
     where = np.empty(len(files), np.int64)
     start, tables = 0, [empty]
     for row in read_rows:

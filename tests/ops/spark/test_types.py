@@ -1,7 +1,7 @@
 """Columns of every type, as Spark gets them."""
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pyarrow as pa
@@ -13,15 +13,11 @@ from icepuffin.ops.search import open_index
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION
-from tests.ops.search.test_types import VALUES, typed_rows, value
+from tests.ops.search.test_types import VALUES, as_text, typed_rows, value
 from tests.ops.spark.test_sql import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def as_text(found: Any) -> Any:
-    return str(found) if isinstance(found, UUID | dt.time) else found
 
 
 @pytest.mark.jvm

@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, queries
 from tests.ops.search.conftest import catalog
-from tests.ops.search.test_types import COUNT, VALUES, code, typed, value
+from tests.ops.search.test_types import COUNT, VALUES, as_text, code, typed, value
 
 __all__ = ["catalog", "typed"]
 NEAR = "l2_distance(embedding, :q)"
@@ -128,9 +128,7 @@ def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -
     names = ", ".join(VALUES)
     rows = session.sql(f"SELECT id, {names} FROM db.typed ORDER BY {NEAR} LIMIT 99", {"q": queries(1)[0]}).rows
     for row in rows.to_pylist():
-        expected = {name: value(name, row["id"]) for name in VALUES}
-        for name in ("code", "hour"):
-            expected[name] = None if expected[name] is None else str(expected[name])
+        expected = {name: as_text(value(name, row["id"])) for name in VALUES}
         assert {name: row[name] for name in VALUES} == expected
     for name in ("small", "price", "day", "hour", "local", "utc", "text", "code", "hash", "raw"):
         text = f"SELECT {name} FROM db.typed WHERE {NEAR} < 99 AND {name} IS NOT NULL ORDER BY {name}"
