@@ -11,10 +11,23 @@ the row goes to next, a number to sort by, and a pickled payload.
     select   all shares of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
     read     rows of one data file, each row group once -> exact distances where they are approximate (B), and columns
     finish   -> left columns, rank, distance, columns
+
+Spark may lose a part of a shuffle, and computes it once more. Then the left side may come in another order, or with
+other values, while tasks of the last stage have given their rows already. So:
+
+* The rows of a partition come sorted by a hash (`ROW_HASH`). A block is a function of the partition's set of rows, and
+  its name has a digest of these.
+* The last stage rests on a digest of the whole left side. Spark computes it once, from the shuffle of `split`, as a
+  scalar subquery, whose value is the driver's and is lost with no executor. Each partition of the last stage gets a
+  row (`EXPECTED`) with a digest of the names of its blocks. A task that has other blocks is refused, whichever tasks
+  have ended before it.
+* What a block's shares or data files gave is complete and fits, or is refused.
 """
 
+import hashlib
 import pickle
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -43,9 +56,14 @@ from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
 
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])
+ROW_HASH = "_icepuffin_row_hash"
+"""Name of the column, the last one of what `split` gets, by which its rows are sorted"""
 _WHOLE = -1
 """Number of the row that holds the block itself; other numbers are of data files"""
+EXPECTED = -2
+"""Number of a row of no block, whose payload is the digest of the names of all blocks of its `part`"""
 _ROWS_OUT = 10_000
+_PLACE = ("files", "positions")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +86,13 @@ class Join:
     reads: bool
     """Whether data files are read at all"""
     block_rows: int
+    unhashed: tuple[str, ...] = ()
+    """Columns of the left side of types, as maps, that Spark does not hash: `ROW_HASH` is of the other ones"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of `ROW`, its payload decoded."""
+    """One row of `ROW`, its payload decoded. That of `EXPECTED` is a text."""
 
     block: str
     part: int
@@ -145,19 +165,33 @@ class BlockCandidates:
     """Candidates to rank by exact distances; None where distances are exact already"""
     exact: Candidates
 
+    def rows_by_file(self) -> Iterator[tuple[FileNumber, npt.NDArray[np.int64]]]:
+        """The rows to read: (data file, its positions ascending and distinct), files ascending."""
+        lists = [candidates for candidates in (self.exact, self.approximate) if candidates is not None]
+        files, positions = (np.concatenate([getattr(item, name).ravel() for item in lists]) for name in _PLACE)
+        for file in np.unique(files[files >= 0]):
+            yield FileNumber(int(file)), np.unique(positions[files == file])
+
 
 def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut the left side into blocks. Rows without a vector have no neighbours and are dropped."""
-    for number, rows in enumerate(_blocks(join, batches)):
+    for number, hashed in enumerate(_blocks(join, batches)):
+        block = f"{partition}-{number}-{_digest_of_rows(join, hashed)}"
+        rows = hashed.drop_columns([ROW_HASH])
         queries = _queries(join, rows)
-        # the name has a checksum: if Spark computes the left side again and it differs, blocks do not mix
-        block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
         lane = (partition * 31 + number) % join.lanes
         probed = join.job.worker().probed(queries, join.request)
         whole = WholeBlock(len(queries), queries, _to_bytes(rows))
         for share in range(len(join.shares)):
             own = _queries_of_share(join.shares[share], queries, probed, whole if share == 0 else None)
             yield _row(block, share * join.lanes + lane, share, own)
+
+
+def _digest_of_rows(join: Join, rows: pa.Table) -> str:
+    digest = hashlib.blake2b(rows.column(ROW_HASH).to_numpy().tobytes(), digest_size=16)
+    if join.unhashed:
+        digest.update(_to_bytes(rows.select(join.unhashed).combine_chunks()))
+    return digest.hexdigest()
 
 
 def _queries_of_share(share: SearchShare, queries: F64, probed: Bool | None, block: WholeBlock | None) -> ShareQueries:
@@ -219,7 +253,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     for block, block_rows in groupby(rows, lambda row: row.block):
         parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
-            raise QueryError("the left side is not the same when it is computed again: checkpoint it, then join")
+            raise _differs()
         answers: list[ShareAnswer] = [row.payload for row in parts]
         first = answers[0].block
         if first is None:
@@ -229,13 +263,10 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
         yield _row(block, _partition_of(block, join.parts), _WHOLE, chosen)
-        lists = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
         spread = max(1, join.parts // max(1, len(join.job.worker().job.live.files)))
-        for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
-            part = (int(file) * spread + _partition_of(block, spread)) % join.parts
-            yield _row(
-                block, part, int(file), _file_rows(FileNumber(int(file)), lists, chosen.approximate, first.queries)
-            )
+        for file, positions in chosen.rows_by_file():
+            part = (file * spread + _partition_of(block, spread)) % join.parts
+            yield _row(block, part, file, _file_rows(file, positions, chosen.approximate, first.queries))
 
 
 def _selected(answers: Sequence[ShareAnswer], k: int, block: WholeBlock) -> BlockCandidates:
@@ -252,11 +283,10 @@ def _selected(answers: Sequence[ShareAnswer], k: int, block: WholeBlock) -> Bloc
 
 def _file_rows(
     file: FileNumber,
-    lists: Sequence[Candidates],
+    positions: npt.NDArray[np.int64],
     approximate: Candidates | None,
     queries: npt.NDArray[np.float64] | None,
 ) -> FileRows:
-    positions = np.unique(np.concatenate([item.positions[item.files == file] for item in lists]))
     ranked = None
     if approximate is not None and queries is not None:
         query, place = np.nonzero(approximate.files == file)
@@ -282,7 +312,12 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """The answer of each block."""
     for _, block_rows in groupby(rows, lambda row: row.block):
         whole, *files = block_rows  # _WHOLE sorts first
+        if whole.number != _WHOLE:
+            raise _differs()
         chosen: BlockCandidates = whole.payload
+        read_rows = [(row.number, row.payload.positions.tolist()) for row in files]
+        if read_rows != [(file, positions.tolist()) for file, positions in chosen.rows_by_file()]:
+            raise _differs()
         best = chosen.exact
         if chosen.approximate is not None:
             ranked = _with_distances(chosen.approximate, files)
@@ -328,6 +363,42 @@ def _columns(
     return as_spark(pa.concat_tables(tables).take(pa.array(where)))
 
 
+def digest_of_names(names: Iterable[str]) -> str:
+    """The payload of `EXPECTED` for blocks of these names."""
+    return hashlib.sha256(",".join(sorted(names)).encode()).hexdigest()
+
+
+def last_stage(
+    stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]],
+) -> Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]:
+    """A stage that raises QueryError in the end where its blocks are not those that the whole left side had."""
+
+    def checked(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+        names: defaultdict[int, set[str]] = defaultdict(set)
+        expected: dict[int, str] = {}
+
+        def of_blocks() -> Iterator[Row]:
+            for row in rows:
+                if row.number == EXPECTED:
+                    expected[row.part] = row.payload
+                else:
+                    names[row.part].add(row.block)
+                    yield row
+
+        yield from stage(join, of_blocks())
+        if any(expected.get(part) != digest_of_names(names[part]) for part in names.keys() | expected.keys()):
+            raise _differs()
+
+    return checked
+
+
+def _differs() -> QueryError:
+    return QueryError(
+        "the left side was not the same when Spark computed it again, as rand() or a limit without an order is not: "
+        "write it to a table or checkpoint it, then join that"
+    )
+
+
 def staged(join: Join, stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]) -> Any:
     """A stage as the body of a `mapInArrow`."""
 
@@ -341,7 +412,8 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         for at in range(batch.num_rows):
             block, part, number, payload = (batch.column(name)[at].as_py() for name in _SCHEMA.names)
-            yield Row(block, part, number, pickle.loads(payload))  # noqa: S301  from an earlier stage of this very job
+            # from an earlier stage of this very job
+            yield Row(block, part, number, payload.decode() if number == EXPECTED else pickle.loads(payload))  # noqa: S301
 
 
 def _row(block: str, part: int, number: int, payload: Any) -> pa.RecordBatch:

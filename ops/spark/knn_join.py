@@ -12,12 +12,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
     IntegralType,
+    NumericType,
+    StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from icepuffin.ops.datafile import arrow_schema
@@ -31,7 +38,19 @@ from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, SearchShare
-from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, read, search, select, split, staged
+from icepuffin.ops.spark.knn_blocks import (
+    EXPECTED,
+    ROW,
+    ROW_HASH,
+    Join,
+    finish,
+    last_stage,
+    read,
+    search,
+    select,
+    split,
+    staged,
+)
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.spark.types import spark_schema
@@ -39,6 +58,8 @@ from icepuffin.ops.spark.types import spark_schema
 _OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048
 """Queries per block: they are shipped and searched together"""
+_HASHED = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
+"""Types of values that are not nested and that `xxhash64` takes"""
 _SEARCHES_PER_CORE = 2
 """Search tasks per core: more, smaller tasks shorten the wait for the slowest. The other stages do little"""
 
@@ -137,6 +158,7 @@ def knn_join(
         names=tuple(prefix + name for name in names),
         reads=bool(returned) or request.rerank,
         block_rows=block_rows,
+        unhashed=tuple(field.name for field in left.schema.fields if not _is_hashed(field.dataType)),
     )
     version = reader.version
     return KnnJoin(
@@ -157,7 +179,8 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
         context: Any = TaskContext.get()
         yield from split(join, context.partitionId(), batches)
 
-    blocks = spread_by(left.mapInArrow(split_rows, ROW), "part", join.lanes * len(join.shares))
+    blocks = spread_by(_in_order(left, join).mapInArrow(split_rows, ROW), "part", join.lanes * len(join.shares))
+    expected = _expected(blocks, join)
     # sorted by share, so that a task loads one shard after the other
     blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
@@ -165,11 +188,40 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
         blocks = _repartitioned(blocks, join, "block", "number").mapInArrow(staged(join, select), ROW)
         blocks = _repartitioned(blocks, join, "number").mapInArrow(staged(join, read), ROW)
         last = finish
-    return _repartitioned(blocks, join, "block", "number").mapInArrow(staged(join, last), schema)
+    blocks = _repartitioned(blocks.unionAll(expected), join, "block", "number")
+    return blocks.mapInArrow(staged(join, last_stage(last)), schema)
 
 
 def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
     return spread_by(rows, "part", join.parts).sortWithinPartitions(*keys)
+
+
+def _in_order(left: DataFrame, join: Join) -> DataFrame:
+    """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone."""
+    hashed = ", ".join(f"`{name.replace('`', '``')}`" for name in left.columns if name not in join.unhashed)
+    return left.selectExpr("*", f"xxhash64({hashed}) AS {ROW_HASH}").sortWithinPartitions(ROW_HASH)
+
+
+def _expected(blocks: DataFrame, join: Join) -> DataFrame:
+    """The rows `EXPECTED` of all partitions of the last stage, out of the rows that `split` gave.
+
+    The subquery reads all columns of `blocks`: so it reads the shuffle that the join itself reads, and the left side is
+    computed once. Of fewer columns, Spark would make a shuffle of its own.
+    """
+    names = blocks.selectExpr("collect_list(CASE WHEN number = 0 AND payload IS NOT NULL AND part >= 0 THEN block END)")
+    partition = f"crc32(CAST(name AS BINARY)) % {join.parts}"  # as `knn_blocks` has it
+    digest = f"sha2(CAST(array_join(array_sort(filter(names, name -> {partition} = id)), ',') AS BINARY), 256)"
+    rows = blocks.sparkSession.range(0, join.parts, 1, 1).withColumn("names", names.scalar())
+    return rows.selectExpr("'' AS block", "INT(id) AS part", f"{EXPECTED} AS number", f"BINARY({digest}) AS payload")
+
+
+def _is_hashed(data_type: DataType) -> bool:
+    """Whether `xxhash64` takes values of a type."""
+    if isinstance(data_type, ArrayType):
+        return _is_hashed(data_type.elementType)
+    if isinstance(data_type, StructType):
+        return all(_is_hashed(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, _HASHED)
 
 
 def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[SearchShare, ...]:

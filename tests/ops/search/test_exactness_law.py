@@ -21,7 +21,7 @@ from icepuffin.ops.index import GateFailedError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchShare
-from icepuffin.ops.spark.knn_blocks import Join, finish, read, search, select, split, staged
+from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, finish, read, search, select, split, staged
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -259,6 +259,7 @@ def joined(reader: IndexReader, queries: Vectors, k: int, where: str | None, tas
     )
     left = pa.table({
         "query": np.arange(len(queries), dtype=np.int32), "vector": pa.array(list(queries), pa.list_(pa.float64())),
+        ROW_HASH: np.arange(len(queries)),
     })  # fmt: skip
     rows = list(split(join, 0, left.to_batches(max_chunksize=7)))
     for stage, keys in ((search, ["number"]), (select, ["block", "number"]), (read, ["number"])):

@@ -1,7 +1,7 @@
 """The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchShare
-from icepuffin.ops.spark.knn_blocks import Join, split
+from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, split
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
@@ -206,7 +206,7 @@ def test_a_share_gets_the_queries_that_probe_one_of_its_shards(small_shards: Tab
     join = Join(
         job.serialize(), request, (*shares, SearchShare(files=(FileNumber(0),))), 1, 1, "query", (), (), False, 50
     )
-    left = pa.RecordBatch.from_pylist([{"query": vector} for vector in queries(50).tolist()])
+    left = pa.RecordBatch.from_pylist([{"query": vector, ROW_HASH: 0} for vector in queries(50).tolist()])
     probed = join.job.worker().probed(prepare_queries(queries(50), reader.metric, reader.dims), request)
     assert probed is not None
     sent = [pickle.loads(row["payload"][0].as_py()) for row in split(join, 0, [left])]  # noqa: S301  our own
@@ -294,6 +294,59 @@ def test_a_join_does_not_depend_on_the_partitions_of_its_left_side(spark: "Spark
     reader = open_index(table, DEFINITION, storage=STORAGE)
     one, many = (in_order(joined(left_side(spark, 70, parts), reader, columns=["id"])) for parts in (1, 9))
     assert one.equals(many)
+
+
+def shuffle_files(spark: "SparkSession") -> list[str]:
+    """Folders in which executors, here this process's JVM, keep their shuffles."""
+    environment = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get()  # type: ignore[union-attr]
+    return [*environment.blockManager().diskBlockManager().localDirsString()]
+
+
+@one_in(3)
+@pytest.mark.parametrize("columns", [[], ["id"]], ids=["no column", "columns"])
+@pytest.mark.parametrize("changes", ["order", "values"])
+def test_shuffles_that_are_lost_once_tasks_have_given_their_rows(
+    spark: "SparkSession",
+    table: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: str,
+    columns: list[str],
+) -> None:
+    """Spark computes the left side again. In another order it gives the same rows; with other values it is refused."""
+    folders, computed, mark = shuffle_files(spark), tmp_path / "computed", tmp_path / "mark"
+    computed.mkdir()
+
+    def otherwise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(batches)
+        again = len([*computed.iterdir()])
+        (computed / str(again)).touch()
+        if again and changes == "order":
+            rows = rows.take(pa.array(np.random.default_rng(again).permutation(rows.num_rows)))
+        elif again:
+            vectors = np.array(rows["query"].to_pylist()) + 1e-3
+            rows = rows.set_column(1, "query", pa.array(vectors.tolist(), pa.list_(pa.float64())))
+        yield from rows.combine_chunks().to_batches()
+
+    def lose(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if not mark.exists():
+            mark.touch()
+            for folder in folders:
+                for file in Path(folder).rglob("shuffle_*"):
+                    file.unlink(missing_ok=True)
+
+    monkeypatch.setattr(SparkRunner, "parallelism", 6)  # tasks of the last stage: some start after the loss
+    left = left_side(spark, 64, 1)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    matches = joined(left.mapInArrow(otherwise, left.schema), reader, k=2, columns=columns)
+    rows = matches.rows.select("number").mapInArrow(lose, "number long")
+    if changes == "values":
+        with pytest.raises(Exception, match=r"QueryError.*the left side was not the same"):
+            rows.toArrow()
+        return
+    assert sorted(rows.toArrow()["number"].to_pylist()) == sorted([*range(64)] * 2)
+    assert len([*computed.iterdir()]) == 2, "once, and once more when it was lost"
 
 
 def test_a_table_without_an_index_is_joined_by_scanning(spark: "SparkSession", table: Table) -> None:
