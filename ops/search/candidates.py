@@ -52,6 +52,10 @@ class Candidates:
             return self
         return Candidates(self.files[:, :k], self.positions[:, :k], self.distances[:, :k])
 
+    def of_queries(self, rows: slice) -> "Candidates":
+        """The candidates of some queries."""
+        return Candidates(self.files[rows], self.positions[rows], self.distances[rows])
+
     def padded(self, k: int) -> "Candidates":
         """The same with at least k places per query."""
         missing = k - self.files.shape[1]

@@ -146,7 +146,7 @@ class DistributedVersion:
         best = answer.candidates
         if answer.approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             parts = _parts(queries, best.files.shape[1])
-            ranked = [self._ranked(_of_queries(best, rows), queries[rows]) for rows in parts]
+            ranked = [self._ranked(best.of_queries(rows), queries[rows]) for rows in parts]
             return replace(answer, candidates=_stacked(ranked), unranked=best, approximate=False)
         return answer
 
@@ -269,10 +269,6 @@ def _stacked_answers(answers: Sequence[IndexAnswer]) -> IndexAnswer:
         rounded_directions=any(answer.rounded_directions for answer in answers),
         work=work_by_shard([shard for answer in answers for shard in answer.work]),
     )
-
-
-def _of_queries(candidates: Candidates, rows: slice) -> Candidates:
-    return Candidates(candidates.files[rows], candidates.positions[rows], candidates.distances[rows])
 
 
 def _stacked(parts: Sequence[Candidates]) -> Candidates:

@@ -27,6 +27,7 @@ other values, while tasks of the last stage have given their rows already. So:
 import hashlib
 import pickle
 import zlib
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,10 @@ _WHOLE = -1
 """Number of the row that holds the block itself; other numbers are of data files"""
 EXPECTED = -2
 """Number of a row of no block, whose payload is the digest of the names of all blocks of its `part`"""
+BLOCK_BYTES = 32 << 20
+"""Bytes of a block's left rows and queries, but for a block of one row"""
+OUTPUT_BYTES = 16 << 20
+"""Bytes of a batch of the result, about: of one row, or of columns by their mean in a data file, it may have more"""
 _ROWS_OUT = 10_000
 _PLACE = ("files", "positions")
 
@@ -204,22 +209,37 @@ def _queries_of_share(share: SearchShare, queries: F64, probed: Bool | None, blo
 
 
 def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Left rows that have a vector, `block_rows` at a time."""
+    """Left rows that have a vector, at most `block_rows` and, but for a single row, `BLOCK_BYTES` at a time."""
     batches_of_block: list[pa.RecordBatch] = []
-    count = 0
+    count, size = 0, 0
     for batch in batches:
-        with_vector = batch.filter(batch.column(join.vector).is_valid())
-        start = 0
-        while start < with_vector.num_rows:
-            part = with_vector.slice(start, join.block_rows - count)
-            batches_of_block.append(part)
-            start += part.num_rows
-            count += part.num_rows
-            if count == join.block_rows:
+        rows = batch.filter(batch.column(join.vector).is_valid())
+        query_bytes = _query_bytes(rows.column(join.vector))
+        while rows.num_rows:
+            fitting = _fitting(rows, join.block_rows - count, BLOCK_BYTES - size, query_bytes)
+            if not fitting and count:
                 yield pa.Table.from_batches(batches_of_block)
-                batches_of_block, count = [], 0
+                batches_of_block, count, size = [], 0, 0
+                continue
+            part = rows.slice(0, max(1, fitting))
+            batches_of_block.append(part)
+            rows = rows.slice(part.num_rows)
+            count += part.num_rows
+            size += part.nbytes + part.num_rows * query_bytes
     if batches_of_block:
         yield pa.Table.from_batches(batches_of_block)
+
+
+def _fitting(rows: pa.RecordBatch | pa.Table, most: int, room: int, bytes_beside: int) -> int:
+    """How many of the first rows, at most `most`, fit into `room` bytes with so many bytes beside each row."""
+    counts = range(1, min(most, rows.num_rows) + 1)
+    return bisect_right(counts, room, key=lambda count: rows.slice(0, count).nbytes + count * bytes_beside)
+
+
+def _query_bytes(vectors: pa.Array) -> int:
+    """Bytes of a query as f64, at most: all vectors are as long as the first, and each byte may be eight bits."""
+    length = len(vectors[0].as_py()) if len(vectors) else 0
+    return 8 * length * (1 if pa.types.is_nested(vectors.type) else 8)
 
 
 def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
@@ -335,31 +355,50 @@ def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
 
 
 def _output(join: Join, left_rows: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
-    query, place = np.nonzero(best.files >= 0)
-    rows = pa.ipc.open_stream(left_rows).read_all().take(pa.array(query))
+    """The answer, as batches of about `OUTPUT_BYTES`: each left row is in it up to k times."""
+    rest, first, k = pa.ipc.open_stream(left_rows).read_all(), 0, max(1, best.files.shape[1])
+    widths = [row.payload.columns.nbytes // max(1, len(row.payload.positions)) for row in files if join.field_ids]
+    width = max(widths, default=0)
+    while rest.num_rows:
+        rows = rest.slice(0, max(1, _fitting(rest, rest.num_rows, OUTPUT_BYTES // k, width)))
+        query, place = np.nonzero(best.files[first : first + rows.num_rows] >= 0)
+        step = max(1, min(_ROWS_OUT, OUTPUT_BYTES // max(1, rows.nbytes // rows.num_rows + width)))
+        for start in range(0, len(query), step):
+            cell = query[start : start + step], place[start : start + step]
+            yield from _output_rows(join, rows, best.of_queries(slice(first, first + rows.num_rows)), cell, files)
+        rest, first = rest.slice(rows.num_rows), first + rows.num_rows
+
+
+def _output_rows(
+    join: Join, left: pa.Table, best: Candidates, cell: tuple[I64, I64], files: Sequence[Row]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the answer for some (query, place) of the candidates."""
+    query, place = cell
+    rows = left.take(pa.array(query))
     rows = rows.append_column("rank", pa.array((place + 1).astype(np.int32)))
-    rows = rows.append_column("distance", pa.array(best.distances[query, place]))
+    rows = rows.append_column("distance", pa.array(best.distances[cell]))
     if join.field_ids:
-        columns = _columns(join, best.files[query, place], best.positions[query, place], files)
+        columns = _columns(join, best.files[cell], best.positions[cell], files)
         for name, column in zip(join.names, columns.columns, strict=True):
             rows = rows.append_column(name, column)
-    yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+    yield from rows.combine_chunks().to_batches()
 
 
 def _columns(
     join: Join, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], read_rows: Sequence[Row]
 ) -> pa.Table:
-    """The attached columns of (file, position) pairs, out of what was read."""
+    """The attached columns of (file, position) pairs, out of what was read, of which it copies no other row."""
     schema = join.job.worker().job.schema
     names = [str(schema.find_column_name(field_id)) for field_id in join.field_ids]
-    empty = no_rows(arrow_schema(schema.select(*names))).select(names)
     where = np.empty(len(files), np.int64)
-    start, tables = 0, [empty]
+    start, tables = 0, [no_rows(arrow_schema(schema.select(*names))).select(names)]
     for row in read_rows:
         in_file = np.flatnonzero(files == row.number)
-        where[in_file] = start + np.searchsorted(row.payload.positions, positions[in_file])
-        tables.append(row.payload.columns.select(names))
-        start += len(row.payload.positions)
+        own, places = np.unique(positions[in_file], return_inverse=True)
+        where[in_file] = start + places
+        columns = row.payload.columns.select(names)
+        tables.append(columns.take(pa.array(np.searchsorted(row.payload.positions, own))))
+        start += len(own)
     return as_spark(pa.concat_tables(tables).take(pa.array(where)))
 
 

@@ -37,7 +37,7 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchJob, SearchShare
+from icepuffin.ops.search.worker import SearchJob, SearchRequest, SearchShare
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
     ROW,
@@ -58,6 +58,10 @@ from icepuffin.ops.spark.types import spark_schema
 _OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048
 """Queries per block: they are shipped and searched together"""
+BLOCK_MATCHES = 1 << 16
+"""Matches of a block, but for one query's: so many rows of data files, at most, are in memory at a time"""
+_BLOCK_CANDIDATES = 1 << 22
+"""Candidates of a block that all shares return, but for one query's"""
 _HASHED = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
 """Types of values that are not nested and that `xxhash64` takes"""
 _SEARCHES_PER_CORE = 2
@@ -116,7 +120,7 @@ def knn_join(
     where, search_list, shards, oversample, target_recall : optional
         As for `IndexReader.search`.
     block_rows : int
-        Queries that travel and are searched together.
+        Queries that travel and are searched together, at most: fewer where they are large, or `k` is.
 
     Returns
     -------
@@ -157,7 +161,7 @@ def knn_join(
         field_ids=tuple(returned),
         names=tuple(prefix + name for name in names),
         reads=bool(returned) or request.rerank,
-        block_rows=block_rows,
+        block_rows=_bounded(block_rows, request, len(shares)),
         unhashed=tuple(field.name for field in left.schema.fields if not _is_hashed(field.dataType)),
     )
     version = reader.version
@@ -170,6 +174,12 @@ def knn_join(
         why=reader.why,
         warnings=(*reader.warnings, *unfollowed),
     )
+
+
+def _bounded(block_rows: int, request: SearchRequest, shares: int) -> int:
+    """Queries per block, so that neither their matches nor what shares return takes more memory than is stated."""
+    candidates = request.k * (request.parameters.oversample if request.parameters and request.rerank else 1)
+    return max(1, min(block_rows, BLOCK_MATCHES // request.k, _BLOCK_CANDIDATES // (candidates * shares)))
 
 
 def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:

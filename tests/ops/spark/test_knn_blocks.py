@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
@@ -69,6 +71,68 @@ def test_a_block_has_another_name_where_a_column_differs_that_spark_does_not_has
     same, other = ([left_rows(range(5), [*texts[:4], last])] for last in (texts[4], "other"))
     assert names(join, same) == names(join, [left_rows(range(5))])
     assert names(join, same) != names(join, other)
+
+
+def wide_rows(count: int, size: int) -> pa.RecordBatch:
+    return left_rows(range(count), ["x" * size] * count)
+
+
+def test_a_block_has_few_bytes_however_wide_its_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a row that is larger by itself. Rows are not lost by it, and the blocks do not depend on the batches."""
+    monkeypatch.setattr(knn_blocks, "BLOCK_BYTES", 10_000)
+    join = replace(JOIN, block_rows=8)
+    for size, rows_per_block in ((10, [8, 4]), (4_000, [2] * 6), (9_000, [1] * 12), (90_000, [1] * 12)):
+        rows = wide_rows(12, size).drop_columns(["facts"])
+        blocks = [*knn_blocks._blocks(join, [rows])]
+        assert [block.num_rows for block in blocks] == rows_per_block
+        assert [number for block in blocks for number in block[ROW_HASH].to_pylist()] == [*range(12)]
+        assert names(join, [rows]) == names(join, [rows.slice(0, 5), rows.slice(5)])
+
+
+@pytest.mark.parametrize(
+    ("k", "oversample", "shares", "expected"),
+    [(10, 1, 8, 2_048), (150, 1, 8, 436), (10, 4, 100, 1_048), (2**40, 1, 1, 1)],
+)
+def test_a_block_has_few_matches_and_candidates(k: int, oversample: int, shares: int, expected: int) -> None:
+    from icepuffin.ops.spark.knn_join import _bounded  # noqa: PLC0415  imports pyspark
+
+    request: Any = SimpleNamespace(k=k, rerank=oversample > 1, parameters=SimpleNamespace(oversample=oversample))
+    assert _bounded(2_048, request, shares) == expected
+    assert _bounded(1, request, shares) == 1
+
+
+def test_batches_of_the_result_have_few_bytes_however_often_a_row_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn_blocks, "OUTPUT_BYTES", 100_000)
+    best = Candidates(*(np.zeros((4, 50), kind) for kind in (np.int64, np.int64, np.float64)))
+    for size, most in ((1_000, 100_000), (30_000, 100_000), (300_000, 301_000)):
+        rows = wide_rows(4, size).drop_columns([ROW_HASH, "facts"])
+        batches = [*knn_blocks._output(JOIN, knn_blocks._to_bytes(pa.Table.from_batches([rows])), best, [])]
+        assert max(batch.nbytes for batch in batches) <= most
+        assert sum(batch.nbytes for batch in batches) > (len(batches) - 8) * 0.5 * most
+        ranks = [rank for batch in batches for rank in batch["rank"].to_pylist()]
+        assert ranks == [*range(1, 51)] * 4
+
+
+def test_columns_of_matched_rows_come_in_batches_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all of a block's together are more than Arrow has in one array."""
+    monkeypatch.setattr(knn_blocks, "OUTPUT_BYTES", 10_000)
+    monkeypatch.setattr(knn_blocks, "as_spark", lambda rows: rows)
+    schema = Schema(NestedField(1, "found", StringType()))
+    worker = SimpleNamespace(job=SimpleNamespace(schema=schema))
+    join = replace(JOIN, job=SimpleNamespace(worker=lambda: worker), field_ids=(1,), names=("match",))  # type: ignore[arg-type]
+    texts = {file: [f"{file} {position} " + "x" * 900 for position in range(40)] for file in (0, 3)}
+    files = [
+        Row("a", 0, file, FileRows(np.arange(40), None, columns=pa.table({"found": texts[file]}))) for file in texts
+    ]
+    rng = np.random.default_rng(1)
+    best = Candidates(rng.choice([0, 3], (6, 30)), rng.integers(0, 40, (6, 30)), np.zeros((6, 30)))
+    rows = pa.Table.from_batches([left_rows(range(6)).drop_columns([ROW_HASH, "facts"])])
+    batches = [*knn_blocks._output(join, knn_blocks._to_bytes(rows), best, files)]
+    assert max(batch.nbytes for batch in batches) <= 10_000
+    pairs = zip(best.files.ravel().tolist(), best.positions.ravel().tolist(), strict=True)
+    assert [text for batch in batches for text in batch["match"].to_pylist()] == [
+        texts[file][position] for file, position in pairs
+    ]
 
 
 def passed(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
