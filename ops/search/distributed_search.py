@@ -90,7 +90,7 @@ class DistributedVersion:
         files = slice(None) if job.covered is None else sorted(job.covered)
         self._live_rows = np.array([shard.nodes[files].sum() for shard in shards], np.int64)
         self.job = replace(job, live_rows=self._live_rows)
-        self._serialized = self.job.serialize()
+        self._serialized = self.job.serialize().broadcast(runner, self)
         self.covered = covered
         self.enclosed = covered.difference(*(shard.revived for shard in shards))
         self.metric: Metric = job.metric

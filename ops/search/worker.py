@@ -31,6 +31,7 @@ from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, search_shards
 from icepuffin.ops.storage import StorageError
+from icepuffin.ops.tasks.runner import BroadcastBytes, TaskRunner, broadcast_by, received
 from icepuffin.ops.vector_column import element_type_of, exact_vectors, holds_doubles
 from icepuffin.puffin.errors import PuffinError
 
@@ -80,14 +81,18 @@ class SerializedSearchJob:
     """A job as it travels: deserialized once per process, whatever the number of tasks."""
 
     name: str
-    data: bytes = field(repr=False)
+    data: bytes | BroadcastBytes = field(repr=False)
+
+    def broadcast(self, runner: TaskRunner, owner: object) -> "SerializedSearchJob":
+        """The same, which a runner that can sends once for all searches of `owner`."""
+        return replace(self, data=broadcast_by(runner, received(self.data), owner))
 
     def worker(self) -> "SearchWorker":
         """The worker for this job in this process."""
         with _lock:
             worker = _workers.get(self.name)
             if worker is None:
-                worker = SearchWorker(pickle.loads(self.data))  # noqa: S301  made by our own driver
+                worker = SearchWorker(pickle.loads(received(self.data)))  # noqa: S301  made by our own driver
                 _workers.put(self.name, worker)
             return worker
 

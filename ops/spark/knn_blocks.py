@@ -53,6 +53,7 @@ from icepuffin.ops.search.worker import (
     ShareResult,
 )
 from icepuffin.ops.spark.types import as_spark
+from icepuffin.ops.tasks.runner import BroadcastBytes, received
 from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
 
 ROW = "block string, part int, number int, payload binary"
@@ -438,13 +439,18 @@ def _differs() -> QueryError:
     )
 
 
-def staged(join: Join, stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]) -> Any:
-    """A stage as the body of a `mapInArrow`."""
+def staged(join: bytes | BroadcastBytes, stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]) -> Any:
+    """A stage of a pickled `Join` as the body of a `mapInArrow`."""
 
     def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from stage(join, _rows(batches))
+        yield from stage(unpickled(join), _rows(batches))
 
     return body
+
+
+def unpickled(join: bytes | BroadcastBytes) -> Join:
+    """The join, where a task runs."""
+    return pickle.loads(received(join))  # type: ignore[no-any-return]  # noqa: S301  made by our own driver
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """A kNN join: for each row of a DataFrame, the k nearest rows of an indexed table, with their columns."""
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, SearchRequest, SearchShare
+from icepuffin.ops.spark.broadcasts import broadcast_for_plans
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
     ROW,
@@ -50,6 +52,7 @@ from icepuffin.ops.spark.knn_blocks import (
     select,
     split,
     staged,
+    unpickled,
 )
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.spread import spread_by
@@ -143,13 +146,13 @@ def knn_join(
     require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
     require_at_least_one(block_rows=block_rows)
+    cores = SparkRunner(left.sparkSession).parallelism
     request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
     job = reader.search_job()
     returned = field_ids(job.schema, columns, reader.table)
     names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
     schema = _schema(left.schema, on, names, prefix, job)
     _require_distinct(left.columns, [prefix + name for name in names], ignores_case=_ignores_case(left))
-    cores = SparkRunner(left.sparkSession).parallelism
     shares = _shares(job, reader.scanned, cores)
     join = Join(
         job=job.serialize(),
@@ -184,22 +187,23 @@ def _bounded(block_rows: int, request: SearchRequest, shares: int) -> int:
 
 def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
     """The job: maps and shuffles only, which are the same on a classic session and through Spark Connect."""
+    sent = broadcast_for_plans(left.sparkSession, pickle.dumps(join))
 
     def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()
-        yield from split(join, context.partitionId(), batches)
+        yield from split(unpickled(sent), context.partitionId(), batches)
 
     blocks = spread_by(_in_order(left, join).mapInArrow(split_rows, ROW), "part", join.lanes * len(join.shares))
     expected = _expected(blocks, join)
     # sorted by share, so that a task loads one shard after the other
-    blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
+    blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(sent, search), ROW)
     last = select
     if join.reads:
-        blocks = _repartitioned(blocks, join, "block", "number").mapInArrow(staged(join, select), ROW)
-        blocks = _repartitioned(blocks, join, "number").mapInArrow(staged(join, read), ROW)
+        blocks = _repartitioned(blocks, join, "block", "number").mapInArrow(staged(sent, select), ROW)
+        blocks = _repartitioned(blocks, join, "number").mapInArrow(staged(sent, read), ROW)
         last = finish
     blocks = _repartitioned(blocks.unionAll(expected), join, "block", "number")
-    return blocks.mapInArrow(staged(join, last_stage(last)), schema)
+    return blocks.mapInArrow(staged(sent, last_stage(last)), schema)
 
 
 def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:

@@ -3,25 +3,26 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icepuffin.ops.spark.broadcasts import broadcast_for_job, broadcast_for_owner
 from icepuffin.ops.spark.places import Executors, places_of
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
-from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
+from icepuffin.ops.tasks.runner import BroadcastBytes, Progress, R, RunnerError, T
 from icepuffin.ops.tasks.shared_parts import pickle_without, shared_parts
 from icepuffin.ops.threads import thread_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CARRIED_BYTES = 960 << 10
-"""Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer. A function of over
-1 MiB, tasks and all, PySpark would write to the driver's disk"""
+CARRIED_BYTES = 832 << 10
+"""Bytes of all tasks of a job up to which each partition gets them all: a shuffle takes longer. With the
+`INLINE_BYTES` of a function they are under 1 MiB, which PySpark would write to the driver's disk"""
 BROADCAST_BYTES = 112 << 20
 """Bytes of all tasks of a job in place up to which each executor gets them all: one task sends them, and Spark refuses
 one of more than `spark.rpc.message.maxSize`, 128 MiB"""
@@ -110,6 +111,9 @@ class SparkRunner:
         releases = self._session.conf.get("spark.dynamicAllocation.enabled", "false") or ""
         return hasattr(self._session, "_jsc") and releases.strip().lower() != "true"
 
+    def broadcast(self, data: bytes, owner: object) -> bytes | BroadcastBytes:
+        return broadcast_for_owner(self._session, data, owner)
+
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
     ) -> list[R]:
@@ -131,9 +135,9 @@ class SparkRunner:
 
     def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], count: int, label: str) -> dict[int, Any]:
         """Results by number, some of them TaskFailure, of those of `count` tasks that wait. Raises RunnerError."""
-        with self._described(label):
-            call = pickle.dumps(function)
-            frame = self._placed_frame(call, tasks, count) if self.keeps_places else self._frame(call, tasks)
+        with self._described(label), ExitStack() as job:
+            call = broadcast_for_job(self._session, pickle.dumps(function), job)
+            frame = self._placed_frame(call, tasks, count, job) if self.keeps_places else self._frame(call, tasks, job)
             returned = frame.toArrow()
         results: dict[int, Any] = {
             number.as_py(): pickle.loads(result.as_buffer())  # noqa: S301  without a copy of all results
@@ -145,7 +149,9 @@ class SparkRunner:
             )
         return results
 
-    def _placed_frame(self, function: bytes, tasks: Mapping[int, T], count: int) -> "DataFrame":
+    def _placed_frame(
+        self, function: bytes | BroadcastBytes, tasks: Mapping[int, T], count: int, job: ExitStack
+    ) -> "DataFrame":
         """Results by number, of a partition per place, which is cached: one stage. Tasks are spread over places."""
         places, frame = places_of(self._session).partitions(self._session, count)
         by_place: dict[int, list[tuple[int, T]]] = {}
@@ -155,12 +161,12 @@ class SparkRunner:
         if len(carried) <= CARRIED_BYTES:
             return frame.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
         if len(carried) > BROADCAST_BYTES:
-            return self._frame(function, tasks)
+            return self._frame(function, tasks, job)
         everywhere = self._sent(pa.table({"tasks": pa.array([carried], pa.binary())}))
         rows = frame.crossJoin(everywhere.hint("broadcast"))
         return rows.mapInArrow(partial(run_broadcast, function), RESULT_SCHEMA)
 
-    def _frame(self, function: bytes, tasks: Mapping[int, T]) -> "DataFrame":
+    def _frame(self, function: bytes | BroadcastBytes, tasks: Mapping[int, T], job: ExitStack) -> "DataFrame":
         """Results by number, of one partition per task.
 
         Few bytes of tasks go with the function, to every partition of a range of numbers: one stage, and no shuffle.
@@ -172,7 +178,8 @@ class SparkRunner:
             return rows.mapInArrow(partial(run_carried, function, carried), RESULT_SCHEMA)
         parts = shared_parts(list(tasks.values()))
         spread = spread_by(self._sent(_calls(tasks, parts)), "number", len(tasks))
-        return spread.mapInArrow(partial(run_packed, function, pickle.dumps(parts)), RESULT_SCHEMA)
+        shared = broadcast_for_job(self._session, pickle.dumps(parts), job)
+        return spread.mapInArrow(partial(run_packed, function, shared), RESULT_SCHEMA)
 
     def _sent(self, rows: pa.Table) -> "DataFrame":
         """The rows as a frame. PySpark cannot make one in a classic session whose batches may have any number of rows:

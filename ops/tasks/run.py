@@ -9,9 +9,11 @@ import pyarrow as pa
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import ObjectMissingError, StorageError
+from icepuffin.ops.tasks.runner import BroadcastBytes, received
 from icepuffin.ops.tasks.shared_parts import unpickle_with
 from icepuffin.puffin.errors import PuffinError
 
+Sent = bytes | BroadcastBytes
 RESULT_SCHEMA = "number int, result binary"
 
 
@@ -33,31 +35,31 @@ class TaskFailure:
         )
 
 
-def run_packed(function: bytes, shared: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def run_packed(function: Sent, shared: Sent, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Body of `mapInArrow`: rows (number int, task binary) -> rows (number int, result binary).
 
     `function` goes by its module and name: the executors import the project themselves. It may be a `partial`, with
     what is the same for all tasks. `shared` are the parts without which tasks are pickled.
     """
-    call, parts = pickle.loads(function), pickle.loads(shared)  # noqa: S301  made by our own driver, in this very job
+    call, parts = pickle.loads(received(function)), pickle.loads(received(shared))  # noqa: S301  made by our own driver, in this very job
     for batch in batches:
         for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
             yield _result(number, _attempt(call, unpickle_with(task, parts)))
 
 
-def run_carried(function: bytes, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def run_carried(function: Sent, tasks: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Body of `mapInArrow`: rows (place bigint) -> rows (number int, result binary).
 
     `tasks` are the pairs (number, task) of all places, by place.
     """
-    call, by_place = pickle.loads(function), pickle.loads(tasks)  # noqa: S301
+    call, by_place = pickle.loads(received(function)), pickle.loads(tasks)  # noqa: S301
     for batch in batches:
         for place in batch.column(0).to_pylist():
             for number, task in by_place.get(place, ()):
                 yield _result(number, _attempt(call, task))
 
 
-def run_broadcast(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def run_broadcast(function: Sent, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Body of `mapInArrow`: rows (place bigint, tasks binary) -> the same as `run_carried`, of the row's place."""
     for batch in batches:
         for row in range(batch.num_rows):

@@ -89,6 +89,24 @@ class KeepsPlaces(Protocol):
         ...
 
 
+class BroadcastBytes(Protocol):
+    """Bytes that each machine of a runner gets once."""
+
+    @property
+    def value(self) -> bytes:
+        """The bytes."""
+        ...
+
+
+@runtime_checkable
+class Broadcasts(Protocol):
+    """A runner that can send bytes of many jobs once."""
+
+    def broadcast(self, data: bytes, owner: object) -> bytes | BroadcastBytes:
+        """The bytes, for as long as `owner` lives; small ones as they are."""
+        ...
+
+
 @runtime_checkable
 class HasMemory(Protocol):
     """A task that states its memory: in one process it may run beside others."""
@@ -168,6 +186,16 @@ def driver_runner(runner: TaskRunner) -> LocalRunner:
 def placed_runner(runner: TaskRunner) -> TaskRunner:
     """The runner for tasks that find again what earlier ones of the same number have left on their machine."""
     return runner.in_place() if isinstance(runner, KeepsPlaces) else runner
+
+
+def broadcast_by(runner: TaskRunner, data: bytes, owner: object) -> bytes | BroadcastBytes:
+    """The bytes, as they travel with each job of `owner`."""
+    return runner.broadcast(data, owner) if isinstance(runner, Broadcasts) else data
+
+
+def received(data: bytes | BroadcastBytes) -> bytes:
+    """The bytes, where a task runs."""
+    return data if isinstance(data, bytes) else data.value
 
 
 def is_local(runner: TaskRunner) -> bool:

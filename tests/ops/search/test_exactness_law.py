@@ -3,6 +3,7 @@
 Tables are drawn at random; ICEPUFFIN_EXACT_TABLES says how many.
 """
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -261,10 +262,10 @@ def joined(reader: IndexReader, queries: Vectors, k: int, where: str | None, tas
         "query": np.arange(len(queries), dtype=np.int32), "vector": pa.array(list(queries), pa.list_(pa.float64())),
         ROW_HASH: np.arange(len(queries)),
     })  # fmt: skip
-    rows = list(split(join, 0, left.to_batches(max_chunksize=7)))
+    rows, sent = list(split(join, 0, left.to_batches(max_chunksize=7))), pickle.dumps(join)
     for stage, keys in ((search, ["number"]), (select, ["block", "number"]), (read, ["number"])):
-        rows = [out for part in _shuffled(rows, keys) for out in staged(join, stage)([part])]
-    answers = [out for part in _shuffled(rows, ["block", "number"]) for out in staged(join, finish)([part])]
+        rows = [out for part in _shuffled(rows, keys) for out in staged(sent, stage)([part])]
+    answers = [out for part in _shuffled(rows, ["block", "number"]) for out in staged(sent, finish)([part])]
     order = [("query", "ascending"), ("rank", "ascending")]
     return pa.Table.from_batches(answers).select(["query", "rank", "distance", "id"]).sort_by(order)
 

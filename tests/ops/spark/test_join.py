@@ -1,6 +1,8 @@
 """The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
 
+import gc
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +22,13 @@ from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchShare
+from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, split
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.spark.test_runner import files_of_driver
 from tests.selection import some
 
 if TYPE_CHECKING:
@@ -265,6 +269,31 @@ def test_credentials_show_neither_in_the_plan_nor_in_what_is_pinned(spark: "Spar
     assert "not-to-be-shown" not in shown
 
 
+def test_what_a_join_sends_is_gone_with_all_frames_that_were_made_of_it(
+    spark: "SparkSession", table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcasts, "INLINE_BYTES", 0)
+    broadcasts._remove_collected()
+    before = files_of_driver(spark)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    frame = joined(left_side(spark, 3), reader, k=2, columns=["id"]).rows.select("number")
+    del reader
+    collect_everywhere(spark)
+    assert files_of_driver(spark) == before + 1, "one for all stages, as long as a frame needs it"
+    assert frame.count() == 6
+    del frame
+    deadline = time.monotonic() + 60
+    while files_of_driver(spark) > before and time.monotonic() < deadline:
+        collect_everywhere(spark)
+    assert files_of_driver(spark) == before
+
+
+def collect_everywhere(spark: "SparkSession") -> None:
+    gc.collect()
+    spark.sparkContext._jvm.System.gc()  # type: ignore[union-attr]
+    broadcasts._remove_collected()
+
+
 def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
     spark: "SparkSession", table: Table
 ) -> None:
@@ -302,7 +331,6 @@ def shuffle_files(spark: "SparkSession") -> list[str]:
     return [*environment.blockManager().diskBlockManager().localDirsString()]
 
 
-@one_in(3)
 @pytest.mark.parametrize("columns", [[], ["id"]], ids=["no column", "columns"])
 @pytest.mark.parametrize("changes", ["order", "values"])
 def test_shuffles_that_are_lost_once_tasks_have_given_their_rows(

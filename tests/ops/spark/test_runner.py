@@ -3,7 +3,9 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +17,18 @@ import pytest
 
 from icepuffin.ann_kernels.errors import NonFiniteVectorError
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark import runner as spark_runner
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import (
+    BroadcastBytes,
+    LocalRunner,
+    TaskRunner,
+    broadcast_by,
+    received,
+)
 from icepuffin.ops.vector_column import VectorColumnError
 
 if TYPE_CHECKING:
@@ -256,6 +265,52 @@ def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     assert done.stdout.splitlines() == 4 * [
         "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
     ]
+
+
+def files_of_driver(spark: "SparkSession") -> int:
+    """Number of the files that PySpark has for broadcasts on the driver's disk."""
+    return sum(len(names) for _, _, names in os.walk(spark.sparkContext._temp_dir))  # type: ignore[type-var]
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_job_leaves_no_file_on_the_disk_of_the_driver(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    monkeypatch.setattr(broadcasts, "INLINE_BYTES", 0)
+    monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
+    runner, before = SparkRunner(spark, keep_places=in_place).in_place(), files_of_driver(spark)
+    assert runner.run(square, [Number(value) for value in range(3)], label="squares") == [0, 1, 4]
+    with pytest.raises(IcepuffinError, match="row 1 is bad"):
+        runner.run(refuse, [Number(0), Number(1)], label="refusals")
+    assert files_of_driver(spark) == before
+
+
+class Owner:
+    """What jobs are for."""
+
+
+@pytest.mark.jvm
+def test_what_many_jobs_have_is_broadcast_for_as_long_as_its_owner_lives(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcasts, "INLINE_BYTES", 10)
+    runner, before, owner = SparkRunner(spark), files_of_driver(spark), Owner()
+    assert broadcast_by(runner, b"few bytes", owner) == b"few bytes"
+    assert broadcast_by(LocalRunner(1), b"many more bytes", owner) == b"many more bytes"
+    data = broadcast_by(runner, b"many more bytes", owner)
+    for _ in range(2):
+        assert runner.run(partial(length, data), [1, 2], label="lengths") == [16, 17]
+        assert files_of_driver(spark) == before + 1
+    del owner
+    deadline = time.monotonic() + 60
+    while files_of_driver(spark) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert files_of_driver(spark) == before
+
+
+def length(data: bytes | BroadcastBytes, task: int) -> int:
+    return len(received(data)) + task
 
 
 def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
