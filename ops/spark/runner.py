@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icepuffin.ops.spark.broadcasts import broadcast_for_job, broadcast_for_owner
+from icepuffin.ops.spark.errors import reported, require_live
 from icepuffin.ops.spark.places import Executors, places_of
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_broadcast, run_carried, run_packed
@@ -83,10 +84,8 @@ class SparkRunner:
 
     @property
     def _session(self) -> "SparkSession":
-        """The session. Raises RunnerError where it was stopped: PySpark fails on attributes of None then."""
-        context = getattr(self._opened, "_sc", None)
-        if context is not None and context._jsc is None:  # noqa: SLF001
-            raise RunnerError("the Spark session was stopped: make a SparkRunner of a live one, and open readers by it")
+        """The session. Raises RunnerError where it was stopped."""
+        require_live(self._opened)
         return self._opened
 
     @property
@@ -135,7 +134,7 @@ class SparkRunner:
 
     def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], count: int, label: str) -> dict[int, Any]:
         """Results by number, some of them TaskFailure, of those of `count` tasks that wait. Raises RunnerError."""
-        with self._described(label), ExitStack() as job:
+        with reported(label), self._described(label), ExitStack() as job:
             call = broadcast_for_job(self._session, pickle.dumps(function), job)
             frame = self._placed_frame(call, tasks, count, job) if self.keeps_places else self._frame(call, tasks, job)
             returned = frame.toArrow()

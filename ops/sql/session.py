@@ -31,6 +31,7 @@ from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.spark.errors import reported, require_live
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
@@ -336,9 +337,12 @@ class SqlSession:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
         if statement.hints:
             raise SqlError(f"no index answers this statement: {statement.why}; {_hint_without_index(statement)}")
-        if self._spark_catalog is not None:
-            self._spark.catalog.setCurrentCatalog(self._spark_catalog)
-        rows = self._spark.sql(for_spark(statement)).toArrow()
+        require_live(self._spark)
+        text = for_spark(statement)
+        with reported("the statement", typed=False):
+            if self._spark_catalog is not None:
+                self._spark.catalog.setCurrentCatalog(self._spark_catalog)
+            rows = self._spark.sql(text).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 
 

@@ -57,7 +57,7 @@ def shard_bytes(rows: float, dims: int, max_degree: int) -> float:
 
 
 class RunnerError(IcepuffinError):
-    """Raised when a runner lost tasks: the job ended without an error and without all results."""
+    """Raised when a runner lost tasks: a job ended without all results, or Spark ended it."""
 
 
 class TaskRunner(Protocol):

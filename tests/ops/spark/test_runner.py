@@ -19,12 +19,14 @@ from icepuffin.ann_kernels.errors import NonFiniteVectorError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark import runner as spark_runner
+from icepuffin.ops.spark.errors import reported
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.spread import spread_by
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from icepuffin.ops.tasks.runner import (
     BroadcastBytes,
     LocalRunner,
+    RunnerError,
     TaskRunner,
     broadcast_by,
     received,
@@ -239,11 +241,14 @@ def test_tasks_of_many_bytes_reach_sessions_whose_batches_have_no_limit(
 
 STOPPED = """
 from pyspark.sql import SparkSession
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.spark.knn_join import knn_join
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.runner import RunnerError
 
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-runner = SparkRunner(session)
+runner, left, reader = SparkRunner(session), session.range(1), IndexReader.__new__(IndexReader)
 placed = runner.in_place()
 session.stop()
 for use in (
@@ -251,6 +256,8 @@ for use in (
     lambda: placed.run(len, ["a"], label="lengths"),
     lambda: runner.parallelism,
     runner.in_place,
+    lambda: SqlSession(print, spark=session).sql("SELECT 6 * 7"),
+    lambda: knn_join(left, reader, on="query"),
 ):
     try:
         use()
@@ -262,9 +269,52 @@ for use in (
 @pytest.mark.jvm
 def test_a_session_that_was_stopped_is_an_error_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == 4 * [
+    assert done.stdout.splitlines() == 6 * [
         "the Spark session was stopped: make a SparkRunner of a live one, and open readers by it"
     ]
+
+
+def die(task: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@one_in(3)
+@pytest.mark.jvm
+def test_a_worker_that_is_lost_each_time_is_an_error_of_ours(session: "SparkSession") -> None:
+    with pytest.raises(RunnerError, match=r"deaths: Spark failed: .*executors may lack memory: see their logs$"):
+        SparkRunner(session).run(die, [1], label="deaths")
+
+
+CALLED = "An error occurred while calling o7.x.\n: java.Outer: in awaitResult\n\tat x"
+LARGEST = "spark.driver.maxResultSize, or search for fewer queries or rows at once"
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "expected"),
+    [
+        (f"{CALLED}\nCaused by: java.Inner: maxResultSize", False, f"java.Inner: maxResultSize; raise {LARGEST}"),
+        (CALLED, False, "java.Outer: in awaitResult; see its log"),
+        ("Answer from Java side is empty", False, "Answer from Java side is empty; see its log"),
+        (
+            "An exception was thrown\nTraceback (most recent call last):\n  File 'x'\nMemoryError: 12 GB\n",
+            True,
+            "MemoryError: 12 GB; see its log",
+        ),
+    ],
+)
+def test_errors_of_spark_are_reported_as_errors_of_ours(text: str, typed: bool, expected: str) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    error = PySparkException(text) if typed else Py4JError(text)
+    with pytest.raises(RunnerError) as raised, reported("work"):
+        raise error
+    assert str(raised.value) == f"work: Spark failed: {expected}"
+    with pytest.raises(PySparkException if typed else RunnerError), reported("work", typed=False):
+        raise error
+    with pytest.raises(KeyError), reported("work"):
+        raise KeyError
 
 
 def files_of_driver(spark: "SparkSession") -> int:
