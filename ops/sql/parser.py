@@ -127,7 +127,12 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
     if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     hints = tuple(name for name, _ in hints_of(trees[0]))
-    return SparkStatement(named, "", values, placeholders, hints), trees[0]
+    tables = frozenset(
+        ".".join(f"`{part.name.replace('`', '``')}`" for part in table.parts)
+        for table in trees[0].find_all(exp.Table)
+        if isinstance(table.this, exp.Identifier)  # not a function
+    )
+    return SparkStatement(named, "", values, placeholders, hints, tables), trees[0]
 
 
 def _without_comments(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -342,8 +343,21 @@ class SqlSession:
         with reported("the statement", typed=False):
             if self._spark_catalog is not None:
                 self._spark.catalog.setCurrentCatalog(self._spark_catalog)
+            _refresh(self._spark, statement.tables)
             rows = self._spark.sql(text).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
+
+
+def _refresh(spark: Any, tables: Iterable[str]) -> None:
+    """Let Spark read the newest state of tables, as searches do: its catalogs may keep one for as long as it is read.
+
+    Other names, as those of a query's own parts, are left to Spark, which reports what it does not know.
+    """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415  only with a session
+
+    for name in sorted(tables):
+        with suppress(AnalysisException):
+            spark.catalog.refreshTable(name)
 
 
 def _hint_without_index(statement: SparkStatement) -> str:

@@ -136,6 +136,8 @@ class SparkStatement:
     """The names in the text that stand for parameters"""
     hints: tuple[str, ...] = field(default=(), compare=False)
     """Names of its hints to a search, which Spark would ignore"""
+    tables: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names in the places of tables, quoted: of tables, and of what the statement itself defines"""
 
 
 Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | SparkStatement

@@ -338,3 +338,21 @@ def test_a_comment_begins_behind_a_raw_text_that_ends_in_a_backslash() -> None:
     assert " ".join(result.text.split()) == (
         "SELECT r'\\', '/* y */', R\"\\\", \"-- z\", 'it''s' FROM t WHERE `a--b` = 'r'"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("SELECT count(*) FROM a.b.t VERSION AS OF 5", {"`a`.`b`.`t`"}),
+        ("WITH c AS (SELECT * FROM x.y) SELECT * FROM c, z.w", {"`c`", "`x`.`y`", "`z`.`w`"}),
+        ("SELECT * FROM `p.q`.r JOIN b.u USING (i)", {"`p.q`.`r`", "`b`.`u`"}),
+        ("MERGE INTO a.t USING b.s ON t.i = s.i WHEN MATCHED THEN DELETE", {"`a`.`t`", "`b`.`s`"}),
+        ("DELETE FROM a.t WHERE i IN (SELECT i FROM b.u)", {"`a`.`t`", "`b`.`u`"}),
+        ("UPDATE a.t SET x = 1", {"`a`.`t`"}),
+        ("SELECT * FROM range(5)", set()),
+    ],
+)
+def test_a_statement_for_spark_names_the_tables_that_it_reads_or_writes(text: str, tables: set[str]) -> None:
+    statement = parse(text)
+    assert isinstance(statement, SparkStatement)
+    assert statement.tables == tables

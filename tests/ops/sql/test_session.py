@@ -3,6 +3,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -371,6 +372,28 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
     found = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark).sql("SELECT 6 * 7 AS answer")
     assert found.rows.to_pylist() == [{"answer": 42}]
     assert found.how.startswith("Spark ran it as it is")
+
+
+@one_in(2)
+@pytest.mark.jvm
+def test_spark_reads_the_state_that_the_index_reads(
+    sql_catalog: Catalog, table: Table, spark: Any, tmp_path: Path
+) -> None:
+    """Iceberg's catalogs in Spark keep the state of a table for as long as it is read, by default."""
+    own = spark.newSession()
+    catalog = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".jdbc.schema-version": "V1"}
+    catalog |= {".uri": f"jdbc:sqlite:{tmp_path}/catalog.db", ".warehouse": f"file://{tmp_path}/warehouse"}
+    for key, setting in catalog.items():
+        own.conf.set(f"spark.sql.catalog.test{key}", setting)
+    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=own)
+    counted = "WITH own AS (SELECT id FROM test.db.t) SELECT count(*) AS n FROM own"
+    assert session.sql(counted).rows.to_pylist() == [{"n": 400}]
+    table.append(make_rows(400, 450))
+    assert session.sql(f"{NEAREST} ORDER BY d LIMIT 500").rows.num_rows == 450
+    assert session.sql(counted).rows.to_pylist() == [{"n": 450}]
+    table.append(make_rows(450, 500))
+    session.sql("DELETE FROM test.db.t WHERE id >= 390")
+    assert session.sql(f"{NEAREST} ORDER BY d LIMIT 500").rows.num_rows == 390
 
 
 @pytest.mark.jvm
