@@ -278,7 +278,10 @@ def _constant(name: str, argument: AnalyzeArgument) -> Any:
     a local time of this machine without a zone: the zone is added here.
     """
     if argument.isTable or not argument.isConstantExpression:
-        raise QueryError(f"vector_search: {name} is to be a constant; only the query may differ from row to row")
+        raise QueryError(
+            f"vector_search: {name} is to be a constant: write it into the text; only the query may be a variable, or "
+            "differ from row to row, as in FROM queries, LATERAL vector_search('ns.table', 'index', queries.vector)"
+        )
     if isinstance(argument.dataType, TimestampType) and argument.value is not None:
         return argument.value.astimezone(UTC)
     return argument.value

@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.index import create_index
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search import QueryError, open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -151,3 +151,14 @@ def test_warnings_go_to_the_log_of_the_task_once(
     for _ in range(2):
         assert len(list(answer(TableFunctionSettings("test", properties, properties), planned, queries(1)[0]))) == 3
     assert caplog.text.count("1 row has no distance from anything") == 1
+
+
+def test_an_argument_that_is_no_constant_is_refused_with_what_works() -> None:
+    from pyspark.sql.types import IntegerType  # noqa: PLC0415
+    from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
+
+    from icepuffin.ops.spark.table_function import _constant  # noqa: PLC0415  imports pyspark
+
+    variable = AnalyzeArgument(dataType=IntegerType(), value=None, isTable=False, isConstantExpression=False)
+    with pytest.raises(QueryError, match=r"k is to be a constant: write it into the text; .* FROM queries, LATERAL"):
+        _constant("k", variable)
