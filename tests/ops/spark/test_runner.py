@@ -279,7 +279,6 @@ def die(task: int) -> int:
     return task
 
 
-@one_in(3)
 @pytest.mark.jvm
 def test_a_worker_that_is_lost_each_time_is_an_error_of_ours(session: "SparkSession") -> None:
     with pytest.raises(RunnerError, match=r"deaths: Spark failed: .*executors may lack memory: see their logs$"):

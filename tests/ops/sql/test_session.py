@@ -374,7 +374,6 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
     assert found.how.startswith("Spark ran it as it is")
 
 
-@one_in(2)
 @pytest.mark.jvm
 def test_spark_reads_the_state_that_the_index_reads(
     sql_catalog: Catalog, table: Table, spark: Any, tmp_path: Path
