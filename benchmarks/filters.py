@@ -49,6 +49,7 @@ import pyarrow as pa
 
 from benchmarks.filter_columns import COLUMNS, SHAPES, Columns, FilterLake, Shape
 from benchmarks.lake import STORAGE, Lake, held_out
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
@@ -143,7 +144,7 @@ def measured(
         shares.append(expected[number] / reader.row_count)
         if len(true):
             distances = np.asarray(result.rows["distance"])
-            recalls.append(float((distances <= true[-1] * (1 + 1e-9)).sum()) / len(true))
+            recalls.append(float(recalls_of(distances[None], true[None], 1e-9 * true[-1])[0]))
     with counted_parquet() as read:
         few = queries[: max(1, len(queries) // 4)]
         for number, query in enumerate(few):

@@ -30,6 +30,7 @@ from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.top_k import exact_top_k
 
 ROOT = Path(__file__).parents[1]
@@ -185,13 +186,13 @@ def _run(name: str, base: Any, queries: Any, options: argparse.Namespace) -> dic
 
 
 def recall_of(base: Any, queries: Any, answer: Any, true: Any) -> float:
-    """Share of the answers int64[Q, k] that are no farther than the last of the true distances [Q, k]."""
-    hits = 0
+    """Recall of answers int64[Q, k] beside the true distances [Q, k]."""
+    recalls = []
     for query, ids, distances in zip(queries, answer, true, strict=True):
         ids = np.unique(ids[ids >= 0])  # noqa: PLW2901  # each row counts once
         near = np.sqrt(((base[ids].astype(np.float64) - query) ** 2).sum(axis=1))
-        hits += int((near <= distances[-1] * (1 + 1e-6)).sum())
-    return hits / answer.size
+        recalls.append(recalls_of(near[None], distances[None], 1e-6 * distances[-1])[0])
+    return float(np.mean(recalls))
 
 
 def _qps_at(points: list[dict[str, Any]], target: float) -> str:

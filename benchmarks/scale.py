@@ -52,6 +52,7 @@ from benchmarks.refresh_cost import append_1pct, delete_only
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, prepare
 from benchmarks.step_costs import Meter, StepCosts, as_json, memory_of, run_step
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.cache.settings import DISK_MB, LAYOUT, LAYOUTS
 from icepuffin.ops.index import IndexDefinition
@@ -240,14 +241,11 @@ def _forget_pages(folder: Path) -> None:
 
 
 def recall_of(ids: Any, plan: Plan) -> float:
-    """Mean share of ids int64[Q, k] that are among the true k nearest; one as near as the k-th counts."""
+    """Mean recall of ids int64[Q, k]."""
     truth = np.load(plan.folder / "truth.npz")
-    k = ids.shape[1]
-    hits = 0
-    for query, row in enumerate(ids):
-        limit = truth["distances"][query, k - 1]
-        hits += min(k, int(np.isin(row, truth["ids"][query][truth["distances"][query] <= limit]).sum()))
-    return hits / ids.size
+    true_ids, true = truth["ids"][: len(ids)], truth["distances"][: len(ids)]
+    distances = [np.where(np.isin(near, own), far, np.inf) for near, own, far in zip(true_ids, ids, true, strict=True)]
+    return float(recalls_of(np.stack(distances), true[:, : ids.shape[1]]).mean())
 
 
 def merge_pairs(lake: Lake) -> None:

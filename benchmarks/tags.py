@@ -35,6 +35,7 @@ from benchmarks.filters import progress
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
@@ -126,7 +127,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         assert all(np.array_equal(distances.get(place, []), alone) for distances in answers)
         if len(rows[place]):
             true = exact_top_k(queries[place][None], base[rows[place]], min(K, len(rows[place])), Metric.L2)[1][0]
-            recalls.append(float((alone <= true[-1] * (1 + 1e-9)).sum()) / len(true))
+            recalls.append(float(recalls_of(alone[None], true[None], 1e-9 * true[-1])[0]))
     shorter = np.array([min(len(rows_of.of(tag)) for tag in pair) for pair in pairs])
     figures = {
         "queries": len(queries),

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.lake import STORAGE, Lake
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, exact_search, open_index
@@ -41,12 +42,12 @@ def main() -> None:
         os.environ[SHARD_CACHE] = f"{folder}/cache"
         lake = Lake(Path(folder), rows, len(rows), options.files, definition, options.threads)
         lake.index()
-        limits = {k: _limits(lake, others, k) for k in options.k}
-        without = _searches(lake, others, limits)
+        exact = {k: _exact(lake, others, k) for k in options.k}
+        without = _searches(lake, others, exact)
         begun = time.perf_counter()
         report = tune(lake.table.refresh(), tuning, definition, threads=options.threads, storage=STORAGE)
         seconds = time.perf_counter() - begun
-        tuned = _searches(lake, others, limits)
+        tuned = _searches(lake, others, exact)
     out = {
         "rows": len(rows),
         "dims": rows.shape[1],
@@ -63,26 +64,25 @@ def main() -> None:
     options.out.write_text(json.dumps(out, indent=1))
 
 
-def _limits(lake: Lake, queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.float64]:
-    """f64[Q, 1]: the distance of each query's k-th row."""
+def _exact(lake: Lake, queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.float64]:
+    """f64[Q, k]: the distances of each query's nearest rows."""
     exact = exact_search(lake.table, "embedding", lake.definition.metric, queries, k, storage=STORAGE, columns=[])
-    last = np.asarray(exact.rows["distance"]).reshape(len(queries), k)[:, -1:]
-    return np.asarray(last + _TOLERANCE * np.abs(last))
+    return np.asarray(exact.rows["distance"]).reshape(len(queries), k)
 
 
 def _searches(
-    lake: Lake, queries: npt.NDArray[np.float32], limits: dict[int, npt.NDArray[np.float64]]
+    lake: Lake, queries: npt.NDArray[np.float32], exact: dict[int, npt.NDArray[np.float64]]
 ) -> list[dict[str, Any]]:
     reader = open_index(lake.table.refresh(), lake.definition, storage=STORAGE)
-    return [_search(reader, queries, k, target, limits[k]) for k in limits for target in TARGETS]
+    return [_search(reader, queries, k, target, exact[k]) for k in exact for target in TARGETS]
 
 
 def _search(
-    reader: IndexReader, queries: npt.NDArray[np.float32], k: int, target: float, limits: npt.NDArray[np.float64]
+    reader: IndexReader, queries: npt.NDArray[np.float32], k: int, target: float, exact: npt.NDArray[np.float64]
 ) -> dict[str, Any]:
     result = reader.search(queries, k, target_recall=target, columns=[])
     distances = np.asarray(result.rows["distance"]).reshape(len(queries), k)
-    recalls = (distances <= limits).mean(axis=1)
+    recalls = recalls_of(distances, exact, _TOLERANCE * np.abs(exact[:, -1]))
     parameters = result.profile.parameters
     return {
         "k": k,

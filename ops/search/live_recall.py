@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.errors import QueryError
@@ -247,9 +248,6 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _recall(distances: F64, exact: F64) -> float:
-    """Share of the rows of an exact answer that an answer has, by distances: of equally near rows any will do."""
-    nearest = exact[np.isfinite(exact)]
-    if not len(nearest):
-        return 1.0
-    last = nearest.max() + abs(nearest.max()) * _EQUAL
-    return min(1.0, int(np.count_nonzero(distances <= last)) / len(nearest))
+    """Share of the rows of an exact answer f64[1, k] that an answer f64[k] has."""
+    farthest = np.abs(exact[np.isfinite(exact)]).max(initial=0.0)
+    return float(recalls_of(distances[None], exact, _EQUAL * farthest)[0])

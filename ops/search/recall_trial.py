@@ -10,6 +10,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.measured_points import MeasuredPoint, margin_of
@@ -34,32 +35,44 @@ class GroundTruth:
     """The k nearest rows that a version covers, by comparing each."""
 
     addresses: tuple[I64, ...]
-    """Addresses of the rows that are no farther than the k-th, int64[n] per query"""
-    limits: F64
-    """f64[Q]: distance of the k-th row, or of the last where there are fewer"""
-    counts: npt.NDArray[np.int64]
-    """int64[Q]: number of rows, at most k"""
+    """Addresses of the rows that are no farther than the k-th, nearest first, int64[n] per query"""
+    distances: tuple[F64, ...]
+    """Their distances"""
+    exact: F64
+    """f64[Q, k]: distances of the k nearest rows; inf where there are fewer"""
     more_ties: Bool
     """bool[Q]: whether there may be more rows as near as the k-th than `addresses` has"""
 
     @classmethod
     def of(cls, candidates: Candidates, k: int) -> "GroundTruth":
         is_row = np.isfinite(candidates.distances)
-        counts = is_row[:, :k].sum(axis=1)
-        last = np.maximum(counts - 1, 0)[:, None]
+        last = np.maximum(is_row[:, :k].sum(axis=1) - 1, 0)[:, None]
         limits = np.take_along_axis(candidates.distances, last, axis=1)
         nearest = is_row & (candidates.distances <= limits)
         addresses = addresses_of(candidates.files, candidates.positions)
-        rows = tuple(own[chosen] for own, chosen in zip(addresses, nearest, strict=True))
-        return cls(rows, limits[:, 0], counts, nearest[:, -1])
+        rows, distances = (
+            tuple(own[chosen] for own, chosen in zip(array, nearest, strict=True))
+            for array in (addresses, candidates.distances)
+        )
+        return cls(rows, distances, candidates.distances[:, :k], nearest[:, -1])
 
     def replaced(self, queries: I64, other: "GroundTruth") -> "GroundTruth":
-        """With the addresses of `other` for some queries, which are all of its own."""
-        addresses, more_ties = list(self.addresses), self.more_ties.copy()
-        for query, own in zip(queries.tolist(), other.addresses, strict=True):
-            addresses[query] = own
+        """With the rows of `other` for some queries, which are all of its own."""
+        addresses, distances, more_ties = list(self.addresses), list(self.distances), self.more_ties.copy()
+        for place, query in enumerate(queries.tolist()):
+            addresses[query], distances[query] = other.addresses[place], other.distances[place]
         more_ties[queries] = other.more_ties
-        return replace(self, addresses=tuple(addresses), more_ties=more_ties)
+        return replace(self, addresses=tuple(addresses), distances=tuple(distances), more_ties=more_ties)
+
+    def distances_of(self, addresses: I64) -> F64:
+        """f64[Q, n]: the distances of rows int64[Q, n] as they are here; inf of others, and of addresses under 0."""
+        out = np.full(addresses.shape, np.inf)
+        for row, (listed, distances) in enumerate(zip(self.addresses, self.distances, strict=True)):
+            order = np.argsort(listed)
+            places = np.searchsorted(listed, addresses[row], sorter=order)
+            is_row = np.isin(addresses[row], listed) & (addresses[row] >= 0)
+            out[row, is_row] = distances[order[places[is_row]]]
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,19 +149,16 @@ class RecallTrial:
         return (*sorted({math.ceil(slack * 10_000) / 10_000 for slack in slacks}), math.inf)
 
     def _recalls(self, candidates: Candidates, truth: GroundTruth) -> F64:
-        """f64[Q]: the share of the nearest rows that each query's candidates have. Of equally near rows any will do."""
-        addresses = addresses_of(candidates.files, candidates.positions)
-        hits = np.stack([np.isin(*pair) for pair in zip(addresses, truth.addresses, strict=True)])
-        hits &= addresses >= 0
-        if self.version.exact:
-            hits |= candidates.distances <= self._reach(truth.limits)[:, None]
-        return np.asarray(np.minimum(hits.sum(axis=1), truth.counts) / np.maximum(truth.counts, 1))
+        """f64[Q]: the share of the nearest rows that each query's candidates have; ties count as `recalls_of` says.
 
-    def _reach(self, limits: F64) -> F64:
-        """f64[Q]: distances that rows have in the index where they are no farther than `limits` in the table.
-
-        A pair has the same bits in both, but under cosine, where the index has directions rounded to f32.
+        Where the index has the table's vectors, rows that are no farther than the k-th and not listed count by their
+        own distances. A pair has the same bits in both, but under cosine, where the index has directions rounded to
+        f32: there chords are compared.
         """
+        distances, exact = truth.distances_of(addresses_of(candidates.files, candidates.positions)), truth.exact
+        if self.version.exact:
+            distances = np.where(np.isfinite(distances), distances, candidates.distances)
         if self.vectors.metric is not Metric.COSINE:
-            return limits
-        return np.asarray((np.sqrt(2 * limits) + rounding_of_units(self.opened.routing.dims)) ** 2 / 2)
+            return recalls_of(distances, exact)
+        chords = (np.sqrt(np.maximum(2 * values, 0)) for values in (distances, exact))
+        return recalls_of(*chords, rounding_of_units(self.opened.routing.dims))

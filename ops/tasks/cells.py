@@ -10,6 +10,7 @@ from icepuffin.ann_kernels import cells as kernels
 from icepuffin.ann_kernels.cells import CodedCell, CodedCenters
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cell_rows import CellRows, chosen_cells, nearest_first
 from icepuffin.puffin.blobs import cells as cell_blob
@@ -72,8 +73,8 @@ class _Trial:
     """int64[Q]: nodes"""
     nearest: npt.NDArray[np.int64]
     """int64[Q, k]: the nearest others"""
-    limits: npt.NDArray[np.float64]
-    """f64[Q]: distance of the last one"""
+    distances: npt.NDArray[np.float64]
+    """f64[Q, k]: their distances"""
 
     @classmethod
     def of(
@@ -84,14 +85,12 @@ class _Trial:
         k = min(_K, len(live) - 1)
         if k < 1:
             none = np.empty((0, 0), np.int64)
-            return cls(vectors, is_live, metric, none[0:0].reshape(-1), none, np.empty(0))
+            return cls(vectors, is_live, metric, none[0:0].reshape(-1), none, np.empty((0, 0)))
         nodes, distances = exact_top_k(vectors[queries], vectors, k + 1, metric, is_live=is_live)
         # the node itself goes last, or one that is as far as the last
         others = np.argsort(nodes == queries[:, None], axis=1, kind="stable")[:, :k]
-        nearest = np.take_along_axis(nodes, others, axis=1)
-        return cls(
-            vectors, is_live, metric, queries, nearest, np.take_along_axis(distances, others, axis=1).max(axis=1)
-        )
+        nearest, distances = (np.take_along_axis(array, others, axis=1) for array in (nodes, distances))
+        return cls(vectors, is_live, metric, queries, nearest, distances)
 
     def probes(self, parts: Sequence[npt.NDArray[np.int64]], centers: CodedCenters) -> int:
         """The fewest cells that have enough of the nearest others."""
@@ -109,7 +108,7 @@ class _Trial:
         """recall@10 of searches as a reader does them, which then compares the nearest exactly; 1 of no search."""
         recalls = []
         lengths, probes, bits = cells.directory.lengths, cells.directory.probes, cells.directory.bits
-        for node, limit in zip(self.queries.tolist(), self.limits.tolist(), strict=True):
+        for node, exact in zip(self.queries.tolist(), self.distances, strict=True):
             query, k = self.vectors[node].astype(np.float64), self.nearest.shape[1]
             order, _ = centers.ranked(query, self.metric)
             own = [cells.cell(number) for number in order[: chosen_cells(lengths[order], probes)].tolist()]
@@ -117,5 +116,5 @@ class _Trial:
             rows = rows.at_places(self.is_live[rows.nodes] & (rows.nodes != node))
             best = rows.nodes[nearest_first(rows, k, bits)]
             distances = pair_distances(query[None], self.vectors, np.zeros(len(best), np.int64), best, self.metric)
-            recalls.append(min(k, int((distances <= limit).sum())) / k)
+            recalls.append(float(recalls_of(distances[None], exact[None])[0]))
         return float(np.mean(recalls)) if recalls else 1.0

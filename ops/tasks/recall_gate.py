@@ -11,6 +11,7 @@ from icepuffin.ann_kernels.bitmap import Bitmap
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.large_arrays import as_floats
@@ -89,8 +90,8 @@ def recall_of_nodes(
     """f64[Q], recall@`rows` of searches by the vectors of some live nodes; a node is no answer to itself.
 
     vectors: f32[N, D], prepared. The shard may hold them rounded, or as codes only; the search uses what it holds, and
-    answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Equal
-    distances count as hits. There must be two live nodes at least.
+    answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Ties
+    count as `recalls_of` says. There must be two live nodes at least.
     """
     metric = Metric.of_code(shard.metric)
     k = min(rows + 1, int(is_live.sum()))
@@ -98,11 +99,8 @@ def recall_of_nodes(
     answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
     distances = exact_of(vectors[query_nodes], vectors, answers, metric)
     itself = query_nodes[:, None]
-    others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
-    expected = np.minimum((exact_ids != itself).sum(axis=1), rows)
-    limits = np.take_along_axis(others, expected[:, None] - 1, axis=1)
-    hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
-    return np.asarray(np.minimum(hits, expected) / expected)
+    others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)[:, :rows]
+    return recalls_of(np.where(answers == itself, np.inf, distances), others)
 
 
 def search_by_defaults(
@@ -173,7 +171,6 @@ def _curve(
         return []
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
-    limits = exact[:, -1:]
     searcher = searcher_for(shard, vectors, others, searcher)
     if shard.codes is not None:
         widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
@@ -190,8 +187,8 @@ def _curve(
                 vectors[query_nodes], k * oversample, search_list=width, threads=threads
             )
             distances = exact_of(vectors[query_nodes], vectors, answers, metric)
-            hits = np.minimum((distances <= limits).sum(axis=1), k)
-            points.append(Width(width, oversample, float(hits.mean()) / k, float(stats.distances.mean()), k))
+            recall = float(recalls_of(distances, exact).mean())
+            points.append(Width(width, oversample, recall, float(stats.distances.mean()), k))
     return points
 
 

@@ -93,6 +93,12 @@ def test_rows_that_are_as_near_but_for_rounding_count(exact: list[float]) -> Non
     assert _recall(np.array([exact[0], exact[1] + 1e-6]), nearest) == 0.5
 
 
+def test_rows_as_far_as_the_last_stand_for_no_nearer_row() -> None:
+    nearest = np.array([[0.0, 0.0, 1.0, 1.0, np.inf]])
+    assert _recall(np.array([0.0, 1.0, 1.0, 1.0, np.inf]), nearest) == 0.75
+    assert _recall(np.full(5, np.inf), np.full((1, 5), np.inf)) == 1.0
+
+
 def test_the_budget_is_kept_and_what_it_does_not_admit_is_counted(clock: Clock) -> None:
     measuring, gate, begun = threading.Event(), threading.Event(), list[float]()
 

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import DataSnapshot, UnknownSnapshotError, data_snapshots, resolve_snapshot
@@ -110,7 +111,7 @@ def check(result: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
         np.testing.assert_allclose([row["distance"] for row in own_rows], true, rtol=1e-4, atol=1e-5)
         nearest = np.sort(truth.distances[query])[:K]
         assert len(own_rows) == len(nearest)
-        hits.append(float(np.mean(true <= nearest[-1] * (1 + 1e-6))) if len(nearest) else 1.0)
+        hits.append(float(recalls_of(true[None], nearest[None], 1e-6 * nearest[-1])[0]) if len(nearest) else 1.0)
     return float(np.mean(hits))
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import DefinitionError, IndexDefinition, create_index, ddl, drop_index, tuning_record
@@ -93,8 +94,8 @@ def recall(table: Table, vectors: Vectors, k: int, target: float, definition: In
     """Recall by distances of a search by target."""
     exact = exact_search(table, "embedding", definition.metric, vectors, k, storage=STORAGE, columns=[]).rows
     found = open_index(table, definition, storage=STORAGE).search(vectors, k, target_recall=target, columns=[]).rows
-    limits, distances = (np.asarray(rows["distance"]).reshape(len(vectors), k) for rows in (exact, found))
-    return float((distances <= limits[:, -1:] * (1 + 1e-6)).mean())
+    true, distances = (np.asarray(rows["distance"]).reshape(len(vectors), k) for rows in (exact, found))
+    return float(recalls_of(distances, true, 1e-6 * true[:, -1]).mean())
 
 
 @pytest.mark.parametrize("target", [0.9, 0.95])

@@ -12,9 +12,9 @@ def test_a_live_node_is_compared_with_the_nearest_others(live: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
     trial = _Trial.of(vectors, np.arange(40) < live, Metric.L2, seed=0)
     assert trial.queries.tolist() == (list(range(live)) if live > 1 else [])
-    for node, nearest, limit in zip(trial.queries, trial.nearest, trial.limits, strict=True):
+    for node, nearest, distances in zip(trial.queries, trial.nearest, trial.distances, strict=True):
         squares = np.square(vectors[:live].astype(float) - vectors[node]).sum(axis=1)
         squares[node] = np.inf
         expected = np.argsort(squares)[: min(10, live - 1)]
         assert nearest.tolist() == expected.tolist()
-        assert limit == pytest.approx(np.sqrt(squares[expected[-1]]))
+        assert distances == pytest.approx(np.sqrt(squares[expected]))

@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.recall_curve import widths
 from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
     GATE_K,
@@ -107,6 +108,36 @@ def test_rows_that_are_farther_are_no_hits_where_all_distances_are_large() -> No
     hits = [len(set(found) & set(near)) for found, near in zip(answers, nearest, strict=True)]
     np.testing.assert_allclose(recall, np.array(hits) / GATE_K)
     assert recall.mean() < 0.99
+
+
+def shard_of_pairs(pairs: int, reached: int) -> tuple[Shard, np.ndarray]:
+    """Two rows in each direction; each pair is as far from one as from another. Edges lead to the first rows alone."""
+    vectors = np.repeat(np.eye(pairs, dtype=np.float32), 2, axis=0)
+    neighbors = np.tile(np.arange(reached, dtype=np.int32), (2 * pairs, 1))
+    shard = replace(
+        searchable_shard(Metric.L2, rows=2 * pairs)[0],
+        dims=pairs, max_degree=reached, search_list=reached + 20, medoid=0, neighbors=neighbors,
+        degrees=np.full(2 * pairs, reached, np.int32), vectors=vectors,
+    )  # fmt: skip
+    return shard, vectors
+
+
+def test_rows_as_far_as_the_tenth_stand_for_no_nearer_row() -> None:
+    shard, vectors = shard_of_pairs(30, 14)
+    live, nodes = np.ones(60, np.bool_), np.array([2, 40, 41])
+    recall = recall_of_nodes(searcher_of(shard, vectors, live), shard, vectors, live, nodes, threads=1)
+    assert recall.tolist() == [1.0, 0.9, 0.9], "the other row of its pair, and nine of those that are farther"
+
+
+def test_a_curve_counts_no_tie_for_a_nearer_row() -> None:
+    shard, vectors = shard_of_pairs(30, 14)
+    points = widths(measure_curve(shard, vectors, np.ones(60, np.bool_), seed=0, threads=1, queries=4))
+    held_out = np.sort(np.random.default_rng([0, 1]).choice(np.arange(1, 60), 4, replace=False))
+    others = held_out ^ 1
+    missed = [other >= 14 and other not in held_out for other in others.tolist()]
+    assert sum(missed) > 1
+    widest = max(points, key=lambda point: point.search_list)
+    assert widest.recall == pytest.approx(1 - 0.1 * np.mean(missed))
 
 
 def test_no_edge_leads_to_a_row_that_is_held_out() -> None:

@@ -1,0 +1,29 @@
+"""Recall of answers, by distances. All that measures recall counts by this."""
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F64
+
+
+def recalls_of(distances: F64, exact: F64, rounding: F64 | float = 0.0) -> F64:
+    """f64[Q]: the share of its k nearest rows that each answer has.
+
+    A tie is a hit only where the truth has ties: rows that are as far as the k-th fill the places that such rows have
+    among the k nearest, and no place of a nearer row.
+
+    Parameters
+    ----------
+    distances : f64[Q, n]
+        Distances of the rows of each answer, in any order, each row once; inf where there are fewer.
+    exact : f64[Q, k]
+        Distances of the k nearest rows, ascending; inf where there are fewer. Where there are none recall is 1.
+    rounding : f64[Q] or float
+        The largest difference of the two distances of a row.
+    """
+    counts = np.isfinite(exact).sum(axis=1)
+    last = np.take_along_axis(exact, np.maximum(counts - 1, 0)[:, None], axis=1)
+    rounding = np.broadcast_to(rounding, len(exact))[:, None]
+    nearer = (exact < last - 2 * rounding).sum(axis=1)
+    hits = np.minimum((distances < last - rounding).sum(axis=1), nearer)
+    ties = np.minimum((distances <= last + rounding).sum(axis=1) - hits, counts - nearer)
+    return np.asarray(np.where(counts, (hits + ties) / np.maximum(counts, 1), 1.0))
