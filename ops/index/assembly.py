@@ -37,6 +37,7 @@ from icepuffin.ops.index.shard_parts import ShardPart, shard_ranges, written_par
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
+    MEASURED_BY,
     RECALL_CURVES,
     ROUTING_CURVE,
     SAMPLE_CURVE,
@@ -46,6 +47,7 @@ from icepuffin.ops.index.version_reader import (
     stored_shards,
 )
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
+from icepuffin.ops.shard_recall import RECALL_RULE
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
@@ -273,6 +275,7 @@ class Assembly:
         curves = {SAMPLE_CURVE: shard_set.layout.sample_curve, ROUTING_CURVE: shard_set.layout.routing_curve}
         of_routing = {name: curve for name, curve in curves.items() if curve}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
+        of_routing |= {MEASURED_BY: RECALL_RULE} if plan.definition.has_graphs else {}
         if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         for shard in shard_set.shards:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from math import nan
 
 from pyiceberg.table import Table
 
@@ -25,7 +26,7 @@ from icepuffin.ops.model import (
     StoredRun,
     StoredShard,
 )
-from icepuffin.ops.shard_recall import ShardRecall
+from icepuffin.ops.shard_recall import RECALL_RULE, ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, path_mover, relative_to
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.tasks.file_balls import Ball
@@ -52,6 +53,8 @@ RECALL_CURVES = "ann.recall_curves"
 """Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
 SHARD_RECALL = "ann.shard_{}.recall"
 """Property of the routing blob, by shard id: its recall as it was last measured; see `icepuffin.ops.shard_recall`"""
+MEASURED_BY = "ann.recall_rule"
+"""Property of the routing blob: `icepuffin.ops.shard_recall.RECALL_RULE` as it was when recall was measured"""
 COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
@@ -94,6 +97,8 @@ class OpenVersion:
 
     included_bytes: int = 0
     """Bytes of the values of included columns in the version's own file"""
+    recall_rule: str = ""
+    """Rule by which its recall was measured; empty in files of older releases"""
 
     @property
     def bytes_total(self) -> int:
@@ -155,9 +160,12 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         blobs = by_type.get(BlobType.SHARD, [])
         shards = stored_shards(path, reader.footer.blobs, routing, version.packs, source.size())
         routing_properties = by_type[BlobType.ROUTING][0].properties
+        recall_rule = routing_properties.get(MEASURED_BY, "")
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
+        if recall_rule != RECALL_RULE:
+            curves = ("",) * len(curves)
         recalls = _shard_recalls(routing, routing_properties)
         sample_curve = routing_properties.get(SAMPLE_CURVE, "")
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
@@ -191,6 +199,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         attributes,
         included,
         included_bytes=included_bytes,
+        recall_rule=recall_rule,
     )
 
 
@@ -213,11 +222,12 @@ def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource
 
 
 def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:
-    """Recall of each shard, by the properties of the routing blob."""
+    """Recall of each shard, by the properties of the routing blob; NaN where it was measured by another rule."""
+    is_measured = properties.get(MEASURED_BY) == RECALL_RULE
     return tuple(
         ShardRecall.parse(
-            properties.get(SHARD_RECALL.format(shard_id), ""),
-            written=entry.recall,
+            properties.get(SHARD_RECALL.format(shard_id), "") if is_measured else "",
+            written=entry.recall if is_measured else nan,
             live_rows=entry.live_rows,
             tombstones=len(entry.tombstones),
         )
