@@ -36,7 +36,9 @@ class Beam(NamedTuple):
     """Width at first"""
     widest: int
     meeting: int
-    """Number of live nodes for which it is widened, beyond half of its width at first"""
+    """Number of live nodes for which it is widened"""
+    way: int
+    """Nodes at its front that do not count for that: those that find the way"""
 
 
 class Ranking(NamedTuple):
@@ -105,7 +107,7 @@ def walk_block(
     adjacency_fields: tuple[Any, ...],
     live: U64,
     nodes: I32,
-    beam: tuple[int, int, int],
+    beam: tuple[int, int, int, int],
     scratch_fields: ScratchFields,
     lists: I64,
     work: I64,
@@ -119,7 +121,7 @@ def walk_block(
     """
     adjacency = adjacency_of(adjacency_fields)
     marks, stamp, fresh, keys = scratch_fields
-    first, widest, _ = beam
+    first, widest, _, _ = beam
     entry_queries = queries_over(entry_data, queries)
     for row in range(lists.shape[0]):
         computer = query_computer(queries, row)
@@ -138,20 +140,20 @@ def walk_block(
 
 
 @inline_kernel
-def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, int], work: I64) -> int:
+def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, int, int], work: I64) -> int:
     """The next width of a beam that met too few live nodes; 0 where it met enough, or is as wide as it may be.
 
     Writes how many it met to work int64[3].
     """
-    first, widest, meeting = beam
-    counted = min(size, width - first // 2)
+    _, widest, meeting, way = beam
+    counted = min(size, width - way)
     live_count = 0
     for key in keys[:counted]:
         live_count += int(has_row(live, key_node(key)))
     work[2] = live_count
     if live_count >= meeting or width >= widest:
         return 0
-    needed = first // 2 + counted * meeting // max(1, live_count)  # were the share to stay
+    needed = way + counted * meeting // max(1, live_count)  # were the share to stay
     return min(widest, max(min(needed, 2 * width), width + width // 8 + 1))
 
 

@@ -53,6 +53,10 @@ FEWEST_CODED = 1_024
 _COARSE_BEAM = 1.4
 """Width of a beam by codes of four bits in few dimensions, relative to one by codes of one byte, with which it finds as
 many of the nearest (measured with 72 to 128 dimensions, k = 10 and 100, widths of k to 300)"""
+_MORE_PLACES = 1.5
+"""Places of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
+to there, and goes on from where it is
+"""
 _QUERIES_PER_TASK = 64
 _KEYS_PER_TASK = 1 << 20
 """Places in the candidate lists of a task, at most: 8 MiB; or those of one query"""
@@ -220,10 +224,11 @@ class Searcher:
     ) -> tuple[I64, F64, SearchStats]:
         """The k live nodes nearest to each query.
 
-        The beam is widened where tombstones crowd the live nodes out, up to the width from which comparing all live
-        vectors is faster. One as wide as the graph is answered by comparing the vectors, where the walk goes by codes.
-        Where few nodes are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes,
-        but for half of its width at first, which finds the way.
+        Where tombstones crowd the live nodes out, the beam is widened, and goes on from where it is; then it begins
+        anew, twice as wide, up to the width from which comparing all live vectors is faster. One as wide as the graph
+        is answered by comparing the vectors, where the walk goes by codes. Where few nodes are live, `meeting` says how
+        many of them are to be met: then the beam is as wide as that takes, but for half of its width at first, which
+        finds the way.
 
         Parameters
         ----------
@@ -265,7 +270,7 @@ class Searcher:
         if empty:
             results = Results.nothing(len(queries), k)
         else:
-            results = self._walk(queries, k, Beam(first, width, meeting), threads)
+            results = self._walk(queries, k, self._beam(k, first, width, meeting), threads)
         short = self._short(results, last, meeting) if last >= 0 else _NONE
         while len(short) and width < self._count:
             # of a beam that met few, the share that it met tells how wide it had to be
@@ -273,13 +278,25 @@ class Searcher:
             if self._compares_from(factor * width):
                 break
             width = min(factor * width, self._count)
-            results.replace(short, self._walk(queries[short], k, Beam(width, width, meeting), threads))
+            results.replace(short, self._walk(queries[short], k, self._beam(k, width, width, meeting), threads))
             short = self._short(results, last, meeting)
         if len(short) and self._compares:
             compare = self.compare if self._vectors is not None else self._estimate_live
             results.ids[short], results.distances[short] = compare(queries[short], k)
             results.work[short, 1] += self._live_count
         return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
+
+    def _beam(self, k: int, first: int, widest: int, meeting: int) -> Beam:
+        """A beam that meets so many live nodes; where `meeting` is 0, as many as results."""
+        if meeting:
+            return Beam(first, widest, meeting, first // 2)
+        places = 0
+        if self._live_count < self._count:
+            places = math.ceil(_MORE_PLACES * k * self._count / self._live_count)
+            # beyond that comparing takes less than what is added
+            more = self._live_count // max(1, self._compared_per_node) if self._compares else widest
+            places = min(places, widest + more)
+        return Beam(first, min(max(widest, places), self._count), min(k, self._live_count), 0)
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
@@ -296,10 +313,15 @@ class Searcher:
     def _compares(self) -> bool:
         return self._vectors is not None or self._rotated is not None
 
-    def _compares_from(self, width: int) -> bool:
+    @property
+    def _compared_per_node(self) -> int:
+        """Live nodes that are compared in the time that a beam takes per node of its width."""
         if self._rotated is not None:
-            return self._live_count <= _ESTIMATED_PER_NODE * width
-        return self._vectors is not None and comparing_is_faster(self._live_count, width, coded=self.compares_codes)
+            return _ESTIMATED_PER_NODE
+        return _CODES_PER_NODE if self.compares_codes else _COMPARED_PER_NODE
+
+    def _compares_from(self, width: int) -> bool:
+        return self._compares and self._live_count <= self._compared_per_node * width
 
     @property
     def rotated_codes(self) -> RotatedCodes | None:
@@ -377,7 +399,7 @@ class Searcher:
                 ids, distances = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked))
             lists = new_candidate_lists(len(own), beam.widest)
             scratch = self._take_scratch()
-            live, widths = self._live.words, (beam.first, beam.widest, beam.meeting)
+            live, widths = self._live.words, tuple(beam)
             entries, entry_data = self._entry_points, self._entry_data
             walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
             self._scratch.append(scratch)

@@ -323,3 +323,39 @@ def test_a_beam_that_meets_enough_is_not_widened(
     work = [masked.search(vectors[:1], 10, search_list=32, widest=500, meeting=meeting)[2] for meeting in (0, 15, 480)]
     assert work[0].expanded[0] == work[1].expanded[0] < 60
     assert work[2].expanded[0] > 300
+
+
+@pytest.mark.parametrize("share", [0.02, 0.13])
+@pytest.mark.parametrize(("k", "widths"), [(100, (100, 105, 112, 125, 200)), (10, (10, 11, 12, 20))])
+def test_among_tombstones_a_beam_costs_no_more_than_a_wider_one(
+    crowd: tuple[np.ndarray, Searcher], k: int, widths: tuple[int, ...], share: float
+) -> None:
+    """One of k places, of which tombstones took some, was given up, and all live nodes were compared."""
+    vectors, searcher = crowd
+    is_live = np.random.default_rng(0).random(len(vectors)) >= share
+    masked = searcher.masked(Bitmap.of(is_live))
+    queries = vectors[:100] + np.float32(0.01)
+    expected, _ = exact_top_k(queries, vectors, k, Metric.L2, is_live=is_live)
+    costs, recalls = [], []
+    for width in widths:
+        ids, _, stats = masked.search(queries, k, search_list=width)
+        costs.append(stats.distances.mean())
+        recalls.append(recall(ids, expected))
+    assert max(costs) == costs[-1]
+    assert min(recalls) >= 0.9
+
+
+def test_a_beam_that_is_widened_among_tombstones_goes_on_from_where_it_is(
+    crowd: tuple[np.ndarray, Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, searcher = crowd
+    is_live = np.random.default_rng(0).random(len(vectors)) >= 0.1
+    widths = []
+    walk = Searcher._walk
+    monkeypatch.setattr(Searcher, "_walk", lambda self, *rest: (widths.append(rest[2]), walk(self, *rest))[1])
+    ids, _, stats = searcher.masked(Bitmap.of(is_live)).search(vectors[:50], 100, search_list=100)
+    assert is_live[ids].all()
+    assert len(widths) == 1, "no walk began anew"
+    assert 100 < stats.expanded.mean() <= widths[0].widest
+    assert searcher.search(vectors[:50], 100, search_list=100)[2].expanded.max() <= widths[1].first + 10
+    assert widths[1].first == widths[1].widest == 100, "without tombstones nothing is widened"
