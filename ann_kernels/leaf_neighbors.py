@@ -7,12 +7,12 @@ same. Float vectors go through BLAS too; those results depend on the version of 
 Keys are squared distances as int32 that sort as the distances do: for codes the integers, for floats their bits.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from icepuffin.ann_kernels.arrays import F32, I32, U16, AnyArray, Floats
-from icepuffin.ann_kernels.compilation import inner_kernel, kernel
+from icepuffin.ann_kernels.compilation import inline_kernel, inner_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import CodeSpace, Space
 from icepuffin.ann_kernels.simd.bits import trailing_zeros
 from icepuffin.ann_kernels.simd.codegen import LANES
@@ -26,6 +26,7 @@ from icepuffin.ann_kernels.simd.tiles import (
     row_operand,
     tile_products,
 )
+from icepuffin.ann_kernels.tie_order import tie_order
 
 FAR = np.int32(2**31 - 1)
 """The key of no column"""
@@ -51,7 +52,7 @@ def new_nearest(rows: int, k: int) -> NearestColumns:
 
 
 def nearest_columns(space: Space, rows: I32, columns: I32, out: NearestColumns, *, same: bool) -> None:
-    """Fill `out` with the k columns nearest to each row; ties go to the smaller place.
+    """Fill `out` with the k columns nearest to each row. Of equally near ones each row takes others (`tie_order`).
 
     `rows` int32[n] and `columns` int32[m] are node ids. With `same` they are equal, and no row is its own neighbour.
     """
@@ -102,7 +103,7 @@ def _nearest_by_tiles(
                 line[j] = np.int32(packed_norms[j] - np.int32(2) * line[j])
             if same:
                 line[first + r] = FAR
-            _select_smallest(line, places[first + r], keys[first + r])
+            _select_smallest(line, _first_column(node, columns.size), places[first + r], keys[first + r])
             shift = np.int32(norms[node] + np.int32(256) * sums[node])  # columns are 128 too large in the products
             for place in range(places.shape[1]):
                 if places[first + r, place] >= 0:
@@ -135,15 +136,31 @@ def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> Non
                 place += np.uint64(TILE_COLUMNS)
 
 
+@inline_kernel
+def _first_column(node: Any, columns: int) -> int:
+    """The column with which the order of a node's row begins: of equally near columns it takes those from there on."""
+    return tie_order(node, 0) % columns
+
+
 @inner_kernel
-def _select_smallest(values: I32, places: I32, keys: I32) -> None:
-    """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their places."""
+def _select_smallest(values: I32, first: int, places: I32, keys: I32) -> None:
+    """Write the smallest of `values` (a multiple of 16 keys; FAR: none) ascending into keys, with their places.
+
+    Ties go by place, from `first` on, and from the first place after the last.
+    """
     k = places.size
     bound = bound_of_smallest(values, 0, values.size, k) if k <= LANES else FAR
     places[:] = -1
     keys[:] = FAR
-    for start in range(0, values.size, LANES):
+    begin = first // LANES * LANES
+    lanes_before = np.uint32((1 << (first - begin)) - 1)
+    for step in range(0, values.size + LANES, LANES):  # the register of `first` twice: from it on, and up to it
+        start = begin + step if begin + step < values.size else begin + step - values.size
         below = at_most(values, start, bound)
+        if step == 0:
+            below = below & ~lanes_before
+        elif step == values.size:
+            below = below & lanes_before
         while below:
             place = start + trailing_zeros(below)
             below = below & (below - np.uint32(1))
@@ -177,9 +194,9 @@ def nearest_by_blas(space: Space, rows: I32, columns: I32, out: NearestColumns, 
         own = start if same else -1
         part_out = NearestColumns(out.places[part], out.keys[part])
         if isinstance(space, CodeSpace):
-            _smallest_of_codes(dots, left_norms, right_norms, own, line, part_out)
+            _smallest_of_codes(dots, left_norms, right_norms, rows[part], own, line, part_out)
         else:
-            _smallest_of_floats(dots, left_norms, right_norms, own, line, part_out)
+            _smallest_of_floats(dots, left_norms, right_norms, rows[part], own, line, part_out)
 
 
 def _center(space: Space, nodes: I32) -> F32:
@@ -201,7 +218,7 @@ def _float_values(space: Space, nodes: I32, center: F32) -> tuple[Floats, AnyArr
 
 @kernel
 def _smallest_of_codes(
-    dots: Floats, row_norms: I32, column_norms: I32, own: int, line: I32, out: NearestColumns
+    dots: Floats, row_norms: I32, column_norms: I32, rows: I32, own: int, line: I32, out: NearestColumns
 ) -> None:
     places, keys = out.places, out.keys
     for r in range(dots.shape[0]):
@@ -209,11 +226,13 @@ def _smallest_of_codes(
             line[j] = np.int32(row_norms[r] + column_norms[j] - np.int32(2) * np.int32(dots[r, j]))
         if own >= 0:
             line[own + r] = FAR
-        _select_smallest(line, places[r], keys[r])
+        _select_smallest(line, _first_column(rows[r], dots.shape[1]), places[r], keys[r])
 
 
 @kernel
-def _smallest_of_floats(dots: F32, row_norms: F32, column_norms: F32, own: int, line: I32, out: NearestColumns) -> None:
+def _smallest_of_floats(
+    dots: F32, row_norms: F32, column_norms: F32, rows: I32, own: int, line: I32, out: NearestColumns
+) -> None:
     places, keys = out.places, out.keys
     squared = line.view(np.float32)  # bits of floats that are not negative sort as the floats do
     for r in range(dots.shape[0]):
@@ -221,4 +240,4 @@ def _smallest_of_floats(dots: F32, row_norms: F32, column_norms: F32, own: int, 
             squared[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
         if own >= 0:
             line[own + r] = FAR
-        _select_smallest(line, places[r], keys[r])
+        _select_smallest(line, _first_column(rows[r], dots.shape[1]), places[r], keys[r])

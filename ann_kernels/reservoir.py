@@ -1,7 +1,7 @@
 """The nearest candidates of each node so far: R slots per node, kept in the array that becomes the graph.
 
-The final content of a reservoir does not depend on the order of the offers: the R smallest by (weight, id) of all,
-each id once, by its smallest weight.
+The final content of a reservoir does not depend on the order of the offers: the R smallest of all by weight, and by the
+node's `tie_order` where weights are equal, each id once, by its smallest weight.
 """
 
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import I16, I32, U16
 from icepuffin.ann_kernels.compilation import inner_kernel, kernel
+from icepuffin.ann_kernels.tie_order import tie_order
 
 
 class CandidatePairs(NamedTuple):
@@ -63,7 +64,9 @@ def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I
     count = counts[node]
     if count == limit:
         last = np.uint32(worst[node])
-        if weight > weights[node, last] or (weight == weights[node, last] and other >= ids[node, last]):
+        if weight > weights[node, last] or (
+            weight == weights[node, last] and tie_order(node, other) >= tie_order(node, ids[node, last])
+        ):
             return
     present = False
     for slot in range(limit):
@@ -87,12 +90,12 @@ def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I
 
 @inner_kernel
 def _farthest(ids: I32, weights: U16, node: Any) -> int:
-    """The slot of a node with the largest (weight, id)."""
+    """The slot of a node with the largest weight; of equal weights the one that ties put last."""
     largest_weight = np.uint16(0)
     for slot in range(ids.shape[1]):
         largest_weight = max(largest_weight, weights[node, slot])
-    farthest, largest_id = 0, np.int32(-1)
+    farthest, latest = 0, -1
     for slot in range(ids.shape[1]):
-        if weights[node, slot] == largest_weight and ids[node, slot] > largest_id:
-            farthest, largest_id = slot, ids[node, slot]
+        if weights[node, slot] == largest_weight and tie_order(node, ids[node, slot]) > latest:
+            farthest, latest = slot, tie_order(node, ids[node, slot])
     return farthest

@@ -7,6 +7,7 @@ import numpy as np
 from icepuffin.ann_kernels.arrays import F32, I8, I32
 from icepuffin.ann_kernels.compilation import fast_kernel, inner_kernel
 from icepuffin.ann_kernels.distance_computers import Space, distance, node_computer
+from icepuffin.ann_kernels.tie_order import tie_order
 
 
 class PruneCandidates(NamedTuple):
@@ -31,11 +32,11 @@ def robust_prune(
     """Choose neighbours among the first `count` candidates into out int32[R], R at most. Returns their number.
 
     A candidate is dropped when a chosen one is nearer to it, by the factor alpha, than the node is. Repeats and the
-    node itself are dropped. Ties go to the smaller id: the order of candidates does not matter. Reorders the
+    node itself are dropped. Ties go by the node's `tie_order`: the order of candidates does not matter. Reorders the
     candidates; scratch int8[P] is for the codes of one node.
     """
     ids, distances = candidates.ids, candidates.distances
-    sort_candidates(candidates, count)
+    sort_candidates(candidates, count, node)
     chosen = 0
     while count:
         best = ids[0]
@@ -59,8 +60,10 @@ def robust_prune(
 
 
 @inner_kernel
-def sort_candidates(candidates: PruneCandidates, count: int) -> None:
-    """Sort the first `count` by (distance, id), in place: Shell's sort, as lists are short and nothing is allocated."""
+def sort_candidates(candidates: PruneCandidates, count: int, center: Any) -> None:
+    """Sort the first `count` by distance, and ties by their order for node `center`, in place: Shell's sort, as lists
+    are short and nothing is allocated.
+    """
     ids, distances = candidates.ids, candidates.distances
     gap = 1
     while gap < count // 3:
@@ -71,7 +74,9 @@ def sort_candidates(candidates: PruneCandidates, count: int) -> None:
             place = start
             while place >= gap:
                 before = place - gap
-                if distances[before] < to_node or (distances[before] == to_node and ids[before] <= node):
+                if distances[before] < to_node or (
+                    distances[before] == to_node and tie_order(center, ids[before]) <= tie_order(center, node)
+                ):
                     break
                 ids[place], distances[place] = ids[before], distances[before]
                 place = before

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.naive.vectors import tie_order
+
 
 def encode(vectors: np.ndarray, offset: np.ndarray, scale: float) -> np.ndarray:
     """Signed codes int[N, D]: -127 to 127."""
@@ -15,25 +17,32 @@ def squared(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def nearest(signed: np.ndarray, rows: list[int], columns: list[int], k: int, *, same: bool) -> list[list[tuple]]:
-    """(squared distance, place among the columns) of each row's k nearest columns."""
+    """(squared distance, place among the columns) of each row's k nearest columns; ties from its own place on."""
     matches = []
     for node, row in enumerate(rows):
+        first = tie_order(row, 0) % len(columns)
         ranked = sorted(
-            (squared(signed[row], signed[column]), place)
+            (squared(signed[row], signed[column]), (place - first) % len(columns), place)
             for place, column in enumerate(columns)
             if not (same and place == node)
         )
-        matches.append(ranked[:k])
+        matches.append([(distance, place) for distance, _, place in ranked[:k]])
     return matches
 
 
 def reservoirs(pairs: list[tuple[int, int, int]], count: int, limit: int) -> list[set[int]]:
-    """The `limit` others of smallest (weight, id) of each node, out of pairs (node, other, weight) taken both ways."""
+    """The `limit` others of smallest weight of each node, out of pairs (node, other, weight) taken both ways.
+
+    Ties go in the node's own order.
+    """
     best: list[dict[int, int]] = [{} for _ in range(count)]
     for node, other, weight in pairs:
         for a, b in ((node, other), (other, node)):
             best[a][b] = min(weight, best[a].get(b, weight))
-    return [{other for _, other in sorted((w, o) for o, w in weights.items())[:limit]} for weights in best]
+    return [
+        set(sorted(weights, key=lambda other: (weights[other], tie_order(node, other)))[:limit])
+        for node, weights in enumerate(best)
+    ]
 
 
 def halves(signed: np.ndarray) -> np.ndarray:

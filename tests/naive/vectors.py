@@ -20,6 +20,13 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, metric: str) -> li
     return matches
 
 
+def tie_order(node: int, other: int) -> int:
+    """Where a node stands among those that are as far from another one."""
+    mixed = (other + node * 0x9E3779B9) % 2**32
+    mixed = ((mixed ^ (mixed >> 16)) * 0x45D9F3B) % 2**32
+    return mixed ^ (mixed >> 13)
+
+
 def robust_prune(vectors: np.ndarray, node: int, candidates: list[int], alpha: float, limit: int) -> list[int]:
     """DiskANN (2019), algorithm 2, in squared distances as the kernel has them."""
 
@@ -27,12 +34,12 @@ def robust_prune(vectors: np.ndarray, node: int, candidates: list[int], alpha: f
         gap = vectors[a] - vectors[b]
         return np.float32((gap * gap).sum())
 
-    remaining = sorted({(squared(node, other), other) for other in candidates if other != node})
+    remaining = sorted({(squared(node, other), tie_order(node, other), other) for other in candidates if other != node})
     chosen: list[int] = []
     while remaining and len(chosen) < limit:
-        _, best = remaining.pop(0)
+        _, _, best = remaining.pop(0)
         chosen.append(best)
-        remaining = [(d, other) for d, other in remaining if np.float32(alpha**2) * squared(best, other) > d]
+        remaining = [entry for entry in remaining if np.float32(alpha**2) * squared(best, entry[2]) > entry[0]]
     return chosen
 
 
