@@ -26,6 +26,8 @@ from icepuffin.ann_kernels.simd.sort_keys import KEY_LANES, NO_KEY, key_distance
 _DEVIATIONS = 6
 """Standard deviations of coarse distances within which a node may be among the nearest: many, as they are taken of the
 nodes that are ranked first, whose errors are alike"""
+_SAMPLED = 8
+"""Nodes of a beam's farther half that are compared with the k-th result, about so many"""
 _L2, _COSINE = Metric.L2.code, Metric.COSINE.code
 
 
@@ -64,22 +66,24 @@ class Results(NamedTuple):
     distances: F64
     """f64[Q, k], reported; inf where there are fewer"""
     work: I64
-    """Nodes expanded, distances computed, and live nodes that the beam met, int64[Q, 3]"""
+    """Nodes expanded, distances computed, live nodes that the beam met, and 1 where it is full of nodes that are as far
+    as the k-th result, int64[Q, 4]
+    """
 
     @classmethod
     def unfilled(cls, queries: int, k: int) -> "Results":
         shape = queries, k
-        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 3), np.int64))
+        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 4), np.int64))
 
     @classmethod
     def nothing(cls, queries: int, k: int) -> "Results":
         ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
-        return cls(ids, distances, np.zeros((queries, 3), np.int64))
+        return cls(ids, distances, np.zeros((queries, 4), np.int64))
 
     def replace(self, rows: npt.NDArray[np.intp], others: "Results") -> None:
         self.ids[rows], self.distances[rows] = others.ids, others.distances
         self.work[rows, :2] += others.work[:, :2]
-        self.work[rows, 2] = others.work[:, 2]
+        self.work[rows, 2:] = others.work[:, 2:]
 
 
 RankingFields: TypeAlias = tuple[F32, F64, int, int, float]
@@ -112,7 +116,7 @@ def walk_block(
     lists: I64,
     work: I64,
 ) -> None:
-    """Walk the graph for each query: fill the candidate lists, as of `new_candidate_lists`, and work int64[Q, 3].
+    """Walk the graph for each query: fill the candidate lists, as of `new_candidate_lists`, and work int64[Q, 4].
 
     `nodes` int32[e] are the entry points: the medoid, then nodes spread over the graph, if it is large. `entry_data`
     are their arrays, which lie together, so that comparing them is cheap. `live` is the words of the `Bitmap` of nodes
@@ -143,7 +147,7 @@ def walk_block(
 def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, int, int], work: I64) -> int:
     """The next width of a beam that met too few live nodes; 0 where it met enough, or is as wide as it may be.
 
-    Writes how many it met to work int64[3].
+    Writes how many it met to work int64[4].
     """
     _, widest, meeting, way = beam
     counted = min(size, width - way)
@@ -158,13 +162,17 @@ def _widened(live: U64, keys: I64, size: int, width: int, beam: tuple[int, int, 
 
 
 @fast_kernel
-def rank_block(ranking: RankingFields, live: U64, lists: I64, width: int, ids: I64, distances: F64) -> None:
+def rank_block(
+    ranking: RankingFields, live: U64, lists: I64, widths: tuple[int, int], ids: I64, distances: F64, work: I64
+) -> None:
     """Fill ids int64[Q, k] and distances f64[Q, k] with the nearest live nodes of candidate lists, in order.
 
     The first live nodes of a list are put in order by exact distance, where there are vectors; otherwise distances are
     those of the beam. Where these are coarse, so are all nodes after them that may be among the nearest: in a cluster
-    that is tighter than the codes tell apart, those are all of its nodes. Lists are as wide as `width`, and longer.
+    that is tighter than the codes tell apart, those are all of its nodes. `widths`: how wide the beam was at first, and
+    how wide the lists are, which are longer. Completes work int64[Q, 4].
     """
+    first, width = widths
     vectors, queries, metric, most, unit = ranking
     own = Ranking(vectors, queries, metric, most, unit)
     best = np.empty(max(most, width), np.int32)
@@ -183,6 +191,9 @@ def rank_block(ranking: RankingFields, live: U64, lists: I64, width: int, ids: I
                 _, more = _collect(live, keys, last, best.size, reach, best[count:], best_distances[count:])
                 count += more
                 _rank_exactly(own, row, best[:count], best_distances, ranked, ids.shape[1])
+        work[row, 3] = 0
+        if vectors.size and size >= first and count >= ids.shape[1]:
+            work[row, 3] = _are_as_far(own, row, keys[first // 2 : first], best_distances[ids.shape[1] - 1])
         for place in range(ids.shape[1]):
             ids[row, place] = best[place] if place < count else -1
             distances[row, place] = best_distances[place] if place < count else np.inf
@@ -218,6 +229,17 @@ def _nearest(computer: DistanceComputer, count: int) -> int:
         if to_node < smallest:
             nearest, smallest = node, to_node
     return nearest
+
+
+@strict_inner_kernel
+def _are_as_far(ranking: Ranking, row: int, keys: I64, exact: float) -> bool:
+    """Whether a sample of the nodes of some keys are exactly as far from a query."""
+    step = max(1, keys.size // _SAMPLED)
+    for place in range(keys.size - 1, -1, -step):
+        node = np.int64(key_node(keys[place]))
+        if exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric) != exact:
+            return False
+    return True
 
 
 @strict_inner_kernel

@@ -57,6 +57,8 @@ _MORE_PLACES = 1.5
 """Places of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
 to there, and goes on from where it is
 """
+_WIDER_WHERE_LOST = 4
+"""Times that a beam is as wide that takes as long as comparing may, where equal distances hide the nearest rows"""
 _QUERIES_PER_TASK = 64
 _KEYS_PER_TASK = 1 << 20
 """Places in the candidate lists of a task, at most: 8 MiB; or those of one query"""
@@ -225,10 +227,11 @@ class Searcher:
         """The k live nodes nearest to each query.
 
         Where tombstones crowd the live nodes out, the beam is widened, and goes on from where it is; then it begins
-        anew, twice as wide, up to the width from which comparing all live vectors is faster. One as wide as the graph
-        is answered by comparing the vectors, where the walk goes by codes. Where few nodes are live, `meeting` says how
-        many of them are to be met: then the beam is as wide as that takes, but for half of its width at first, which
-        finds the way.
+        anew, twice as wide, up to the width from which comparing all live vectors is faster. They are compared, too,
+        where a beam is full of nodes that are equally far, and comparing is as fast as a beam four times as wide. A
+        beam as wide as the graph is answered by comparing the vectors, where the walk goes by codes. Where few nodes
+        are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes, but for half of
+        its width at first, which finds the way.
 
         Parameters
         ----------
@@ -280,6 +283,11 @@ class Searcher:
             width = min(factor * width, self._count)
             results.replace(short, self._walk(queries[short], k, self._beam(k, width, width, meeting), threads))
             short = self._short(results, last, meeting)
+        if last >= 0 and not meeting and self._is_lost(results, width):
+            is_lost = results.work[:, 3] > 0
+            if self._metric is not Metric.INNER_PRODUCT:
+                is_lost &= results.distances[:, last] > 0  # nothing is nearer
+            short = np.union1d(short, np.flatnonzero(is_lost))
         if len(short) and self._compares:
             compare = self.compare if self._vectors is not None else self._estimate_live
             results.ids[short], results.distances[short] = compare(queries[short], k)
@@ -297,6 +305,13 @@ class Searcher:
             more = self._live_count // max(1, self._compared_per_node) if self._compares else widest
             places = min(places, widest + more)
         return Beam(first, min(max(widest, places), self._count), min(k, self._live_count), 0)
+
+    def _is_lost(self, results: Results, width: int) -> bool:
+        """Whether equal distances may have led a walk nowhere, and comparing takes no longer than a much wider beam.
+
+        Among nodes that are all as far from a query no edge leads nearer to it.
+        """
+        return bool(results.work[:, 3].any()) and self._compares and self._compares_from(_WIDER_WHERE_LOST * width)
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
@@ -404,7 +419,7 @@ class Searcher:
             walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
             self._scratch.append(scratch)
             ranking = vectors, read_only(own), self._metric.code, ranked, unit
-            rank_block(ranking, live, lists, beam.widest, ids, distances)
+            rank_block(ranking, live, lists, (beam.first, beam.widest), ids, distances, work)
             if rotated and turned:  # by all bits, from the queries as they are
                 rotated.nearest(turned, ids, results.ids[rows], results.distances[rows])
 

@@ -1,14 +1,45 @@
 """Graphs of vectors of which most are equally far from one another."""
 
 import numpy as np
+import pytest
 
-from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels import graph_search, vamana
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.tie_order import tie_order
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.naive import vectors as naive
 
 KINDS = 128
+
+
+@pytest.fixture(scope="module")
+def one_hot() -> np.ndarray:
+    """About six rows of each kind, f32[6 KINDS, KINDS]."""
+    return np.eye(KINDS, dtype=np.float32)[np.random.default_rng(1).integers(0, KINDS, 6 * KINDS)]
+
+
+def searched(graph: vamana.Graph, vectors: np.ndarray, metric: Metric, search_list: int) -> tuple[np.ndarray, float]:
+    """(recall by query, rows compared per query) of searches by each kind."""
+    queries = np.eye(KINDS, dtype=np.float32)
+    _, distances, stats = Searcher(graph, vectors, metric).search(queries, 10, search_list=search_list)
+    return recalls_of(distances, exact_top_k(queries, vectors, 10, metric)[1]), float(stats.distances.mean())
+
+
+@pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT])
+def test_a_stored_vector_finds_its_equals_where_all_others_are_equally_far(
+    one_hot: np.ndarray, metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = vamana.build(one_hot, metric, VamanaParams(max_degree=16, search_list=32))
+    recalls, distances = searched(graph, one_hot, metric, 16)
+    assert (recalls == 1).all()
+    assert distances <= 1.5 * len(one_hot)
+    monkeypatch.setattr(graph_search, "_WIDER_WHERE_LOST", 0)
+    walked, fewer = searched(graph, one_hot, metric, 16)
+    assert walked.min() < 0.5, "a walk alone meets too few"
+    assert fewer < distances
 
 
 def test_ties_make_no_hubs() -> None:
@@ -18,6 +49,15 @@ def test_ties_make_no_hubs() -> None:
     incoming = np.bincount(graph.neighbors[graph.neighbors >= 0], minlength=len(kinds))
     assert np.median(incoming) >= 8
     assert incoming.max() < len(kinds) // 2
+
+
+def test_a_query_that_has_found_equal_rows_compares_no_others() -> None:
+    """Nothing is nearer than a distance of zero."""
+    vectors = np.repeat(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32), 100, axis=0)
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=16, search_list=32))
+    _, distances, stats = Searcher(graph, vectors, Metric.L2).search(vectors[::100], 10, search_list=32)
+    assert (distances == 0).all()
+    assert stats.distances.max() < len(vectors) // 2
 
 
 def test_each_node_orders_all_others_in_its_own_way() -> None:
