@@ -414,7 +414,7 @@ class Searcher:
                 ids, distances = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked))
             lists = new_candidate_lists(len(own), beam.widest)
             scratch = self._take_scratch()
-            live, widths = self._live.words, tuple(beam)
+            live, widths = self._live.words, (beam.first, beam.widest, beam.meeting, beam.way)
             entries, entry_data = self._entry_points, self._entry_data
             walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
             self._scratch.append(scratch)

@@ -137,7 +137,7 @@ def _pack_columns(quads: I32, quad_count: int, columns: I32, packed: I32) -> Non
 
 
 @inline_kernel
-def _first_column(node: Any, columns: int) -> int:
+def _first_column(node: Any, columns: int) -> Any:
     """The column with which the order of a node's row begins: of equally near columns it takes those from there on."""
     return tie_order(node, 0) % columns
 

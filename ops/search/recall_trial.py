@@ -160,5 +160,5 @@ class RecallTrial:
             distances = np.where(np.isfinite(distances), distances, candidates.distances)
         if self.vectors.metric is not Metric.COSINE:
             return recalls_of(distances, exact)
-        chords = (np.sqrt(np.maximum(2 * values, 0)) for values in (distances, exact))
-        return recalls_of(*chords, rounding_of_units(self.opened.routing.dims))
+        chords, true_chords = (np.sqrt(np.maximum(2 * values, 0)) for values in (distances, exact))
+        return recalls_of(chords, true_chords, rounding_of_units(self.opened.routing.dims))

@@ -89,8 +89,8 @@ class _Trial:
         nodes, distances = exact_top_k(vectors[queries], vectors, k + 1, metric, is_live=is_live)
         # the node itself goes last, or one that is as far as the last
         others = np.argsort(nodes == queries[:, None], axis=1, kind="stable")[:, :k]
-        nearest, distances = (np.take_along_axis(array, others, axis=1) for array in (nodes, distances))
-        return cls(vectors, is_live, metric, queries, nearest, distances)
+        nearest = np.take_along_axis(nodes, others, axis=1)
+        return cls(vectors, is_live, metric, queries, nearest, np.take_along_axis(distances, others, axis=1))
 
     def probes(self, parts: Sequence[npt.NDArray[np.int64]], centers: CodedCenters) -> int:
         """The fewest cells that have enough of the nearest others."""
