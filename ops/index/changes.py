@@ -35,6 +35,16 @@ _FOOTERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
+class RowSample:
+    """Shares of the rows in new files, by a sample."""
+
+    with_vector: float = 0.0
+    """Share of the rows that have a vector"""
+    shared: float = 0.0
+    """Share of their vectors that a version has: by their content hashes"""
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Changes of a table since an index version."""
 
@@ -46,6 +56,11 @@ class Changes:
     """Deleted row positions of the files that have more deletes now, by file slot; older deletes may be included"""
     lineage_files: tuple[tuple[FileSlot, LiveFile], ...] = ()
     """(file slot, file) of files that are gone and whose rows have ids: these may have moved to added files"""
+
+    @property
+    def move_live_positions(self) -> bool:
+        """Whether a node of the version may have lost its row at its address."""
+        return bool(self.emptied_slots or self.deleted)
 
 
 def find_changes(
@@ -217,7 +232,7 @@ def _with_undeleted_rows(
     )
 
 
-def shared_fraction(
+def sample_new_rows(
     base: OpenVersion,
     live: LiveFiles,
     schema: Schema,
@@ -225,8 +240,8 @@ def shared_fraction(
     storage: StorageConfig,
     *,
     among: Sequence[npt.NDArray[np.int64]] | None = None,
-) -> float:
-    """Share of the vectors in new files whose content hashes `base` has, by a sample of at most 512 vectors.
+) -> RowSample:
+    """How many rows of new files have a vector, and how many of these `base` has, by a sample of at most 512 rows.
 
     `among`: the nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors
     that cannot be read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
@@ -236,10 +251,11 @@ def shared_fraction(
     same = frozenset(same_files(base, live).values())
     new = [file for number, file in enumerate(live.files) if number not in same and file.record_count]
     rng = np.random.default_rng(len(new))
-    drawn = [(_sample(new[place], rng, schema, field_id, storage), weight) for place, weight in _chosen(new, rng)]
-    samples = [(hashes, weight) for hashes, weight in drawn if len(hashes)]
+    drawn = [(*_sample(new[place], rng, schema, field_id, storage), weight) for place, weight in _chosen(new, rng)]
+    rows = sum(weight for _, count, weight in drawn if count)
+    samples = [(hashes, len(hashes) / count * weight) for hashes, count, weight in drawn if len(hashes)]
     if not samples:
-        return 0.0
+        return RowSample()
     sampled = np.concatenate([hashes for hashes, _ in samples])
     sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
@@ -252,7 +268,8 @@ def shared_fraction(
         matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
     base_hashes = np.concatenate(matching)
     shares = [np.isin(hashes, base_hashes).mean() for hashes, _ in samples]
-    return float(np.average(shares, weights=[weight for _, weight in samples]))
+    weights = [weight for _, weight in samples]
+    return RowSample(sum(weights) / rows, float(np.average(shares, weights=weights)))
 
 
 def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -267,16 +284,16 @@ def _chosen(files: Sequence[LiveFile], rng: np.random.Generator) -> list[tuple[i
 
 def _sample(
     file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
-) -> npt.NDArray[np.uint64]:
+) -> tuple[npt.NDArray[np.uint64], int]:
+    """(content hashes of the vectors among some rows of a file, number of these rows)."""
     from icepuffin.ops.tasks.vectors import content_hashes  # noqa: PLC0415  numba, which few plans need
 
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-    if not opened.groups:
-        return np.empty(0, np.uint64)
-    rows = opened.first(_ROWS_PER_FILE, int(rng.integers(opened.groups)))
+    rows = opened.first(_ROWS_PER_FILE, int(rng.integers(opened.groups))) if opened.groups else None
     if rows is None:
-        return np.empty(0, np.uint64)
+        return np.empty(0, np.uint64), 0
+    column = rows.column(0).drop_null()
     try:
-        return content_hashes(exact_vectors(rows.column(0).drop_null(), None, element_type_of(schema, field_id)))
+        return content_hashes(exact_vectors(column, None, element_type_of(schema, field_id))), rows.num_rows
     except VectorColumnError:
-        return np.zeros(rows.num_rows, np.uint64)
+        return np.zeros(len(column), np.uint64), rows.num_rows

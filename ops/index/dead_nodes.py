@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.changes import Changes
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups, driver_runner
@@ -32,13 +32,13 @@ class DeadNodes:
     """All file slots that a shard's nodes lie in, by shard; None where addresses were not read"""
 
 
-def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
-    """Find the nodes whose rows are not live at their addresses. Reads location maps, if any row has gone at all.
+def find_dead_nodes(changes: Changes, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
+    """Find the nodes whose rows are not live at their addresses after some changes.
 
-    Raises StorageError, PuffinError.
+    Reads location maps, if any row has gone at all. Raises StorageError, PuffinError.
     """
     before = tuple(entry.tombstones for entry in base.routing.shards)
-    if not plan.live_positions_change:
+    if not changes.move_live_positions:
         return DeadNodes(before, {}, (None,) * len(before))
     from icepuffin.ops.tasks.dead_nodes import DeadNodesTask, mark_dead_nodes  # noqa: PLC0415  numba, if rows have gone
 
@@ -47,12 +47,12 @@ def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner,
     groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple(
         (slot, deletion_vector.encode(rows[: np.searchsorted(rows, base.routing.files[slot].rows)]))
-        for slot, rows in sorted(plan.changes.deleted.items())  # a delete file may name rows that its file has not
+        for slot, rows in sorted(changes.deleted.items())  # a delete file may name rows that its file has not
     )
     tasks = [
         DeadNodesTask(
             shards=tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group),
-            emptied_slots=np.array(plan.changes.emptied_slots, np.uint32),
+            emptied_slots=np.array(changes.emptied_slots, np.uint32),
             deleted=deleted,
             storage=storage,
         )

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.code_sizes import rotated_bytes
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.element_types import OF_COLUMN, dims_of
-from icepuffin.ops.index.changes import shared_fraction
+from icepuffin.ops.index.changes import sample_new_rows
 from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
@@ -63,7 +63,7 @@ def estimate(
         width, dims = _vector_width(plan, storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
             if dead is None:
-                dead = find_dead_nodes(plan, plan.base, runner=LocalRunner(), storage=storage)
+                dead = find_dead_nodes(plan.changes, plan.base, runner=LocalRunner(), storage=storage)
             shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
         else:
             shards = _of_build(plan, dims)
@@ -171,7 +171,7 @@ def _shard(
 ) -> ShardEstimate:
     """`tombstones`: those of the new version; `newly_dead`: nodes without a row at their address, remapped ones too."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
-    location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
+    location_bytes = _LOCATION_BYTES * entry.count if plan.changes.move_live_positions else 0
     own_bytes, copied = entry.bytes_by_pack.get(0, 0), 0
     grown = round(entry.all_bytes * nodes / max(1, entry.count))
     grown = grown if entry.count else round(nodes * _node_bytes(plan, dims))
@@ -219,7 +219,8 @@ def _moved_fraction(
     new = _live_rows([file for file in plan.added if file.path not in same])
     share = plan.shared_fraction
     if share is None or any(len(now) < entry.count for now, entry in zip(dead, base.routing.shards, strict=True)):
-        share = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage, among=dead) if new else 0.0
+        sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage, among=dead) if new else None
+        share = sample.shared if sample else 0.0
     return (share * new + arriving - new) / max(1, arriving)
 
 
@@ -266,7 +267,7 @@ def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merg
         built=sum(_rows_built(shard) for shard in shards),
         inserted=sum(shard.insert for shard in shards if shard.how is How.INSERTED),
         rewritten=sum(shard.nodes for shard in shards if shard.how.rewrites_nodes),
-        looked_up=sum(shard.nodes for shard in shards) if plan.live_positions_change else 0,
+        looked_up=sum(shard.nodes for shard in shards) if plan.changes.move_live_positions else 0,
         copied=sum(shard.bytes_copied for shard in shards),
         dims=dims,
     )

@@ -74,7 +74,7 @@ def make_version(
     base = plan.base if plan.action is Action.REFRESHED else None
     with clock.stage("work"):
         has_nodes = base is not None and plan.definition.has_graphs
-        dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base and has_nodes else None
+        dead = find_dead_nodes(plan.changes, base, runner=runner, storage=storage) if base and has_nodes else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     kept_values = kept_parts(plan, storage)

@@ -24,23 +24,26 @@ from icepuffin.ops.index.changes import (
     column_names,
     files_mapped_since,
     find_changes,
-    shared_fraction,
+    sample_new_rows,
 )
+from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
 from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
+    covered_paths,
     covers_all_older_files,
     lost_packs,
     open_versions,
+    same_files,
     shared_rows,
 )
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.shard_recall import RECALL_RULE
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner
 from icepuffin.ops.vector_column import VectorSchema
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
@@ -116,11 +119,6 @@ class VersionPlan:
         """Names of the vector column in files without field ids; None where the table has no name mapping."""
         names = column_names(self.live, self.field_id)
         return None if names is None else sorted(names)
-
-    @property
-    def live_positions_change(self) -> bool:
-        """Whether a node of the base version may have lost its row at its address"""
-        return bool(self.changes.emptied_slots or self.changes.deleted)
 
 
 def plan_version(
@@ -341,16 +339,23 @@ def _refresh_or_build(
     *,
     lineage: bool,
 ) -> VersionPlan:
-    """`lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors."""
-    share = shared_rows(base, plan.live) / plan.live.record_count
+    """Decide by live rows with a vector: other rows are no reason to start from a version of another model's vectors.
+
+    `lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors.
+    """
+    changes = find_changes(table, base, plan.live, storage, runner)
+    arriving: float = plan.live.record_count - plan.live.record_count_of(same_files(base, plan.live).values())
+    staying = _staying_rows(plan.live, base, changes, arriving, runner, storage)
+    share = staying / (staying + arriving) if arriving else 1.0
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        sampled = shared_fraction(base, plan.live, plan.schema, plan.field_id, storage)
-        share += (1 - share) * sampled
+        sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage)
+        arriving *= sample.with_vector
+        sampled, total = sample.shared, staying + arriving
+        share = (staying + arriving * sampled) / total if total else 0.0
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
-    changes = find_changes(table, base, plan.live, storage, runner)
     return replace(
         plan,
         action=Action.REFRESHED,
@@ -360,6 +365,27 @@ def _refresh_or_build(
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
     )
+
+
+def _staying_rows(
+    live: LiveFiles,
+    base: OpenVersion,
+    changes: Changes,
+    arriving: float,
+    runner: TaskRunner | None,
+    storage: StorageConfig,
+) -> int:
+    """Rows with a vector in the files that the version covers, at most; where that decides the plan, exactly."""
+    slots = covered_paths(base)
+    vectors = {slots[path]: base.routing.files[slots[path]].live_rows for path in same_files(base, live)}
+    deleted = {slot: len(rows) for slot, rows in changes.deleted.items()}
+    most = sum(vectors.values())
+    least = sum(max(0, vectors[slot] - deleted.get(slot, 0)) for slot in vectors)  # a row without a vector may be gone
+    if least >= SHARED_ENOUGH * (least + arriving) or most < SHARED_ENOUGH * (most + arriving):
+        return most
+    dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+    reread = sum(vectors.get(slot, 0) for slot in changes.emptied_slots)  # of these most have nodes
+    return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
 
 def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:

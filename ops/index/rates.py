@@ -69,7 +69,7 @@ def default_seconds(amounts: Amounts, threads: int) -> float:
 
 def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     """Fields of `Amounts` for the `arriving` rows of added files, `new` of which have no node."""
-    if not plan.live_positions_change or not plan.definition.has_graphs:
+    if not plan.changes.move_live_positions or not plan.definition.has_graphs:
         return {"read": arriving}
     return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 
@@ -86,7 +86,9 @@ def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[s
         built=sum(shard.count for shard in new if shard.how.makes_graph),
         inserted=sum(shard.inserted for shard in new if shard.how is How.INSERTED),
         rewritten=sum(shard.count for shard in new if shard.how.rewrites_nodes),
-        looked_up=sum(shard.count for shard in shard_set.shards) if plan.base and plan.live_positions_change else 0,
+        looked_up=sum(shard.count for shard in shard_set.shards)
+        if plan.base and plan.changes.move_live_positions
+        else 0,
         copied=sum(shard.length for shard in shard_set.shards if shard.how.keeps_bytes),
         dims=shard_set.layout.dims,
     )

@@ -423,8 +423,11 @@ def without_files(version: OpenVersion, paths: Collection[str]) -> OpenVersion:
 
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
-    """Number of rows in the files of `live` that the version covers."""
-    return live.record_count_of(same_files(version, live).values())
+    """Number of rows with a vector in the files of `live` that the version covers, less those that were deleted there:
+    later deletes are not counted.
+    """
+    covered = covered_paths(version)
+    return sum(version.routing.files[covered[path]].live_rows for path in same_files(version, live))
 
 
 def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:

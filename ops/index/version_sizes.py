@@ -31,6 +31,11 @@ class VersionSizes:
     tombstones: float
     """Share of tombstones among the nodes of a shard, at most"""
 
+    @property
+    def live_rows(self) -> int:
+        """Live rows, at least: deltas count with the largest share of tombstones that a shard has."""
+        return self.rows + int(sum(self.deltas) * (1 - self.tombstones))
+
     def text(self) -> str:
         """JSON, for the summary."""
         return json.dumps(asdict(self), separators=(",", ":"))

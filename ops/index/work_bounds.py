@@ -80,14 +80,17 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
         snapshot,
         is_newest=all(version.base_sequence_number <= snapshot.sequence_number for version, _ in possible),
     )
-    total = snapshot_count(snapshot, "total-records")
-    if changes is None or total - changes.arriving < SHARED_ENOUGH * total:
+    if changes is None:
+        return None
+    staying = base_sizes.live_rows - changes.removed
+    if staying < SHARED_ENOUGH * (staying + changes.arriving):
         return None
     bounds = _bounds(definition, base_sizes, changes)
     reads_whole_shards = not definition.holds_vectors and bounds.written  # whose vectors lie in old data files
     # a build with more shards follows
     is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)
     if changes.arriving:
+        total = snapshot_count(snapshot, "total-records")
         is_too_large |= has_outgrown(definition, total, base_sizes.dims, base_sizes.shards)
     return None if reads_whole_shards or is_too_large else bounds
 

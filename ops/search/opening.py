@@ -431,6 +431,9 @@ def _load_first(
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{version.bound.puffin_path} cannot be read: {error}")
             continue
+        is_used = is_own(version.bound, target.live.snapshot_id) or not version.definition.has_graphs
+        if not is_used and not loaded.live_rows().any():  # as after another model has come: its vectors are others
+            continue
         return VersionChoice(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"
     return VersionChoice(None, None, why, warnings)

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import head_of, resolve_snapshot, table_name
 from icepuffin.ops.counted_nouns import plural
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
+from icepuffin.ops.index.version_reader import OpenVersion, open_version, same_files, with_origins
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
@@ -150,7 +150,7 @@ def overview(
         index_snapshot_id=opened.bound.index_snapshot_id,
         head_snapshot_id=head,
         rows=live.record_count,
-        rows_covered=shared_rows(opened, live),
+        rows_covered=live.record_count_of(same_files(opened, live).values()),
         shards=tuple(
             ShardState(
                 ShardId(number),
