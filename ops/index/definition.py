@@ -155,6 +155,9 @@ class IndexDefinition:
     delta_share : float
         Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these. Default:
         0.25.
+    build_anew_rows : int
+        Rows up to which a refresh builds the whole index anew by itself, where its recall is too low. Default:
+        10000000.
     blob_names : "flockdb", "community"
         Names that blob types have in files: those of the paper, or the community's. Default: flockdb.
 
@@ -231,6 +234,11 @@ class IndexDefinition:
     delta_share: float = _parameter(
         0.25,
         "Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these.",
+    )
+    build_anew_rows: int = _parameter(
+        10_000_000,
+        "Rows up to which a refresh builds the whole index anew by itself, where its recall is too low.",
+        high=2**31 - 1,
     )
     blob_names: str = _parameter(
         OWN_NAMES,
@@ -344,7 +352,7 @@ class IndexDefinition:
         if not self.has_graphs:
             of_bytes = () if "element_type" in self._unset else ("element_type",)
             return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", *of_bytes)}
-        upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "blob_names")
+        upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows", "blob_names")
         later = {"pq_nbits", "element_type", "cells"} & {*self._unset}  # graphs of before they were there are the same
         skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep, *later)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
@@ -365,11 +373,11 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
-_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type", "cells")
+_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type", "cells", "build_anew_rows")
 """Parameters that the first files of this project did not have"""
 _OF_GRAPHS = (
     *("max_degree", "search_list", "alpha", "pq_m", "pq_nbits", "vectors", "cells", "shards"),
-    *("rebuild_ratio", "max_deltas", "delta_share"),
+    *("rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows"),
 )
 """Parameters of graphs, and of their upkeep: without graphs they mean nothing"""
 COLUMN_LISTS = {"filters": "filter_ids", "include": "include_ids"}

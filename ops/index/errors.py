@@ -7,6 +7,8 @@ class GateFailedError(IcepuffinError):
     """Raised when a version's recall is under its target: nothing was published, and a previous version stays."""
 
     retryable = False
+    recall = 0.0
+    """recall@10 that was measured"""
 
 
 class CoverageError(IcepuffinError):

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.errors import CoverageError, ShardTooLargeError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.outcome_reports import empty_report, reuse_report
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.report import IndexReport
@@ -92,7 +92,9 @@ def carry_out(
     storage: StorageConfig,
     progress: StageProgress | None = None,
 ) -> IndexReport:
-    """Carry out a plan. If the shards of the base version have no room for the new rows, build with more."""
+    """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
+    of another model, build from nothing.
+    """
     try:
         return _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
     except ShardTooLargeError as error:
@@ -100,7 +102,13 @@ def carry_out(
             raise
         _log.warning("%s; it is built anew", error)
         build = plan_build(plan, error.reason)
-        return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
+    except GateFailedError as error:
+        if not plan.may_build_anew:
+            raise
+        _log.warning("%s. It is built anew", error)
+        target = plan.definition.target_recall
+        build = plan_build(plan, f"a refresh has recall@10 {error.recall:.4f}, the target is {target}", error.recall)
+    return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
 
 
 def rebuild_tombstoned_shards(

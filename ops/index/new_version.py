@@ -135,12 +135,22 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
     recall = mean_recall((shard.written_recall, shard.live_rows) for shard in shard_set.shards)
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
+        if plan.action is Action.REFRESHED and not plan.may_build_anew:
+            why = (
+                f"A version that is built from nothing may find more, and up to build_anew_rows = "
+                f"{plan.definition.build_anew_rows:,} rows one is built by itself: raise it. {why}"
+            )
         stays = "the previous version stays" if has_version else "and the index has no version yet"
-        raise GateFailedError(
+        before = (
+            "" if plan.refresh_recall is None else f" where it is built anew, {plan.refresh_recall:.4f} by a refresh"
+        )
+        error = GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
-            f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, "
+            f"recall@10 is {recall:.4f}{before}, the target is {plan.definition.target_recall}. Nothing was published, "
             f"{stays}. {why}raise max_degree or search_list, or lower target_recall"
         )
+        error.recall = recall
+        raise error
 
 
 def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:

@@ -83,6 +83,13 @@ class VersionPlan:
     """Changes since the base version; for a build all files are added"""
     shared_fraction: float | None = None
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
+    refresh_recall: float | None = None
+    """Recall of a refresh under the target, in place of which a version is built; None where there was none"""
+
+    @property
+    def may_build_anew(self) -> bool:
+        """Whether it is a refresh in place of which all rows may be indexed anew, by its own decision."""
+        return self.action is Action.REFRESHED and self.live.record_count <= self.definition.build_anew_rows
 
     @property
     def files_prefix(self) -> str:
@@ -455,11 +462,17 @@ def _decided(changes: Changes) -> dict[str, object]:
     }
 
 
-def plan_build(plan: VersionPlan, reason: str) -> VersionPlan:
-    """A plan that builds from nothing, for where a refresh is not possible."""
-    changes = Changes(added=plan.live.files)
+def plan_build(plan: VersionPlan, reason: str, refresh_recall: float | None = None) -> VersionPlan:
+    """A plan that builds from nothing, for where a refresh is not possible, or its recall too low."""
     build = replace(
-        plan, action=Action.BUILT, reason=reason, base=None, existing=None, changes=changes, shared_fraction=None
+        plan,
+        action=Action.BUILT,
+        reason=reason,
+        base=None,
+        existing=None,
+        changes=Changes(added=plan.live.files),
+        shared_fraction=None,
+        refresh_recall=refresh_recall,
     )
     return replace(build, build_id=_build_id(build))
 

@@ -1,6 +1,8 @@
 """A new embedding model, in each way in which people write it: no table is stuck, and no answer is wrong."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -8,13 +10,16 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import Action, IndexDefinition, IndexReport
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 
 ROWS = 240
+LEAN = replace(DEFINITION, name="lean", vectors="none", pq_m=8, shards=2)
+"""An index of codes, by a codebook that a refresh keeps"""
 
 
 @pytest.fixture
@@ -114,3 +119,41 @@ def test_new_rows_without_a_vector_are_no_reason_to_build_anew(table: Table) -> 
     table.append(pa.concat_tables([(new if row % 8 == 0 else without).slice(row, 1) for row in range(4 * ROWS)]))
     report = index_head(table)
     assert (report.action, report.inserted) == (Action.REFRESHED, ROWS // 2)
+
+
+def append_narrow_cluster(table: Table, rows: int) -> None:
+    """Rows far from all others and near to each other, which a codebook of the others does not tell apart."""
+    vectors = 30 + 0.05 * vectors_of(np.arange(ROWS, ROWS + rows), seed=7)
+    table.append(rows_of(vectors.astype(np.float32), ROWS, ROWS + rows))
+
+
+def test_codes_by_a_codebook_that_does_not_fit_are_made_anew(table: Table) -> None:
+    index_head(table, LEAN)
+    append_narrow_cluster(table, 200)
+    report = refreshed(table, LEAN)
+    assert (report.action, report.rows) == (Action.BUILT, ROWS + 200)
+    assert re.fullmatch(r"a refresh has recall@10 0\.[0-7]\d+, the target is 0\.8", report.reason)
+    assert report.recall is not None
+    assert report.recall >= 0.8
+    assert_right(table, vectors_of(np.arange(4)), Coverage.EXACT_VERSION, LEAN)
+
+
+def test_above_the_limit_the_error_says_how_an_index_is_built_anew(table: Table) -> None:
+    index_head(table, LEAN)
+    append_narrow_cluster(table, 200)
+    with pytest.raises(GateFailedError, match=r"stays\. A version that .* build_anew_rows = 439 rows .* raise"):
+        index_head(table, replace(LEAN, build_anew_rows=ROWS + 199))
+    assert refreshed(table, replace(LEAN, build_anew_rows=ROWS + 200)).action is Action.BUILT
+
+
+def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(table: Table) -> None:
+    coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
+    index_head(table, coarse)
+    before = index_versions(table.refresh(), "lean")
+    append_narrow_cluster(table, 200)
+    both = r"recall@10 is (\S+) where it is built anew, (\S+) by a refresh, .* previous version stays"
+    with pytest.raises(GateFailedError, match=both) as caught:
+        index_head(table, replace(coarse, target_recall=1.0))
+    built, by_refresh = map(float, re.search(both, str(caught.value)).groups())  # type: ignore[union-attr]
+    assert by_refresh < built < 1
+    assert index_versions(table.refresh(), "lean") == before
