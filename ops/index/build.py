@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from icepuffin.ops.index.layout import make_layout
+from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_table
 from icepuffin.ops.index.slots import assign_slots, file_table
@@ -46,4 +47,5 @@ def build_shards(
         curve = curve_in_table(layout.codebook, layout.partition_to_shard, layout.routing_queries, distances)
         layout = replace(layout, routing_curve=curve)
     read = ReadSummary.of(scattered)
-    return ShardSet(layout, file_table(plan, context.files, read.rows, {}), tuple(shards), read)
+    fit = LayoutFit.of_build([shard.live_rows for shard in shards], scattered)
+    return ShardSet(layout, file_table(plan, context.files, read.rows, {}), tuple(shards), read, fit=fit)

@@ -156,7 +156,7 @@ class IndexDefinition:
         Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these. Default:
         0.25.
     build_anew_rows : int
-        Rows up to which a refresh builds the whole index anew by itself, where its recall is too low. Default:
+        Rows up to which a refresh builds the whole index anew by itself, where it no longer fits the rows. Default:
         10000000.
     blob_names : "flockdb", "community"
         Names that blob types have in files: those of the paper, or the community's. Default: flockdb.
@@ -237,7 +237,7 @@ class IndexDefinition:
     )
     build_anew_rows: int = _parameter(
         10_000_000,
-        "Rows up to which a refresh builds the whole index anew by itself, where its recall is too low.",
+        "Rows up to which a refresh builds the whole index anew by itself, where it no longer fits the rows.",
         high=2**31 - 1,
     )
     blob_names: str = _parameter(

@@ -29,5 +29,11 @@ class TooFewShardsError(ShardTooLargeError):
     reason = "the nearest version has too few shards for so many rows"
 
 
+class LayoutMisfitError(IcepuffinError):
+    """Raised within a refresh whose rows the layout of the base version no longer fits: a build follows."""
+
+    retryable = False
+
+
 class NotAnIndexError(IcepuffinError):
     """Raised when a bound file is no index version of ours, or is gone."""

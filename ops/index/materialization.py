@@ -5,6 +5,7 @@ They are idempotent, and safe to run twice at once.
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -14,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, LayoutMisfitError, ShardTooLargeError
 from icepuffin.ops.index.outcome_reports import empty_report, reuse_report
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.report import IndexReport
@@ -102,6 +103,14 @@ def carry_out(
             raise
         _log.warning("%s; it is built anew", error)
         build = plan_build(plan, error.reason)
+    except LayoutMisfitError as misfit:
+        _log.warning("%s, index %s: %s; it is built anew", plan.live.table, plan.definition.name, misfit)
+        try:
+            build = plan_build(plan, str(misfit))
+            return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
+        except GateFailedError as error:
+            _log.warning("%s. It is refreshed with the layout that it has", error)
+            build = replace(plan, keeps_layout=True, other_recall=error.recall)
     except GateFailedError as error:
         if not plan.may_build_anew:
             raise

@@ -31,7 +31,7 @@ from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.index.version_sizes import VersionSizes
+from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.shard_recall import mean_recall
 from icepuffin.ops.stage_clock import StageClock
@@ -121,10 +121,24 @@ def make_version(
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
-        sizes = VersionSizes.of(plan, shard_set).text() if plan.definition.has_graphs else ""
+        sizes = _sizes(plan, shard_set).text() if plan.definition.has_graphs else ""
         version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes)
         expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
+
+
+def _sizes(plan: VersionPlan, shard_set: ShardSet) -> VersionSizes:
+    routed = shard_set.shards[: shard_set.layout.shards]
+    return VersionSizes(
+        definition=graph_id(plan.definition, plan.field_id),
+        dims=shard_set.layout.dims,
+        shards=len(routed),
+        rows=sum(shard.live_rows for shard in routed),
+        largest=max((shard.count for shard in routed), default=0),
+        deltas=tuple(shard.count for shard in shard_set.shards[shard_set.layout.shards :]),
+        tombstones=max((len(shard.tombstones) / max(1, shard.count) for shard in shard_set.shards), default=0.0),
+        fit=shard_set.fit,
+    )
 
 
 def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> None:
@@ -141,12 +155,13 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
                 f"{plan.definition.build_anew_rows:,} rows one is built by itself: raise it. {why}"
             )
         stays = "the previous version stays" if has_version else "and the index has no version yet"
-        before = (
-            "" if plan.refresh_recall is None else f" where it is built anew, {plan.refresh_recall:.4f} by a refresh"
-        )
+        this, other = "where it is built anew", "by a refresh"
+        if plan.action is Action.REFRESHED:
+            this, other = other, this
+        both = "" if plan.other_recall is None else f" {this}, {plan.other_recall:.4f} {other}"
         error = GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
-            f"recall@10 is {recall:.4f}{before}, the target is {plan.definition.target_recall}. Nothing was published, "
+            f"recall@10 is {recall:.4f}{both}, the target is {plan.definition.target_recall}. Nothing was published, "
             f"{stays}. {why}raise max_degree or search_list, or lower target_recall"
         )
         error.recall = recall

@@ -116,6 +116,7 @@ def new_version_report(
         bytes_total=file.bytes_total,
         bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
         bytes_shared=file.bytes_shared,
+        fit=shard_set.fit if shards else None,
         shard_reports=tuple(
             ShardReport(
                 number=shard.shard_id,

@@ -39,6 +39,7 @@ from icepuffin.ops.index.version_reader import (
     same_files,
     shared_rows,
 )
+from icepuffin.ops.index.version_sizes import fit_of
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.shard_recall import RECALL_RULE
@@ -83,8 +84,10 @@ class VersionPlan:
     """Changes since the base version; for a build all files are added"""
     shared_fraction: float | None = None
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
-    refresh_recall: float | None = None
-    """Recall of a refresh under the target, in place of which a version is built; None where there was none"""
+    other_recall: float | None = None
+    """Recall under the target of a refresh, where this is the build after it, or the reverse; None where none was"""
+    keeps_layout: bool = False
+    """Whether a refresh keeps a layout that no longer fits, since the recall of a build is too low"""
 
     @property
     def may_build_anew(self) -> bool:
@@ -363,7 +366,7 @@ def _refresh_or_build(
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
-    return replace(
+    refresh = replace(
         plan,
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}"
@@ -372,6 +375,8 @@ def _refresh_or_build(
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
     )
+    fault = fit_of(base.bound.sizes).fault
+    return replace(plan, reason=fault) if fault and refresh.may_build_anew else refresh
 
 
 def _staying_rows(
@@ -472,7 +477,7 @@ def plan_build(plan: VersionPlan, reason: str, refresh_recall: float | None = No
         existing=None,
         changes=Changes(added=plan.live.files),
         shared_fraction=None,
-        refresh_recall=refresh_recall,
+        other_recall=refresh_recall,
     )
     return replace(build, build_id=_build_id(build))
 

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from icepuffin.ops.index import dead_nodes, sizes
 from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
+from icepuffin.ops.index.errors import LayoutMisfitError
 from icepuffin.ops.index.layout import Layout
+from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.index.masked_recall import measure_masked
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
@@ -27,6 +29,7 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.index.version_sizes import fit_of
 from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.shard_reader import open_shard, vector_places
@@ -112,7 +115,7 @@ def refresh_shards(
     not known yet.
     memory: folder of `memory_folder` for what is staged and small, until the shards are copied; empty: all is staged
     in the table's storage.
-    Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
+    Raises VectorColumnError, ShardTooLargeError, LayoutMisfitError, StorageError, PuffinError.
     """
     routing = base.routing
     layout = Layout(
@@ -145,12 +148,18 @@ def refresh_shards(
     deltas = _scatter_deltas(context, dissolved)
     staged = blocks_by_destination([*(result.blocks for result in scattered), *(delta.blocks for delta in deltas)])
     arrivals = Arrivals.of(staged, chain(*(delta.passed for delta in deltas)))
+    routed = [shard.live_rows + arrivals.count(ShardId(place)) for place, shard in enumerate(kept[: layout.shards])]
+    fit = fit_of(base.bound.sizes).after(routed, sum(shard.live_rows for shard in shards), scattered)
+    if fit.fault and plan.may_build_anew and not plan.keeps_layout:
+        raise LayoutMisfitError(fit.fault)
+    if plan.keeps_layout:  # a build was tried, and its recall was too low: the next refresh tries none for this cause
+        fit = LayoutFit(fit.balance, fit.balance, fit.distance, fit.distance)
     results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
     )
     files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
-    return ShardSet(layout, files, results, read, merged=sum(shard.live_rows for shard in dissolved))
+    return ShardSet(layout, files, results, read, sum(shard.live_rows for shard in dissolved), fit)
 
 
 def _small_work(runner: TaskRunner) -> int:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.index.retention_plan import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
@@ -165,6 +166,8 @@ class IndexReport:
     """Proof before publication; None where nothing was published."""
     bytes_shared: int = 0
     """Bytes of shards in packs that the base version has, too: neither written nor copied."""
+    fit: LayoutFit | None = None
+    """How well the layout fits the rows; None where there are no graphs, or nothing was made."""
 
     @property
     def tombstone_ratio(self) -> float:

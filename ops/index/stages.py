@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.errors import ShardTooLargeError, TooFewShardsError
 from icepuffin.ops.index.layout import Layout
+from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
@@ -70,6 +71,7 @@ class ShardSet:
     read: ReadSummary
     merged: int = 0
     """Rows that moved from delta shards to the other shards"""
+    fit: LayoutFit = field(default_factory=LayoutFit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,11 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
 
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.json_texts import parse_json
-
-if TYPE_CHECKING:
-    from icepuffin.ops.index.stages import ShardSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +26,7 @@ class VersionSizes:
     """Nodes of each delta shard"""
     tombstones: float
     """Share of tombstones among the nodes of a shard, at most"""
+    fit: LayoutFit = field(default_factory=LayoutFit)
 
     @property
     def live_rows(self) -> int:
@@ -47,24 +44,21 @@ class VersionSizes:
             record = parse_json(text)
             counts = {name: int(record[name]) for name in ("dims", "shards", "rows", "largest")}
             deltas, tombstones = tuple(map(int, record["deltas"])), float(record["tombstones"])
+            fit = LayoutFit(**{name: float(value) for name, value in dict(record.get("fit", {})).items()})
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
         is_possible = counts["dims"] > 0 and min(*counts.values(), *deltas) >= 0 and 0 <= tombstones <= 1
-        return cls(str(record["definition"]), **counts, deltas=deltas, tombstones=tombstones) if is_possible else None
-
-    @classmethod
-    def of(cls, plan: VersionPlan, shard_set: "ShardSet") -> "VersionSizes":
-        """The sizes of a version that was just made."""
-        routed = shard_set.shards[: shard_set.layout.shards]
-        return cls(
-            definition=graph_id(plan.definition, plan.field_id),
-            dims=shard_set.layout.dims,
-            shards=len(routed),
-            rows=sum(shard.live_rows for shard in routed),
-            largest=max((shard.count for shard in routed), default=0),
-            deltas=tuple(shard.count for shard in shard_set.shards[shard_set.layout.shards :]),
-            tombstones=max((len(shard.tombstones) / max(1, shard.count) for shard in shard_set.shards), default=0.0),
+        return (
+            cls(str(record["definition"]), **counts, deltas=deltas, tombstones=tombstones, fit=fit)
+            if is_possible
+            else None
         )
+
+
+def fit_of(text: str) -> LayoutFit:
+    """The fit of a version's layout by the sizes in its summary; that of a new one where they are not known."""
+    sizes = VersionSizes.parse(text)
+    return LayoutFit() if sizes is None else sizes.fit
 
 
 def graph_id(definition: IndexDefinition, field_id: int) -> str:

@@ -82,15 +82,15 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
     )
     if changes is None:
         return None
-    staying = base_sizes.live_rows - changes.removed
-    if staying < SHARED_ENOUGH * (staying + changes.arriving):
+    staying, total = base_sizes.live_rows - changes.removed, snapshot_count(snapshot, "total-records")
+    is_misfit = bool(base_sizes.fit.fault) and total <= definition.build_anew_rows
+    if is_misfit or staying < SHARED_ENOUGH * (staying + changes.arriving):
         return None
     bounds = _bounds(definition, base_sizes, changes)
     reads_whole_shards = not definition.holds_vectors and bounds.written  # whose vectors lie in old data files
     # a build with more shards follows
     is_too_large = bounds.largest > max_shard_rows(definition, base_sizes.dims)
     if changes.arriving:
-        total = snapshot_count(snapshot, "total-records")
         is_too_large |= has_outgrown(definition, total, base_sizes.dims, base_sizes.shards)
     return None if reads_whole_shards or is_too_large else bounds
 

@@ -77,6 +77,7 @@ def scatter(task: ScatterTask) -> StagedRows:
         live_rows=tuple((slot, rows) for slot, rows in done["live_rows"]),
         without_vector=done["without_vector"],
         balls=BallSet(**done["balls"]),
+        distances=tuple(done["distances"]),
     )
 
 
@@ -92,6 +93,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
     partitions = CentroidGroups.of(task.codebook, threads=task.threads)
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
+    distances: list[float] = []
     vectors_of = VectorFiles(
         (selection.file for selection in task.files), task.schema, task.field_id, dims, task.storage
     )
@@ -101,7 +103,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
         for selection in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
             selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
-            count = 0
+            count, total = 0, 0.0
             for all_positions, raw in vectors_of.read(selection.file):
                 keep = slice(None) if selected is None else is_selected(all_positions, selected)
                 positions = all_positions[keep]
@@ -111,12 +113,17 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
                 elif task.vectors in ROTATED_BITS:
                     require_short(vectors, positions, selection.file)
                 labels, squared = partitions.assign(vectors, threads=task.threads)
-                np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
+                apart = np.sqrt(np.maximum(squared, 0))
+                np.maximum.at(reach, labels, apart)
+                total += float(apart.sum(dtype=np.float64))
                 slots = np.full(len(positions), selection.slot, np.uint32)
                 rows = VectorRows(slots, positions, content_hashes(raw[keep]), vectors)
                 writers.write(rows, task.partition_to_shard[labels])
                 count += len(positions)
             live_rows.append((selection.slot, count))
+            distances.append(total)
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(selection.slot, ball) for ball in partition_balls(reach, task.codebook)]
-    return StagedRows(writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))
+    return StagedRows(
+        writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims), tuple(distances)
+    )

@@ -37,6 +37,8 @@ class StagedRows:
     without_vector: int
     """Live rows without a vector, in all of the files"""
     balls: BallSet
+    distances: tuple[float, ...] = ()
+    """Sums of the distances of the rows from their centroids, by file; empty where rows are not assigned to any"""
 
 
 def block_schema(dims: int) -> pa.Schema:

@@ -9,10 +9,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.types import FloatType, ListType
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport
+from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport, new_version
+from icepuffin.ops.index.plan import VersionPlan, plan_version
+from icepuffin.ops.index.work_bounds import refresh_bounds
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -58,11 +64,12 @@ def assert_right(
     true = exact_search(table, definition.column, definition.metric, queries, 5, storage=STORAGE, columns=["id"])
     assert answer.coverage is coverage
     same = np.array(answer.rows["id"].to_pylist()) == np.array(true.rows["id"].to_pylist())
-    assert same.mean() >= 0.95
+    assert same.mean() >= (0.95 if definition.holds_vectors else 0.8)
     np.testing.assert_allclose(
         np.array(answer.rows["distance"].to_pylist())[same],
         np.array(true.rows["distance"].to_pylist())[same],
         rtol=1e-5,
+        atol=1e-9,
     )
 
 
@@ -81,6 +88,52 @@ def test_an_update_by_deletes_is_indexed_anew_whatever_the_dimensions(table: Tab
     assert (report.action, report.rows, report.tombstones) == (Action.BUILT, ROWS, 0)
     assert "shares only 0% of the rows" in report.reason
     assert_right(table, second_model(dims)[:8], Coverage.EXACT_VERSION)
+
+
+@pytest.mark.parametrize("dims", [6, 16, 24])
+def test_a_table_that_is_written_anew_is_indexed_anew(table: Table, dims: int) -> None:
+    table.overwrite(rows_of(second_model(dims)))
+    assert_right(table, second_model(dims)[:8], Coverage.EXACT_SCAN)
+    assert refreshed(table).action is Action.BUILT
+    assert_right(table, second_model(dims)[:8], Coverage.EXACT_VERSION)
+
+
+def test_another_metric_is_another_index(table: Table) -> None:
+    by_angle = replace(DEFINITION, metric=Metric.COSINE)
+    report = refreshed(table, by_angle)
+    assert (report.action, report.reason) == (Action.BUILT, "the definition has changed since the versions there are")
+    assert_right(table, vectors_of(np.arange(8)), Coverage.EXACT_VERSION, by_angle)
+
+
+def test_batches_of_other_dimensions_are_refused_until_the_last_one(table: Table) -> None:
+    half = ROWS // 2
+    table.overwrite(rows_of(second_model(24, 0, half), 0, half), f"id < {half}")
+    with pytest.raises(VectorColumnError, match="dimensions, not"):
+        index_head(table)
+    table.overwrite(rows_of(second_model(24, half), half), f"id >= {half}")
+    assert refreshed(table).action is Action.BUILT
+    assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION)
+
+
+def test_a_column_beside_the_old_one_is_filled_in_batches_and_both_are_searched(table: Table) -> None:
+    """The recommended way: each index for the rows that have its vectors, then the old name for the new column."""
+    beside = replace(DEFINITION, name="second", column="second")
+    with table.update_schema() as update:
+        update.add_column("second", ListType(90, FloatType(), element_required=False))
+    index_head(table)
+    for first in range(0, ROWS, ROWS // 2):
+        last = first + ROWS // 2
+        vectors = second_model(24, first, last)
+        rows = make_rows(first, last).append_column("second", pa.array(vectors.tolist(), pa.list_(pa.float32())))
+        table.overwrite(rows, f"id >= {first} and id < {last}")
+        old, new = index_head(table), index_head(table, beside)
+        assert (old.action, old.inserted, old.tombstones) == (Action.REFRESHED, 0, 0)
+        assert new.rows == last
+        assert_right(table, vectors_of(np.arange(8)), Coverage.EXACT_VERSION)
+        assert_right(table, vectors[:8], Coverage.EXACT_VERSION, beside)
+    switched = replace(DEFINITION, column="second")
+    assert refreshed(table, switched).action is Action.BUILT
+    assert_right(table, second_model(24)[:8], Coverage.EXACT_VERSION, switched)
 
 
 def test_rows_without_a_vector_are_no_reason_to_keep_the_vectors_of_another_model(table: Table) -> None:
@@ -121,10 +174,10 @@ def test_new_rows_without_a_vector_are_no_reason_to_build_anew(table: Table) -> 
     assert (report.action, report.inserted) == (Action.REFRESHED, ROWS // 2)
 
 
-def append_narrow_cluster(table: Table, rows: int) -> None:
-    """Rows far from all others and near to each other, which a codebook of the others does not tell apart."""
-    vectors = 30 + 0.05 * vectors_of(np.arange(ROWS, ROWS + rows), seed=7)
-    table.append(rows_of(vectors.astype(np.float32), ROWS, ROWS + rows))
+def append_narrow_cluster(table: Table, rows: int, apart: float = 0) -> None:
+    """Rows near to one row, or apart from all: a codebook of the others does not tell them from each other."""
+    noise = 0.02 * vectors_of(np.arange(ROWS, ROWS + rows), seed=7)
+    table.append(rows_of((vectors_of(np.zeros(rows, np.int64)) + noise + apart).astype(np.float32), ROWS, ROWS + rows))
 
 
 def test_codes_by_a_codebook_that_does_not_fit_are_made_anew(table: Table) -> None:
@@ -146,14 +199,90 @@ def test_above_the_limit_the_error_says_how_an_index_is_built_anew(table: Table)
     assert refreshed(table, replace(LEAN, build_anew_rows=ROWS + 200)).action is Action.BUILT
 
 
-def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(table: Table) -> None:
+@pytest.mark.parametrize(
+    ("apart", "ways"),
+    [(0, ("where it is built anew", "by a refresh")), (30, ("by a refresh", "where it is built anew"))],
+)
+def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(
+    table: Table, apart: float, ways: tuple[str, str]
+) -> None:
     coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
     index_head(table, coarse)
     before = index_versions(table.refresh(), "lean")
-    append_narrow_cluster(table, 200)
-    both = r"recall@10 is (\S+) where it is built anew, (\S+) by a refresh, .* previous version stays"
-    with pytest.raises(GateFailedError, match=both) as caught:
+    append_narrow_cluster(table, 200, apart)
+    both = r"recall@10 is 0\.\d+ {}, 0\.\d+ {}, the target is .* previous version stays".format(*ways)
+    with pytest.raises(GateFailedError, match=both):
         index_head(table, replace(coarse, target_recall=1.0))
-    built, by_refresh = map(float, re.search(both, str(caught.value)).groups())  # type: ignore[union-attr]
-    assert by_refresh < built < 1
     assert index_versions(table.refresh(), "lean") == before
+
+
+def update_in_batches(table: Table, definition: IndexDefinition, vectors: npt.NDArray[np.float32]) -> list[IndexReport]:
+    """Reports of refreshes after each of four copy-on-write UPDATEs of a quarter of the vectors."""
+    reports = []
+    for first in range(0, ROWS, ROWS // 4):
+        last = first + ROWS // 4
+        table.refresh().overwrite(rows_of(vectors[first:last], first, last), f"id >= {first} and id < {last}")
+        reports.append(refreshed(table, definition))
+        assert_right(table, vectors[first : first + 4], Coverage.EXACT_VERSION, definition)
+    return reports
+
+
+def test_batches_for_which_the_codebook_does_not_fit_have_the_index_built_anew_once(table: Table) -> None:
+    reports = update_in_batches(table, DEFINITION, second_model(16))
+    assert [report.action for report in reports].count(Action.BUILT) == 1
+    built = next(report for report in reports if report.action is Action.BUILT)
+    assert re.fullmatch(r"the codebook no longer fits: rows lie \S+ from .*, \S+ when it was trained", built.reason)
+    assert built.fit is not None
+    assert built.fit.distance == built.fit.built_distance
+
+
+EIGHT = replace(DEFINITION, name="eight", shards=8, max_deltas=0)
+
+
+def narrow_model() -> npt.NDArray[np.float32]:
+    """Vectors f32[n, 16] near one of the eight centers that those of the first model lie around."""
+    return vectors_of(8 * np.arange(ROWS), seed=7)
+
+
+def test_batches_that_leave_shards_out_of_balance_have_the_index_built_anew_once(table: Table) -> None:
+    index_head(table, EIGHT)
+    reports = update_in_batches(table, EIGHT, narrow_model())
+    assert [report.action for report in reports].count(Action.BUILT) == 1
+    built = next(report for report in reports if report.action is Action.BUILT)
+    assert re.fullmatch(r"shards are out of balance: the largest has [3-8]\S+ times .*", built.reason)
+    assert built.fit is not None
+    assert built.fit.balance == built.fit.built_balance < 2
+
+
+def test_above_the_limit_a_layout_stays_and_below_it_plans_and_bounds_foresee_the_build(table: Table) -> None:
+    limited = replace(EIGHT, build_anew_rows=0)
+    index_head(table, limited)
+    reports = update_in_batches(table, limited, narrow_model())
+    assert {report.action for report in reports} == {Action.REFRESHED}
+    assert reports[-1].fit is not None
+    assert reports[-1].fit.fault.startswith("shards are out of balance")
+    table.append(make_rows(ROWS, ROWS + 10))
+    head = table.refresh().metadata.snapshot_by_id(table.metadata.current_snapshot_id or 0)
+    assert head is not None
+    assert plan_version(table, limited, SnapshotId(head.snapshot_id), storage=STORAGE).action is Action.REFRESHED
+    assert refresh_bounds(table, limited, head) is not None
+    plan = plan_version(table, EIGHT, SnapshotId(head.snapshot_id), storage=STORAGE)
+    assert (plan.action, plan.reason) == (Action.BUILT, reports[-1].fit.fault)
+    assert refresh_bounds(table, EIGHT, head) is None
+
+
+def test_a_layout_stays_where_a_build_would_find_too_little_and_is_not_tried_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_gate(plan: VersionPlan, shard_set: object, *, has_version: bool) -> None:
+        assert shard_set
+        builds.append(plan.action is Action.BUILT)
+        if has_version and builds[-1]:
+            raise GateFailedError("too low")
+
+    builds: list[bool] = []
+    monkeypatch.setattr(new_version, "pass_gate", pass_gate)
+    index_head(table, EIGHT)
+    reports = update_in_batches(table, EIGHT, narrow_model())
+    assert {report.action for report in reports} == {Action.REFRESHED}
+    assert builds.count(True) == 2, "the first version, and one that was tried"

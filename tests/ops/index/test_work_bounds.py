@@ -90,8 +90,9 @@ def test_a_version_says_how_large_it_is(table: Table) -> None:
     assert first is not None
     assert second is not None
     assert 300 <= second.largest < 900
-    assert second == replace(BASE, largest=second.largest)
-    assert first == replace(second, deltas=())
+    assert second == replace(BASE, largest=second.largest, fit=second.fit)
+    assert first == replace(second, deltas=(), fit=first.fit)
+    assert first.fit.balance == first.fit.built_balance == second.fit.built_balance == first.largest / 300
 
 
 @pytest.mark.parametrize("text", ["", "{}", "7", '{"definition": "a", "dims": "x"}', json.dumps({"dims": 4})])

@@ -1,0 +1,65 @@
+"""How well the layout of an index fits its rows: now, and when all shards were last built.
+
+A refresh keeps codebook and shards. Rows of another model lie far from all centroids, and in few shards.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # numba
+    from icepuffin.ops.tasks.staged_blocks import StagedRows
+
+MOST_UNEVEN = 3.0
+"""Balance beyond which shards no longer fit, as a multiple of that of the build"""
+MOST_APART = 1.5
+"""Distance beyond which a codebook no longer fits, as a multiple of that of the build"""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFit:
+    """How well a layout fits the rows. Distances are between prepared vectors, as the codebook has them."""
+
+    balance: float = 1.0
+    """Live rows of the largest shard that rows are routed to, as a multiple of their mean."""
+    built_balance: float = 1.0
+    """Balance when all shards were last built."""
+    distance: float = 0.0
+    """Mean distance of a row from the nearest centroid, as measured when it came."""
+    built_distance: float = 0.0
+    """Mean distance when all shards were last built."""
+
+    @classmethod
+    def of_build(cls, rows: Sequence[int], scattered: Sequence["StagedRows"]) -> "LayoutFit":
+        """The fit of a new layout. `rows`: live rows by shard."""
+        now = cls().after(rows, 0, scattered)
+        return cls(now.balance, now.balance, now.distance, now.distance)
+
+    def after(self, rows: Sequence[int], staying: int, scattered: Sequence["StagedRows"]) -> "LayoutFit":
+        """The fit once other rows have come. `rows`: live rows by shard; `staying`: rows of which this is the fit."""
+        arrived = sum(count for staged in scattered for _, count in staged.live_rows)
+        total = math.fsum(distance for staged in scattered for distance in staged.distances)
+        mean = (self.distance * staying + total) / max(1, staying + arrived)
+        balance = max(rows, default=0) * len(rows) / max(1, sum(rows))
+        return LayoutFit(_rounded(balance), self.built_balance, _rounded(mean), self.built_distance)
+
+    @property
+    def fault(self) -> str:
+        """Reason for which the layout no longer fits, in words; empty where it does."""
+        if self.balance > MOST_UNEVEN * self.built_balance:
+            return (
+                f"shards are out of balance: the largest has {self.balance:.1f} times as many rows as the mean, "
+                f"{self.built_balance:.1f} when all were built"
+            )
+        if self.distance > MOST_APART * self.built_distance > 0:
+            return (
+                f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "
+                f"{self.built_distance:.3g} when it was trained"
+            )
+        return ""
+
+
+def _rounded(value: float) -> float:
+    """To six digits, so that how rows were divided among tasks does not show."""
+    return float(f"{value:.6g}")
