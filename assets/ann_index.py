@@ -1,7 +1,7 @@
 """One ANN index of one table: a version per snapshot."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import dagster as dg
@@ -33,6 +33,7 @@ from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.runs.index import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 
+_BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 _LABELS = {
     "recall": "recall",
@@ -139,6 +140,20 @@ def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
     }
 
 
+def layout_result(report: IndexReport) -> dg.AssetCheckResult:
+    """The result of the layout check: its figures, and what to do where they are no longer good."""
+    fault = report.fit.fault if report.fit else ""
+    return dg.AssetCheckResult(
+        check_name="layout",
+        passed=not fault,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            **(asdict(report.fit) if report.fit else {}),
+            **({"why": fault, "what to do": _BUILD_ANEW} if fault else {}),
+        },
+    )
+
+
 def version_drawings(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
 ) -> dict[str, dg.MetadataValue[Any]]:
@@ -206,6 +221,9 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             _check_per_snapshot(
                 spec, key, "tombstones", "Share of tombstones, against the ratio over which a shard is rebuilt."
             ),
+            _check_per_snapshot(
+                spec, key, "layout", "Do codebook and shards still fit the rows, as at the last build?"
+            ),
         ],
         partitions_def=snapshot_partitions(spec),
         group_name=spec.group,
@@ -252,6 +270,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     severity=dg.AssetCheckSeverity.WARN,
                     metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": current.rebuild_ratio},
                 ),
+                layout_result(report),
             ],
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import IndexReport, ShardReport, VersionRecall
+from icepuffin.ops.index.version_sizes import fit_of
 from icepuffin.ops.model import Action, How, ShardId
 from icepuffin.ops.shard_recall import ShardRecall, mean_recall
 from icepuffin.ops.stage_clock import StageClock
@@ -54,6 +55,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         recall=_mean_recall(recalls),
         recall_basis=VersionRecall.of(recalls) if recalls else None,
         bytes_total=plan.base.bytes_total,
+        fit=fit_of(existing.sizes) if routing.shards else None,
         shard_reports=tuple(
             ShardReport(
                 number=ShardId(shard_id),

@@ -116,7 +116,10 @@ def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.D
     for request in reversed(requests):
         checks = execute(definitions, stored, request).get_asset_check_evaluations()
         partitions = {check.check_name: check.partition for check in checks}
-        assert partitions == {"recall": request.partition_key, "tombstones": request.partition_key, "freshness": None}
+        assert partitions == {
+            **dict.fromkeys(("recall", "tombstones", "layout"), request.partition_key),
+            "freshness": None,
+        }
 
 
 def test_a_check_of_a_snapshot_without_rows_says_that_nothing_was_measured(

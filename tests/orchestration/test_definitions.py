@@ -196,7 +196,7 @@ def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_lo
     assert dg.AssetKey([*table.path, "ann_index", second]) not in keys
     assert dg.AssetKey([*table.path, "ann_index", "embedding"]) in keys
     assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in keys
-    assert {key.name for key in graph.asset_check_keys} == {*CHECKS, "recall", "tombstones"} - {"live_recall"}
+    assert {key.name for key in graph.asset_check_keys} == {*CHECKS, "recall", "tombstones", "layout"} - {"live_recall"}
     assert f"Index '{second}' is not shown" in str(graph.get(table).description)
     runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert [run.succeeded for run in runs] == [True]

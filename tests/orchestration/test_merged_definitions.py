@@ -124,7 +124,7 @@ def test_they_load_in_any_order(parts: list[dg.Definitions], first: int) -> None
     assert graph.get(INDEX).parent_keys == {PACKAGES}
     assert graph.get(dg.AssetKey("theta_sketches")).parent_keys == {INDEX}
     names = {key.name for key in graph.get_check_keys_for_assets({INDEX})}
-    assert names == {"recall", "tombstones", "freshness", "integrity", "reviewed"}
+    assert names == {"recall", "tombstones", "layout", "freshness", "integrity", "reviewed"}
     assert merged.executor is dg.multiprocess_executor
     assert merged.resolve_job_def("refresh").executor_def is dg.multiprocess_executor
     assert merged.resolve_job_def("refresh_demo_demo_packages").executor_def.name == "in_process"
@@ -155,7 +155,7 @@ def test_all_of_them_materialize_and_check(
     refresh = merged.resolve_job_def("refresh_demo_demo_packages")
     ours = refresh.execute_in_process(instance=instance, partition_key=str(lake.head()), tags=requests[-1].tags)
     checked = {check.asset_check_key.name: check.passed for check in ours.get_asset_check_evaluations()}
-    assert checked == {"recall": True, "tombstones": True, "freshness": True, "reviewed": True}
+    assert checked == dict.fromkeys(("recall", "tombstones", "layout", "freshness", "reviewed"), True)
     assert icepuffin.open_index(lake.table.refresh()).coverage == "exact-version"
     by_click = everything.execute_in_process(
         instance=instance, asset_selection=[INDEX, SKETCHES], partition_key=str(lake.head())

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.assets.ann_index import layout_result
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport, new_version
 from icepuffin.ops.index.plan import VersionPlan, plan_version
@@ -261,6 +262,8 @@ def test_above_the_limit_a_layout_stays_and_below_it_plans_and_bounds_foresee_th
     assert {report.action for report in reports} == {Action.REFRESHED}
     assert reports[-1].fit is not None
     assert reports[-1].fit.fault.startswith("shards are out of balance")
+    assert [layout_result(report).passed for report in (reports[0], reports[-1])] == [True, False]
+    assert layout_result(index_head(table, limited)) == layout_result(reports[-1]), "the version is reused"
     table.append(make_rows(ROWS, ROWS + 10))
     head = table.refresh().metadata.snapshot_by_id(table.metadata.current_snapshot_id or 0)
     assert head is not None
