@@ -16,7 +16,13 @@ from icepuffin.ops.catalog.statistics import StatisticsError
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError
-from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
+from icepuffin.ops.index.errors import (
+    CoverageError,
+    GateFailedError,
+    LayoutMisfitError,
+    NotAnIndexError,
+    ShardTooLargeError,
+)
 from icepuffin.ops.index.tuning_record import TuningError
 from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
@@ -46,6 +52,7 @@ __all__ = [
     "IcepuffinError",
     "IndexUnavailableError",
     "KernelError",
+    "LayoutMisfitError",
     "LostRaceError",
     "ManifestError",
     "NoRoomError",
