@@ -322,7 +322,7 @@ EDITS = (
     ),
     Edit(
         "shards are independent, which costs recall",
-        "recall_of_nodes", " & (answers != itself)", "",
+        "recall_of_nodes", "np.where(answers == itself, np.inf, distances)", "distances",
         "test_the_row_that_is_searched_for_is_no_hit_wherever_it_stands_among_the_answers",
     ),
     Edit(
