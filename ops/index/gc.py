@@ -1,6 +1,5 @@
 """Garbage collection: deletes files of icepuffin that no metadata of the table references."""
 
-import itertools
 import re
 from collections.abc import Collection
 from datetime import timedelta
@@ -12,11 +11,10 @@ from icepuffin.ops.catalog.blob_kind import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
-from icepuffin.ops.catalog.ownership import own_snapshots
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.index.exported_metadata import SUFFIX
 from icepuffin.ops.index.report import GcReport
-from icepuffin.ops.model import ObjectInfo, StorageConfig
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, normalize, open_storage
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.errors import PuffinError
@@ -37,15 +35,14 @@ def collect_garbage(
     grace: timedelta = timedelta(hours=24),
     dry_run: bool = False,
     expiring: Collection[int] = (),
-    formerly: Collection[str] = (),
 ) -> GcReport:
     """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
     Considers only what icepuffin made: staged objects, `ann-*` and `theta-*` Puffin files, statistics files by their
     footer and manifest lists of derived snapshots under metadata/, and all that lies in its own folder. A file that a
     snapshot or statistics slot of the table names is never deleted. A dry run may count snapshots in `expiring` as
-    gone. Ages are by the store's own clock. Elsewhere, as under a location that the table had, files of other tables
-    may lie: of those only files are considered that the table's metadata named before this run (`formerly`).
+    gone. Ages are by the store's own clock. Elsewhere, as under a location that the table had, files may be another
+    table's, and stay.
 
     Raises PartialMetadataError, and what the catalog and the store raise.
     """
@@ -59,7 +56,6 @@ def collect_garbage(
         for file in store.list(f"{location}/{folder}")
         if folder is own is FilesFolder.OWN or _is_ours(normalize(file.path).removeprefix(f"{location}/{folder}/"))
     ]
-    ours += _elsewhere(formerly, location, storage)
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
     staying = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring]
@@ -84,24 +80,8 @@ def collect_garbage(
         doomed.append(file.path)
         freed += file.size
     if not dry_run:
-        for folder, paths in itertools.groupby(sorted(doomed), key=_folder):
-            open_storage(folder, storage).delete_all(list(paths))
+        store.delete_all(doomed)
     return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, postponed)
-
-
-def named_files(table: Table) -> frozenset[str]:
-    """Version files, packs and manifest lists that the table's metadata, as it was read last, names."""
-    own = own_snapshots(table.metadata)
-    files = {entry.statistics_path for entry in table.metadata.statistics if entry.snapshot_id in own}
-    return frozenset(files | {each.manifest_list for each in table.metadata.snapshots if each.snapshot_id in own})
-
-
-def _elsewhere(paths: Collection[str], location: str, storage: StorageConfig) -> list[ObjectInfo]:
-    """What the store lists of some files, of those that are not under a location."""
-    outside = {path for path in map(normalize, paths) if not path.startswith(f"{location}/")}
-    folders = sorted({*map(_folder, outside)})
-    files = (file for folder in folders for file in open_storage(folder, storage).list(folder))
-    return [file for file in files if normalize(file.path) in outside]
 
 
 def _is_created_by_icepuffin(statistics_path: str, storage: StorageConfig) -> bool:
@@ -111,10 +91,6 @@ def _is_created_by_icepuffin(statistics_path: str, storage: StorageConfig) -> bo
     except (PuffinError, ObjectMissingError):
         return False
     return footer.properties.get("created-by", "").startswith(f"{CREATED_BY.split()[0]} ")
-
-
-def _folder(path: str) -> str:
-    return normalize(path).rpartition("/")[0]
 
 
 def _is_ours(name: str) -> bool:

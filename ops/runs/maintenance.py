@@ -16,7 +16,6 @@ from icepuffin.ops.catalog.files_folder import folder_of
 from icepuffin.ops.catalog.snapshots import require_all_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
-from icepuffin.ops.index.gc import named_files
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_plan import ExpiredVersion, carry_out_retention, plan_retention, retention_of_dropped
 from icepuffin.ops.index.retention_policy import RetentionPolicy
@@ -45,7 +44,6 @@ def collect_table_garbage(
     """
     reload_table(table)
     require_all_snapshots(table)
-    formerly = named_files(table)
     grace = timedelta(hours=grace_hours)
     folder = f"{table.metadata.location.rstrip('/')}/{folder_of(table)}"
     now_ms = open_storage(folder, storage).now_ms(folder)
@@ -76,7 +74,7 @@ def collect_table_garbage(
     else:
         with _collecting_refusals(refusals):
             expire_packs(table)
-    report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring, formerly=formerly)
+    report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
     if recall_reports is not None:
         try:
             report = _with_recall_reports(report, table, recall_reports, storage, grace, expiring)

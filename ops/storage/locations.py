@@ -59,7 +59,7 @@ def path_mover(file: str, location: str) -> Callable[[str], str]:
     In the file it is relative to the location for which that was made, which has the file in one of its folders:
     another one where the table's location was set anew, and this one where the table was moved with its files.
     """
-    then, now = normalize(file).rsplit("/", 2)[0], normalize(location).rstrip("/")
+    then, now = normalize(file).rsplit("/", 2)[0].rstrip("/"), normalize(location).rstrip("/")
     if then == now:
         return str
     return lambda path: relative_to(path if _IS_WHOLE.match(path) else f"{then}/{path}", now)

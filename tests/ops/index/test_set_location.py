@@ -76,18 +76,17 @@ def test_a_refresh_takes_over_the_files_of_both_locations_and_counts_each(moved:
     assert check_integrity(moved, version, storage=STORAGE).faults == ()
 
 
-def test_files_under_the_first_location_go_once_no_version_is_there(moved: Table, tmp_path: Path) -> None:
+def test_garbage_collection_deletes_nothing_under_the_first_location(moved: Table, tmp_path: Path) -> None:
+    """Another table may be there by now, or a copy of this one."""
     first = Path(f"{tmp_path}/warehouse/db/t/metadata")
-    not_named = first / "ann-of-another-table-snap-1.puffin"
-    not_named.write_bytes(b"x")
+    before = {*first.iterdir()}
     moved.append(make_rows(1_300, 1_320))
     index_head(moved)
     sketch_head(moved)
-    assert len([*first.glob("ann-e-*"), *first.glob("theta-*")]) >= 2
     moved.refresh()
     newest = RetentionPolicy(RetentionScope.NEWEST)
     collect_table_garbage(moved, storage=STORAGE, retentions={}, default=newest, grace_hours=0)
-    assert [path.name for path in (*first.glob("ann-*"), *first.glob("icepuffin-snap-*"))] == [not_named.name]
+    assert {*first.iterdir()} >= before
     assert answer_with_recall(moved)[1] > 0.9
 
 
@@ -99,6 +98,7 @@ def test_a_table_that_was_moved_with_its_files_keeps_its_version(tmp_path: Path)
         path_mover("s3a://b/then/_icepuffin/x.puffin", "s3://b/now")("data/p.parquet") == "s3://b/then/data/p.parquet"
     )
     assert path_mover("s3a://b/then/metadata/x.puffin", "s3://b/now")("s3://b/now/data/p.parquet") == "data/p.parquet"
+    assert path_mover("s3://b/t//metadata/x.puffin", "s3://b/t/")("data/p.parquet") == "data/p.parquet"
 
 
 @pytest.mark.parametrize(
