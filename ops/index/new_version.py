@@ -1,5 +1,6 @@
 """The making of a version: shards, recall gate, file, proof, and the commit that binds it to its snapshot."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.catalog_trial import require_bindable
@@ -18,8 +19,9 @@ from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.attributes import attribute_blobs
 from icepuffin.ops.index.balls import enclose_files
 from icepuffin.ops.index.build import build_shards
+from icepuffin.ops.index.ddl import defined_names, drop_index
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.included_columns import included_columns, kept_parts
@@ -190,7 +192,8 @@ def publish(
 ) -> DerivedVersion:
     """Bind the file. If another run has published an equal version first, return that and delete this file.
 
-    Raises LostRaceError where another version was published, and what `bindings.publish` raises.
+    Raises LostRaceError where another version was published, DefinitionError where the index was dropped meanwhile, and
+    what `bindings.publish` raises.
     """
     store = open_storage(plan.live.location, storage)
     binding = Binding(
@@ -212,6 +215,10 @@ def publish(
     )
     try:
         version = bindings.publish(table, binding)
+    except UnsupportedCatalogError as error:  # the tag went at once
+        if not _is_dropped(table, plan):
+            raise
+        raise _dropped(plan) from error
     except LostRaceError:
         published = [
             item
@@ -226,7 +233,22 @@ def publish(
         version = published[-1]
     with left_where_refused():
         _sweep(store, plan.staging_prefix)
+    if _is_dropped(table, plan):
+        with suppress(DefinitionError):  # whoever dropped it has seen the version, and its tags are gone
+            drop_index(table, plan.definition.name)
+        raise _dropped(plan)
     return version
+
+
+def _is_dropped(table: Table, plan: VersionPlan) -> bool:
+    return plan.is_defined and plan.definition.name not in defined_names(table)
+
+
+def _dropped(plan: VersionPlan) -> DefinitionError:
+    return DefinitionError(
+        f"{plan.live.table}: index {plan.definition.name!r} was dropped while a version of it was made, which is gone "
+        "too; to have the index, create it again"
+    )
 
 
 def _sweep(store: Storage, prefix: str) -> None:

@@ -26,6 +26,7 @@ from icepuffin.ops.index.changes import (
     find_changes,
     sample_new_rows,
 )
+from icepuffin.ops.index.ddl import defined_names
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
@@ -39,7 +40,6 @@ from icepuffin.ops.index.version_reader import (
     same_files,
     shared_rows,
 )
-from icepuffin.ops.index.version_sizes import fit_of
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.shard_recall import RECALL_RULE
@@ -74,6 +74,8 @@ class VersionPlan:
     build_id: str
     folder: FilesFolder
     """Folder that the version's files are to lie in"""
+    is_defined: bool
+    """Whether the table's properties define the index, so that no version is to stay once they do so no more"""
     column_schema: Schema
     """Schema by which kept and included columns are read: at the head the table's own, as readers do"""
     base: OpenVersion | None = None
@@ -238,6 +240,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
         is_head=is_head,
         build_id="",
         folder=folder_of(table),
+        is_defined=definition.name in defined_names(table),
         column_schema=table.schema() if is_head else schema,
         changes=Changes(added=live.files),
     )
@@ -355,18 +358,21 @@ def _refresh_or_build(
     """
     changes = find_changes(table, base, plan.live, storage, runner)
     arriving: float = plan.live.record_count - plan.live.record_count_of(same_files(base, plan.live).values())
-    staying = _staying_rows(plan.live, base, changes, arriving, runner, storage)
+    staying, is_exact = _staying_rows(plan.live, base, changes, arriving, runner, storage)
     share = staying / (staying + arriving) if arriving else 1.0
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
         sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage)
-        arriving *= sample.with_vector
-        sampled, total = sample.shared, staying + arriving
-        share = (staying + arriving * sampled) / total if total else 0.0
+        arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
+        sampled = sample.shared
+        share = _share(staying, arriving, sampled)
+        if share >= SHARED_ENOUGH and not is_exact:
+            staying = _live_nodes(plan.live, base, changes, runner, storage)
+            share = _share(staying, arriving, sampled)
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
-    refresh = replace(
+    return replace(
         plan,
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}"
@@ -375,8 +381,6 @@ def _refresh_or_build(
         changes=changes if lineage else replace(changes, lineage_files=()),
         shared_fraction=sampled,
     )
-    fault = fit_of(base.bound.sizes).fault
-    return replace(plan, reason=fault) if fault and refresh.may_build_anew else refresh
 
 
 def _staying_rows(
@@ -386,17 +390,34 @@ def _staying_rows(
     arriving: float,
     runner: TaskRunner | None,
     storage: StorageConfig,
-) -> int:
-    """Rows with a vector in the files that the version covers, at most; where that decides the plan, exactly."""
+) -> tuple[int, bool]:
+    """(rows with a vector in the files that the version covers, at most; whether it is their number), which it is where
+    that decides before new rows are looked at.
+    """
     slots = covered_paths(base)
     vectors = {slots[path]: base.routing.files[slots[path]].live_rows for path in same_files(base, live)}
     deleted = {slot: len(rows) for slot, rows in changes.deleted.items()}
     most = sum(vectors.values())
     least = sum(max(0, vectors[slot] - deleted.get(slot, 0)) for slot in vectors)  # a row without a vector may be gone
     if least >= SHARED_ENOUGH * (least + arriving) or most < SHARED_ENOUGH * (most + arriving):
-        return most
+        return most, False
+    return _live_nodes(live, base, changes, runner, storage), True
+
+
+def _share(staying: int, arriving: float, sampled: float) -> float:
+    """Share of live rows with a vector that the version has. `sampled`: that of the arriving ones."""
+    total = staying + arriving
+    return (staying + arriving * sampled) / total if total else 0.0
+
+
+def _live_nodes(
+    live: LiveFiles, base: OpenVersion, changes: Changes, runner: TaskRunner | None, storage: StorageConfig
+) -> int:
+    """Nodes of the version whose rows are still there, and those of its files that are read again."""
+    slots = covered_paths(base)
+    staying = {slots[path] for path in same_files(base, live)}
     dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
-    reread = sum(vectors.get(slot, 0) for slot in changes.emptied_slots)  # of these most have nodes
+    reread = sum(base.routing.files[slot].live_rows for slot in staying.intersection(changes.emptied_slots))
     return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
 

@@ -55,6 +55,8 @@ class RetentionPlan:
     """Versions of tagged snapshots, which need a tag so that Iceberg's expiry does not remove them."""
     postponed: int = 0
     """Number of versions that stay only until they are older than the grace period."""
+    drops_tag: bool = False
+    """Whether the index was dropped, and its tag goes with the version: a run that had begun may have put it there"""
 
 
 def plan_retention(
@@ -74,7 +76,8 @@ def plan_retention(
     all_versions = versions(table, kind, name)
     tag = version_tag(kind, name)
     own = own_tags(table, tag)
-    newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
+    is_dropped = retention.versions is RetentionScope.NONE
+    newest = None if is_dropped else tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions)
     distances = next((version.distances for version in all_versions if tag in version.tags), "") if tag in own else ""
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
     tagged, parents = _owners_snapshots(table), parents_of_data(table.metadata)
@@ -93,15 +96,11 @@ def plan_retention(
             expire.append(ExpiredVersion(name, base, version.index_snapshot_id, path, reason))
         elif not reason and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
-    return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), postponed)
+    return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), postponed, drops_tag=is_dropped)
 
 
-def _newest_untagged(
-    table: Table, all_versions: Sequence[DerivedVersion], retention: RetentionPolicy
-) -> SnapshotId | None:
-    """The version that counts as the newest where the index tag is missing; None where the index was dropped."""
-    if retention.versions is RetentionScope.NONE:
-        return None
+def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion]) -> SnapshotId | None:
+    """The version that counts as the newest where the index tag is missing."""
     snapshot_ids = snapshots_by_id(table.metadata)
     with_base = [version for version in all_versions if version.base_snapshot_id in snapshot_ids]
     return max(with_base, key=_place).index_snapshot_id if with_base else None
@@ -183,6 +182,6 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Ex
     if not plan.expire:
         return ()
     reload_table(table)
-    side_tags = own_tags(table, tag) - {tag}
-    removed = frozenset(expire_derived(table, {item.index_snapshot_id for item in plan.expire}, side_tags))
+    tags = own_tags(table, tag) - (frozenset() if plan.drops_tag else {tag})
+    removed = frozenset(expire_derived(table, {item.index_snapshot_id for item in plan.expire}, tags))
     return tuple(item for item in plan.expire if item.index_snapshot_id in removed)

@@ -21,8 +21,8 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import ancestor_ids, data_snapshots
-from icepuffin.ops.index import drop_index
-from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
@@ -34,7 +34,7 @@ from tests.ops.catalog.writers import (
     counted_commits,
     refresh,
 )
-from tests.ops.index.comparison import answer_with_recall, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 Act = Callable[[Catalog], None]
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
@@ -304,6 +304,8 @@ def test_a_version_that_took_a_number_once_gives_way_to_one_that_takes_none(
     """As versions were bound before: with a parent, and the next number."""
     table = table_factory()
     table.append(make_rows(0, 60))
+    create_index(table, DEFINITION)
+    table.refresh()
 
     def with_number(at: Table, *arguments: Any) -> Snapshot:
         snapshot = derived_snapshots.derive_snapshot(at, *arguments)
@@ -321,7 +323,8 @@ def test_a_version_that_took_a_number_once_gives_way_to_one_that_takes_none(
     assert table.metadata.last_sequence_number == 3  # type: ignore[union-attr]
     index_head(table)
     assert_numbers(table.refresh())
-    sweep(table)
+    newest = RetentionPolicy(RetentionScope.NEWEST)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=newest, grace_hours=0)
     (new,) = index_versions(table.refresh(), "e")
     assert (new.sequence_number, new.tags) == (3, ("ann_e",))
     assert not open_storage(old.puffin_path, STORAGE).exists(old.puffin_path)

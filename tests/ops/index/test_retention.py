@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind, version_tag
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target, versions
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index import collect_garbage, create_index
 from icepuffin.ops.index.retention_plan import RetentionPlan, carry_out_retention, plan_retention
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import StorageConfig
@@ -26,6 +26,7 @@ from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding
+from tests.ops.index.comparison import DEFINITION
 from tests.ops.index.snapshot_times import set_times
 
 TableFactory = Callable[..., Table]
@@ -359,6 +360,7 @@ def test_a_file_that_a_summary_names_is_left_to_whoever_made_it(table: Table) ->
 
 
 def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_index(table, DEFINITION)
     leftover = leave_behind(table)
     true = time.time()
     monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.confidence import confidence_interval
+from icepuffin.ops.index import create_index
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage
@@ -281,6 +282,7 @@ def test_reports_without_a_sample_and_of_other_stores_are_refused(table: Table) 
 
 
 def test_reports_go_with_their_versions_once_they_are_old(table: Table, tmp_path: Path) -> None:
+    create_index(table, DEFINITION)
     index_head(table)
     version = tagged_version(table, DEFINITION.name)
     assert version is not None
