@@ -39,19 +39,30 @@ class LayoutFit:
     def after(self, rows: Sequence[int], staying: int, scattered: Sequence["StagedRows"]) -> "LayoutFit":
         """The fit once other rows have come. `rows`: live rows by shard; `staying`: rows of which this is the fit."""
         arrived = sum(count for staged in scattered for _, count in staged.live_rows)
-        total = math.fsum(distance for staged in scattered for distance in staged.distances)
+        total = math.fsum(filter(math.isfinite, (one for staged in scattered for one in staged.distances)))
         mean = (self.distance * staying + total) / max(1, staying + arrived)
         balance = max(rows, default=0) * len(rows) / max(1, sum(rows))
         return LayoutFit(_rounded(balance), self.built_balance, _rounded(mean), self.built_distance)
 
     @property
-    def fault(self) -> str:
-        """Reason for which the layout no longer fits, in words; empty where it does."""
+    def imbalance(self) -> str:
+        """Reason for which all shards are built anew, in words; empty where they need not be."""
         if self.balance > MOST_UNEVEN * self.built_balance:
             return (
                 f"shards are out of balance: the largest has {self.balance:.1f} times as many rows as the mean, "
                 f"{self.built_balance:.1f} when all were built"
             )
+        return ""
+
+    @property
+    def fault(self) -> str:
+        """Reason for which the layout no longer fits, in words; empty where it does.
+
+        A codebook that no longer fits is one, and no reason to build anew by itself: where clusters are tight, rows of a
+        new cluster are as far from all centroids as those of another model. The gate finds what recall that costs.
+        """
+        if self.imbalance:
+            return self.imbalance
         if self.distance > MOST_APART * self.built_distance > 0:
             return (
                 f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "

@@ -150,8 +150,8 @@ def refresh_shards(
     arrivals = Arrivals.of(staged, chain(*(delta.passed for delta in deltas)))
     routed = [shard.live_rows + arrivals.count(ShardId(place)) for place, shard in enumerate(kept[: layout.shards])]
     fit = fit_of(base.bound.sizes).after(routed, sum(shard.live_rows for shard in shards), scattered)
-    if fit.fault and plan.may_build_anew and not plan.keeps_layout:
-        raise LayoutMisfitError(fit.fault)
+    if fit.imbalance and plan.may_build_anew and not plan.keeps_layout:
+        raise LayoutMisfitError(fit.imbalance)
     if plan.keeps_layout:  # a build was tried, and its recall was too low: the next refresh tries none for this cause
         fit = LayoutFit(fit.balance, fit.balance, fit.distance, fit.distance)
     results = _make(context, kept, arrivals, placement, on_kept)

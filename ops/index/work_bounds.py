@@ -83,7 +83,7 @@ def refresh_bounds(table: Table, definition: IndexDefinition, snapshot: Snapshot
     if changes is None:
         return None
     staying, total = base_sizes.live_rows - changes.removed, snapshot_count(snapshot, "total-records")
-    is_misfit = bool(base_sizes.fit.fault) and total <= definition.build_anew_rows
+    is_misfit = bool(base_sizes.fit.imbalance) and total <= definition.build_anew_rows
     if is_misfit or staying < SHARED_ENOUGH * (staying + changes.arriving):
         return None
     bounds = _bounds(definition, base_sizes, changes)
