@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -63,17 +63,19 @@ def _destroy(sent: Any) -> None:
         sent.destroy()
 
 
+_removing = Lock()
 _of_plans: list[tuple[Any, Any, str]] = []
 """Context, weak reference of the JVM, and file of each broadcast that plans use"""
 
 
 def _remove_collected() -> None:
-    for of_plan in list(_of_plans):
-        context, reference, path = of_plan
-        stopped = context._jsc is None  # noqa: SLF001
-        if stopped or reference.get() is None:
-            _of_plans.remove(of_plan)
-            Path(path).unlink(missing_ok=True)
+    with _removing:  # a call to the JVM lets another thread in
+        for of_plan in list(_of_plans):
+            context, reference, path = of_plan
+            stopped = context._jsc is None  # noqa: SLF001
+            if stopped or reference.get() is None:
+                _of_plans.remove(of_plan)
+                Path(path).unlink(missing_ok=True)
 
 
 _unowned: "SimpleQueue[Any]" = SimpleQueue()

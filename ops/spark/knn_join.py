@@ -211,8 +211,12 @@ def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
 
 
 def _in_order(left: DataFrame, join: Join) -> DataFrame:
-    """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone."""
-    hashed = ", ".join(f"`{name.replace('`', '``')}`" for name in left.columns if name not in join.unhashed)
+    """The left side with `ROW_HASH`, in an order that depends on each partition's set of rows alone.
+
+    `xxhash64` skips nulls, so that a value and a null next to it could change places.
+    """
+    names = [f"`{name.replace('`', '``')}`" for name in left.columns if name not in join.unhashed]
+    hashed = ", ".join(f"{name}, isnull({name})" for name in names)
     return left.selectExpr("*", f"xxhash64({hashed}) AS {ROW_HASH}").sortWithinPartitions(ROW_HASH)
 
 

@@ -130,7 +130,7 @@ def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | No
     tables = frozenset(
         ".".join(f"`{part.name.replace('`', '``')}`" for part in table.parts)
         for table in trees[0].find_all(exp.Table)
-        if isinstance(table.this, exp.Identifier)  # not a function
+        if all(isinstance(part, exp.Identifier) for part in table.parts)  # not a function
     )
     return SparkStatement(named, "", values, placeholders, hints, tables), trees[0]
 

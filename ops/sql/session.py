@@ -357,7 +357,8 @@ def _refresh(spark: Any, tables: Iterable[str]) -> None:
 
     for name in sorted(tables):
         with suppress(AnalysisException):
-            spark.catalog.refreshTable(name)
+            if "`.`" in name or not spark.catalog.getTable(name).isTemporary:  # what the user has cached stays
+                spark.catalog.refreshTable(name)
 
 
 def _hint_without_index(statement: SparkStatement) -> str:
