@@ -122,7 +122,12 @@ def read(table: Table) -> tuple[list[int | None], list[int]]:
 
 
 def _is_ours(name: str) -> bool:
-    return "_icepuffin" in name or Path(name).name.startswith(("ann-", ".ann-", "theta-", ".theta-", "icepuffin-snap-"))
+    file = Path(name).name
+    return (
+        "_icepuffin" in name
+        or ".stats" in file
+        or file.startswith(("ann-", ".ann-", "theta-", ".theta-", "icepuffin-snap-"))
+    )
 
 
 def assert_sound(stage: Stage) -> None:

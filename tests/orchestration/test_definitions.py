@@ -164,7 +164,7 @@ def test_table_names_may_hold_what_dagster_refuses(lake: Lake, tmp_path: Path) -
     text = lake.settings().replace('name = "demo.packages"', 'name = "My Space.packages-größe 1"')
     (tmp_path / "icepuffin.toml").write_text(text, encoding="utf-8")
     keys = build(load(tmp_path / "icepuffin.toml")).resolve_asset_graph().get_all_asset_keys()
-    assert dg.AssetKey(["demo", "My_Space", "packages-gr__e_1", "ann_index", "embedding"]) in keys
+    assert dg.AssetKey(["demo", "My_Space", "packages-gr__e_1_ff7249a7", "ann_index", "embedding"]) in keys
 
 
 def two_tables(tmp_path: Path) -> Lake:

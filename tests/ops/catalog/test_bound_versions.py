@@ -78,6 +78,7 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         packs=(pack,),
         fields=None,
         file_size=request.file_size,
+        table_location=table.location(),
     )
     assert tagged_version(table, "e") == version
     change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{holder_id}"))

@@ -372,7 +372,7 @@ def test_a_ball_does_not_hide_rows_that_are_live_again(
     table = table_factory()
     table.append(rows_of(np.array(outliers + vectors[5:], np.float32)))
     index_head(table, definition)
-    table.refresh().append(make_rows(300, 600))
+    table.refresh().append(make_rows(300, 560))
     first = table.metadata.snapshot_log[0].snapshot_id
     file = live_files(table, first).files[0]
     append_position_deletes(table.refresh(), {file.path: np.arange(5)})
