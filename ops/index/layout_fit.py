@@ -58,8 +58,8 @@ class LayoutFit:
     def fault(self) -> str:
         """Reason for which the layout no longer fits, in words; empty where it does.
 
-        A codebook that no longer fits is one, and no reason to build anew by itself: where clusters are tight, rows of a
-        new cluster are as far from all centroids as those of another model. The gate finds what recall that costs.
+        A codebook that no longer fits is one, and no reason to build anew by itself: where clusters are tight, rows of
+        a new one are as far from all centroids as those of another model. The gate finds what recall that costs.
         """
         if self.imbalance:
             return self.imbalance
