@@ -72,6 +72,7 @@ def table(table_factory: TableFactory, request: pytest.FixtureRequest) -> Table:
     new_table = table_factory(**{"format-version": getattr(request, "param", "2")})
     for first in range(0, 600, 200):
         new_table.append(make_rows(first, first + 200))
+    create_index(new_table, DEFINITION)
     index_head(new_table)
     return new_table.refresh()
 
