@@ -34,6 +34,7 @@ from icepuffin.ops.runs.index import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
 
 _BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
+_WATCH_RECALL = "nothing while recall is good: a refresh that misses target_recall builds the index anew"
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
 _LABELS = {
     "recall": "recall",
@@ -142,14 +143,16 @@ def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
 
 def layout_result(report: IndexReport) -> dg.AssetCheckResult:
     """The result of the layout check: its figures, and what to do where they are no longer good."""
-    fault = report.fit.fault if report.fit else ""
+    fit = report.fit
+    fault = fit.fault if fit else ""
+    advice = _BUILD_ANEW if fit and fit.imbalance else _WATCH_RECALL
     return dg.AssetCheckResult(
         check_name="layout",
         passed=not fault,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
-            **(asdict(report.fit) if report.fit else {}),
-            **({"why": fault, "what to do": _BUILD_ANEW} if fault else {}),
+            **(asdict(fit) if fit else {}),
+            **({"why": fault, "what to do": advice} if fault else {}),
         },
     )
 

@@ -234,6 +234,8 @@ def test_batches_for_which_the_codebook_does_not_fit_show_in_the_check(table: Ta
     faults = [report.fit.fault for report in reports if report.fit is not None]
     assert any(re.match(r"the codebook no longer fits: rows lie \S+ from .*, \S+ when it was", one) for one in faults)
     assert [layout_result(report).passed for report in reports] == [not one for one in faults]
+    advice = next(result for result in map(layout_result, reports) if not result.passed).metadata["what to do"].value
+    assert advice == "nothing while recall is good: a refresh that misses target_recall builds the index anew"
 
 
 def test_a_new_tight_cluster_in_each_commit_has_nothing_built_anew(table_factory: Callable[..., Table]) -> None:
