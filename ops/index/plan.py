@@ -41,7 +41,7 @@ from icepuffin.ops.index.version_reader import (
     shared_rows,
 )
 from icepuffin.ops.line_lists import listed
-from icepuffin.ops.model import Action, LiveFile, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.shard_recall import RECALL_RULE
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner
@@ -357,9 +357,11 @@ def _refresh_or_build(
     `lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors.
     """
     changes = find_changes(table, base, plan.live, storage, runner)
-    arriving: float = plan.live.record_count - plan.live.record_count_of(same_files(base, plan.live).values())
-    staying, is_exact = _staying_rows(plan.live, base, changes, arriving, runner, storage)
-    share = staying / (staying + arriving) if arriving else 1.0
+    covered = covered_paths(base)
+    slots = frozenset(covered[path] for path in same_files(base, plan.live))
+    arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
+    staying, is_exact = _staying_rows(slots, base, changes, arriving, runner, storage)
+    share = _share(staying, arriving, 0.0)
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
         sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage)
@@ -367,7 +369,7 @@ def _refresh_or_build(
         sampled = sample.shared
         share = _share(staying, arriving, sampled)
         if share >= SHARED_ENOUGH and not is_exact:
-            staying = _live_nodes(plan.live, base, changes, runner, storage)
+            staying = _live_nodes(slots, base, changes, runner, storage)
             share = _share(staying, arriving, sampled)
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
@@ -384,40 +386,40 @@ def _refresh_or_build(
 
 
 def _staying_rows(
-    live: LiveFiles,
+    slots: frozenset[FileSlot],
     base: OpenVersion,
     changes: Changes,
     arriving: float,
     runner: TaskRunner | None,
     storage: StorageConfig,
 ) -> tuple[int, bool]:
-    """(rows with a vector in the files that the version covers, at most; whether it is their number), which it is where
-    that decides before new rows are looked at.
+    """(rows with a vector in the files of `slots`, at most; whether it is their number), which it is where that decides
+    before new rows are looked at.
     """
-    slots = covered_paths(base)
-    vectors = {slots[path]: base.routing.files[slots[path]].live_rows for path in same_files(base, live)}
+    vectors = {slot: base.routing.files[slot].live_rows for slot in slots}
     deleted = {slot: len(rows) for slot, rows in changes.deleted.items()}
     most = sum(vectors.values())
     least = sum(max(0, vectors[slot] - deleted.get(slot, 0)) for slot in vectors)  # a row without a vector may be gone
     if least >= SHARED_ENOUGH * (least + arriving) or most < SHARED_ENOUGH * (most + arriving):
         return most, False
-    return _live_nodes(live, base, changes, runner, storage), True
+    return _live_nodes(slots, base, changes, runner, storage), True
 
 
 def _share(staying: int, arriving: float, sampled: float) -> float:
     """Share of live rows with a vector that the version has. `sampled`: that of the arriving ones."""
-    total = staying + arriving
-    return (staying + arriving * sampled) / total if total else 0.0
+    return (staying + arriving * sampled) / (staying + arriving) if arriving else 1.0
 
 
 def _live_nodes(
-    live: LiveFiles, base: OpenVersion, changes: Changes, runner: TaskRunner | None, storage: StorageConfig
+    slots: frozenset[FileSlot],
+    base: OpenVersion,
+    changes: Changes,
+    runner: TaskRunner | None,
+    storage: StorageConfig,
 ) -> int:
-    """Nodes of the version whose rows are still there, and those of its files that are read again."""
-    slots = covered_paths(base)
-    staying = {slots[path] for path in same_files(base, live)}
+    """Nodes of the version whose rows are still there, and those of the files of `slots` that are read again."""
     dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
-    reread = sum(base.routing.files[slot].live_rows for slot in staying.intersection(changes.emptied_slots))
+    reread = sum(base.routing.files[slot].live_rows for slot in slots.intersection(changes.emptied_slots))
     return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
 

@@ -166,7 +166,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
         if recall_rule != RECALL_RULE:
             curves = ("",) * len(curves)
-        recalls = _shard_recalls(routing, routing_properties)
+        recalls = _shard_recalls(routing, routing_properties, is_measured=recall_rule == RECALL_RULE)
         sample_curve = routing_properties.get(SAMPLE_CURVE, "")
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
@@ -221,9 +221,8 @@ def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource
     return source if size == expected else PrefetchedSource(store, path, size=size)
 
 
-def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:
+def _shard_recalls(routing: Routing, properties: Mapping[str, str], *, is_measured: bool) -> tuple[ShardRecall, ...]:
     """Recall of each shard, by the properties of the routing blob; NaN where it was measured by another rule."""
-    is_measured = properties.get(MEASURED_BY) == RECALL_RULE
     return tuple(
         ShardRecall.parse(
             properties.get(SHARD_RECALL.format(shard_id), "") if is_measured else "",
