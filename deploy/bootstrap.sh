@@ -219,7 +219,8 @@ suite() {
     # Where no files are named, tests that one commit in some runs are drawn: tests/selection.py
     if [ $# = 0 ]; then export ICEPUFFIN_OF_COMMIT=1; fi
     # A third of a test's time is waiting for servers: three workers keep two cores busy. tests/scheduling.py orders files.
-    python -m pytest --numprocesses 3 --dist loadfile --durations 12 "$@"
+    # A test that ends its worker has failed; run again it would end the next, too.
+    python -m pytest --numprocesses 3 --max-worker-restart 0 --dist loadfile --durations 12 "$@"
 }
 
 # All that CI runs, measured, or only the tests of some files.
