@@ -11,18 +11,18 @@ from tests.durations import Cost
 from tests.selection import PARTS, left_to_others
 
 FILE = "test_a.py"
-LONG = {f"{FILE}::test_laws[{number}]": f"{FILE}::test_laws" for number in range(9)}
-LONG |= {f"{FILE}::test_{name}": f"{FILE}::test_{name}" for name in ("kills", "reboots", "crowds")}
+LONG = {f"{FILE}::test_laws[{number}]": f"{FILE}::test_laws" for number in range(3 * PARTS)}
+LONG |= {f"{FILE}::test_once_{number}": f"{FILE}::test_once_{number}" for number in range(PARTS)}
 SHARING = {f"test_b.py::test_{name}": "test_b.py" for name in ("one", "other", "third")}
 SHORT = {f"{FILE}::test_fast": f"{FILE}::test_fast"}
 COSTS = {FILE: Cost(80, 80), "test_b.py": Cost(40, 9)} | {
-    owner: Cost(9 if owner.endswith("laws") else 10, 3) for owner in LONG.values()
+    owner: Cost(3 * PARTS if owner.endswith("laws") else 3 * PARTS + 1, 3) for owner in LONG.values()
 }
 
 
 def test_each_long_test_is_in_one_part_and_each_short_one_in_all() -> None:
-    parts = [(LONG | SHARING | SHORT).keys() - left_to_others(LONG | SHARING | SHORT, COSTS, part) for part in range(3)]
-    assert len(parts) == PARTS
+    tests = LONG | SHARING | SHORT
+    parts = [tests.keys() - left_to_others(tests, COSTS, part) for part in range(PARTS)]
     assert set.intersection(*parts) == {*SHORT}
     assert sorted(test for part in parts for test in part - {*SHORT}) == sorted(LONG | SHARING)
 
