@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository import PACKAGES, REPOSITORY, modules, name_of, run, scripts, tracked
-from tests.source_facts import facts, literals
+from tests.source_facts import facts
 
 SUBJECT_WIDTH = 72
 FIRST_CHECKED_AFTER = "8b2cc263f334"
@@ -328,7 +328,7 @@ def test_the_files_of_ours_that_are_named_exist() -> None:
     """In documents, comments, texts of code, and settings."""
     kinds = {".cfg", ".in", ".ini", ".md", ".sh", ".toml", ".yaml", ".yml"}
     texts = {
-        path: "\n".join(text for _, text in literals(path)) if path.suffix == ".py" else text_of(path)
+        path: text_of(path)
         for path in tracked()
         if path.suffix in {*kinds, ".py"} or path.name in {"Dockerfile", "Makefile", "run"}
         if name_of(path) not in NOT_OURS | WITH_TREES_OF_THEIR_OWN

@@ -12,7 +12,6 @@ import pytest
 
 from tests.repository import DOCUMENTS, PACKAGES, REPOSITORY, modules
 from tests.source_facts import facts
-from tests.vocabulary import plainer
 
 PAGE_WIDTH = 120
 CELL_WIDTH = 100
@@ -97,25 +96,6 @@ def test_a_line_of_a_document_has_one_sentence(document: str) -> None:
         if kind == "prose" and _SENTENCE_END.search(re.sub(r"^(?:#+|\s*) ?\d+\. ", "", line))
     ]
     assert several == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_document_has_no_private_idiom(document: str) -> None:
-    """CONTRIBUTING.md, "Words"."""
-    idioms = [
-        f"{document}:{number}: write {plain}: {line.strip()}"
-        for number, kind, line in lines_of(document)
-        if kind in {"prose", "table"}
-        for plain in plainer(re.sub(r"`[^`]*`", "", line))
-    ]
-    assert idioms == []
-
-
-def test_the_glossary_is_short() -> None:
-    glossary = REPOSITORY / "docs" / "glossary.md"
-    terms = re.findall(r"^\*\*(.+?)\*\*", glossary.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(terms) == len(set(terms))
-    assert 20 < len(terms) <= 45
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
