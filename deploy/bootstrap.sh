@@ -160,15 +160,6 @@ measured() {
     mv "$notes" "$venv/.setup-times"
 }
 
-# The folders under the names by which they are installed, for tools that read sources: .cache/namespace/icepuffin/ops -> ops.
-namespace() {
-    folder=$PWD/.cache/namespace
-    mkdir -p "$folder/icepuffin"
-    find "$folder/icepuffin" -type l ! -exec test -e {} \; -delete
-    ln -sfn "$PWD"/icepuffin/*.py "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
-    for package in ann_kernels assets ops orchestration puffin; do ln -sfn "$PWD/$package" "$folder/icepuffin/$package"; done
-}
-
 # Runs one step of the test run. `durations` has it measured.
 step() {
     if [ "${ICEPUFFIN_DURATIONS:-}" ]; then "$python" "$root/tests/durations.py" stage "$@"; else shift && "$@"; fi
@@ -177,12 +168,8 @@ step() {
 lint() {
     step "lint" ruff check .
     step "format" ruff format --check .
-    namespace
-    (
-        cd "$folder"
-        step "types" mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
-        step "import rules" lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache
-    )
+    step "types" mypy
+    step "import rules" lint-imports --cache-dir .import_linter_cache
 }
 
 # A JVM of the tests maps the classes of Spark in place of reading them: half of the time that a session takes to start.
@@ -198,7 +185,6 @@ check() {
     kernels
     wait "$archiving"
     say "lint, types and import rules, beside the tests"
-    namespace
     (nice -n 5 sh "$root/deploy/bootstrap.sh" lint >.cache/lint.txt 2>&1 || { cat .cache/lint.txt >&2; exit 1; }) &
     linting=$!
     say "tests"

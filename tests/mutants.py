@@ -104,10 +104,7 @@ def copied_tree(folder: Path) -> Path:
         shutil.copytree(REPOSITORY / name, folder / name)
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
         shutil.copy2(REPOSITORY / name, folder / name)
-    namespace = folder / "namespace" / "icepuffin"
-    shutil.copytree(REPOSITORY / "icepuffin", namespace)  # beside the tests it would hide the packages
-    for package in PACKAGES:
-        (namespace / package).symlink_to(folder / package)
+    shutil.copytree(REPOSITORY / "icepuffin", folder / "icepuffin", symlinks=True)
     return folder
 
 
@@ -116,7 +113,7 @@ def warm_tests(python: str, copy: Path, modules: list[Path], tests: list[str]) -
     """The tests of the copy. Ends the process if they import another module than the copy's."""
     module = modules[0]
     # no bytecode: Python compares a file's second and size, and two changes may have both
-    environment = {**os.environ, "PYTHONPATH": str(copy / "namespace"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     imported = [python, "-c", f"import {dotted(module)} as module; print(module.__file__)"]
     where = subprocess.run(imported, cwd=copy, env=environment, capture_output=True, text=True, check=True).stdout
     if not Path(where.strip()).resolve().is_relative_to(copy):

@@ -54,6 +54,7 @@ class BrokenFinder(MetaPathFinder):
 def pytest_load_initial_conftests() -> None:
     """Before any module of ours is imported."""
     ((path, source),) = broken_sources(EDITS[int(os.environ[NUMBER])])
-    loaded = [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    loaded = [name for name, file in files.items() if file and Path(file).resolve() == path]
     assert not loaded, f"{loaded} was imported before it could be broken"
     sys.meta_path.insert(0, BrokenFinder(path, source))

@@ -7,7 +7,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -117,21 +116,6 @@ def test_the_times_of_the_last_set_up_are_noted(tmp_path: Path) -> None:
     assert list(again) == ["kernels", "packages"]
     assert again["kernels"] == times["kernels"]
     assert again["packages"][1] <= 0.2
-
-
-def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
-    """Type checks and import rules read the folder that `namespace` makes of links."""
-    script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
-    (function,) = re.findall(r"^namespace\(\) \{\n.*?^\}", script, re.DOTALL | re.MULTILINE)
-    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
-    for folder in folders.values():
-        (tmp_path / folder).symlink_to(DEPLOY.parent / folder)
-    subprocess.run(["sh", "-euc", f"{function}\nnamespace"], cwd=tmp_path, check=True)
-    for package, folder in folders.items():
-        linked = tmp_path / ".cache" / "namespace" / package.replace(".", "/")
-        for path in (DEPLOY.parent / folder).rglob("*.py"):
-            assert (linked / path.relative_to(DEPLOY.parent / folder)).samefile(path), path
 
 
 def test_every_package_of_the_server_for_adls_has_a_checksum() -> None:

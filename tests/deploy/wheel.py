@@ -28,7 +28,7 @@ def build_wheel(folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         if (REPOSITORY / source).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / source, target, ignore=ignored, dirs_exist_ok=True)
+            shutil.copytree(REPOSITORY / source, target, symlinks=True, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(REPOSITORY / source, target)
     program = "from setuptools.build_meta import build_wheel; build_wheel('dist')"

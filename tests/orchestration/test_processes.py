@@ -192,7 +192,6 @@ def test_a_process_of_another_user_that_is_hidden_is_not_gone(here: Process, hid
     """`hidepid`, as hardened machines have it: /proc shows a user his own processes alone."""
     if os.geteuid() != 0:
         pytest.skip("namespaces are made by root")
-    root = Path(processes.__file__).parents[1]
     program = (
         "import json, os, sys; from icepuffin.orchestration import processes; processes.this_process(); "
         "os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
@@ -201,7 +200,7 @@ def test_a_process_of_another_user_that_is_hidden_is_not_gone(here: Process, hid
     script = f'mount -t proc -o hidepid={hidden} proc /proc && exec "$0" -c "$1" "$2"'
     noted = json.dumps([asdict(here), asdict(replace(here, pid=2**22 + 1))])
     command = ["unshare", "--mount", "sh", "-c", script, sys.executable, program, noted]
-    assert subprocess.check_output(command, text=True, cwd=root).strip() == "[False, True]"
+    assert subprocess.check_output(command, text=True, cwd=REPOSITORY).strip() == "[False, True]"
 
 
 def test_a_process_knows_itself() -> None:
