@@ -130,6 +130,14 @@ def test_all_folders_are_installed_as_one_package() -> None:
         assert (REPOSITORY / "icepuffin" / package).readlink() == Path("..") / package
 
 
+def test_what_is_borrowed_from_inside_pyiceberg_is_written_down() -> None:
+    private = re.compile(r"^    _\w+,$|from pyiceberg\S* import .*\b_\w+|# noqa: SLF001", re.MULTILINE)
+    catalog = [path for path in modules() if path.parent == REPOSITORY / "ops" / "catalog"]
+    borrowing = {name_of(path) for path in catalog if private.search(text_of(path))}
+    page = (REPOSITORY / "docs" / "upstream.md").read_text(encoding="utf-8")
+    assert borrowing == set(re.findall(r"^\| `([\w/.]+)`", page, re.MULTILINE))
+
+
 def test_nobody_imports_a_folder_by_its_bare_name() -> None:
     bare = re.compile(rf"^[ \t]*(?:from|import) (?:{'|'.join(PACKAGES)})\b", re.MULTILINE)
     named = [line for path in tracked() if path.suffix in {".py", ".md", ".sh"} for line in matches_in(path, bare)]
