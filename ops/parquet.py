@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import Buffer
 
 from icepuffin.ops.storage import Storage, normalize
 from icepuffin.ops.storage.local import to_path
@@ -120,6 +121,13 @@ class StorageFile(io.RawIOBase):
         data = self._read(self._position, length) if length else b""
         self._position += len(data)
         return data
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """What a buffered reader of the file calls."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def _read(self, offset: int, length: int) -> bytes:
         for start, piece in self._fetched:
