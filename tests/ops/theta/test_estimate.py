@@ -11,7 +11,13 @@ from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta import (
+    ThetaEstimate,
+    ThetaOutcome,
+    estimate_theta_sketches,
+    materialize_theta_sketches,
+    work_bounds,
+)
 from icepuffin.ops.theta.estimate import default_seconds
 from icepuffin.ops.theta.work_bounds import parts_to_sketch
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
@@ -35,6 +41,8 @@ def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table
     assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
     size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
     assert 0 < estimate.bytes_read < size, "without the vectors"
+    per_column = [24 + 8 * rows for rows in (300, 700, 1_000)]
+    assert estimate.bytes_written == 5 * sum(per_column), "sketches of the files, and of the snapshot"
     assert 0 < report.bytes_written <= estimate.bytes_written + 20_000, "footers and JSON besides"
     files = [Path(str(path).removeprefix("file://")) for path in (report.statistics_path, report.file_sketches_path)]
     assert report.bytes_written == sum(file.stat().st_size for file in files)
@@ -85,7 +93,9 @@ def test_a_column_that_a_file_lacks_is_nothing_to_read(table: Table, runner: Thr
     assert bytes_read[0] == bytes_read[1] > 0
 
 
-def test_the_parts_to_sketch_are_those_of_files_that_came_since(table: Table, runner: ThreadlessRunner) -> None:
+def test_the_parts_to_sketch_are_those_of_files_that_came_since(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def parts(snapshot_id: int) -> int:
         return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
 
@@ -95,4 +105,7 @@ def test_the_parts_to_sketch_are_those_of_files_that_came_since(table: Table, ru
     assert parts(append(table.refresh(), 400, 500)) == 2
     assert parts(append(table, 500, 600)) == 3
     table.delete("id < 300")
-    assert parts(table.refresh().metadata.snapshots[-1].snapshot_id) == 3, "all that are left"
+    newest = table.refresh().metadata.snapshots[-1].snapshot_id
+    assert parts(newest) == 3, "all that are left"
+    monkeypatch.setattr(work_bounds, "PART_ROWS", 100)
+    assert parts(newest) == 3 + 300 // 100, "a long file is cut"

@@ -26,10 +26,13 @@ from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, packs
-from icepuffin.ops.theta.file_sketches import FileKey, FileSketchesReader
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileKey, FileSketchesReader
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
 from icepuffin.puffin.blobs.theta import encode
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
+from tests.repository import REPOSITORY
+
+PACK_BYTES = packs.PACK_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +96,14 @@ def test_each_sketch_is_copied_a_few_times_and_packs_stay_few() -> None:
         assert own + sum(sizes.values()) == total
     assert most <= 7 * 4, "seven of each size class"
     assert written / total < 4 + 2_000 / 200, "a copy per class, and those of what no pack has yet"
+
+
+def test_sketches_are_worth_a_pack_and_are_kept_as_the_documents_have_it() -> None:
+    described = (REPOSITORY / "docs" / "concepts.md").read_text()
+    assert PACK_BYTES == 256 * 2**10
+    assert "too, from 256 KiB on" in described
+    assert BUDGET_BYTES == 256 * 2**20
+    assert "those of the longest files are, up to [256 MiB]" in described
 
 
 def test_a_pack_of_which_little_is_in_use_is_not_shared() -> None:
