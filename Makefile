@@ -7,7 +7,7 @@ help:
 	@echo "make setup   the environment alone"
 	@echo "make durations                           the test run, measured: a table of stages and files; FILES=\"tests/test_draws.py\" of some"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
-	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50"
+	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50 SHORT=1"
 	@echo "make nightly SECONDS=1800                all tests that draw, with other seeds than the commit's"
 	@echo "make flaky FILES=\"tests/test_names.py\" N=20    files of tests beside two busy loops on one core"
 	@echo "make clauses                             breaks clauses of the texts, one at a time; WORDS=theta for some alone"
@@ -20,7 +20,7 @@ help:
 	@echo "make resolve                             what pip and uv choose for each extra, alone and beside the newest Dagster"
 	@echo "make pythons                             a part of the tests on Python 3.12 to 3.14, as far as they are installed"
 mutants:
-	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
+	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SHORT),--short) $(if $(SEED),--seed $(SEED))
 nightly:
 	@sh deploy/bootstrap.sh nightly --seconds "$(or $(SECONDS),1800)" $(if $(SEED),--seed $(SEED))
 flaky:

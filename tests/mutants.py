@@ -4,8 +4,11 @@ Cosmic Ray changes one operator, number or branch at a time, in a copy of the tr
 the folder's name under `tests`, run in forks of a process that has imported what they use, up to the first that fails.
 A mutant that no test notices survives; each is printed as a diff. Exits with 1 where any survived.
 
-Operators of `|` are left alone: nearly all of them stand in annotations, where they fail at import. So are the flags of
-`@dataclass`, which change no result.
+Left alone is what changes no result: operators of `|`, nearly all of which stand in annotations, where they fail at
+import; flags of `@dataclass`; `strict=True` between sequences of one length; the star before keywords; `is` that
+becomes `==`, as what we compare by identity is a member of an enumeration, or None.
+
+With SHORT=1 only tests that every commit runs are run, none of the long ones (`tests/durations.json`).
 """
 
 import argparse
@@ -57,6 +60,7 @@ def main() -> int:
     parser.add_argument("--tests", default="", help="test files or folders [default: those of the module]")
     parser.add_argument("--sample", type=int, default=0, help="how many mutants, drawn at random [default: all]")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="seed of the draw")
+    parser.add_argument("--short", action="store_true", help="leave out long tests, of which a commit runs some")
     parser.add_argument("--python", default=str(REPOSITORY / ".venv" / "bin" / "python"), help="runs the tests")
     arguments = parser.parse_args()
     modules = modules_of(arguments.module)
@@ -68,7 +72,7 @@ def main() -> int:
     print(f"{arguments.module}, seed {arguments.seed}, tests: {' '.join(tests)}")
     copy = copied_tree(REPOSITORY / ".cache" / "mutants" / arguments.module.with_suffix(""))
     mutants = draw(copy, modules, arguments.sample, arguments.seed)
-    with warm_tests(arguments.python, copy, modules, tests) as runs:
+    with warm_tests(arguments.python, copy, modules, tests, is_short=arguments.short) as runs:
         return measure(runs, copy, arguments.module, mutants)
 
 
@@ -109,11 +113,13 @@ def copied_tree(folder: Path) -> Path:
 
 
 @contextmanager
-def warm_tests(python: str, copy: Path, modules: list[Path], tests: list[str]) -> Iterator[TestRuns]:
+def warm_tests(python: str, copy: Path, modules: list[Path], tests: list[str], *, is_short: bool) -> Iterator[TestRuns]:
     """The tests of the copy. Ends the process if they import another module than the copy's."""
     module = modules[0]
     # no bytecode: Python compares a file's second and size, and two changes may have both
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    if is_short:
+        environment["ICEPUFFIN_SHORT_TESTS"] = "1"
     imported = [python, "-c", f"import {dotted(module)} as module; print(module.__file__)"]
     where = subprocess.run(imported, cwd=copy, env=environment, capture_output=True, text=True, check=True).stdout
     if not Path(where.strip()).resolve().is_relative_to(copy):
@@ -132,14 +138,23 @@ def draw(copy: Path, modules: list[Path], sample: int, seed: int) -> list[Mutati
         init([copy / module for module in modules], database, {})
         mutants = [item.mutations[0] for item in database.work_items]
     mutants.sort(key=lambda mutant: (mutant.module_path, mutant.start_pos, mutant.operator_name))
-    lines = {copy / module: (copy / module).read_text().splitlines() for module in modules}
-    useful = [
-        mutant
-        for mutant in mutants
-        if "BitOr" not in mutant.operator_name.split("_")[:2]
-        and not lines[mutant.module_path][mutant.start_pos[0] - 1].startswith("@dataclass")
-    ]
+    lines = {str(copy / module): (copy / module).read_text().splitlines() for module in modules}
+    useful = [mutant for mutant in mutants if changes_results(mutant, lines[str(mutant.module_path)])]
     return useful if not sample else random.Random(seed).sample(useful, min(sample, len(useful)))
+
+
+def changes_results(mutant: MutationSpec, lines: list[str]) -> bool:
+    """Whether a test can notice the mutant, by its kind. `lines`: those of its module."""
+    names = mutant.operator_name.rpartition("/")[2].split("_")
+    (first, start), (last, end) = mutant.start_pos, mutant.end_pos
+    line = lines[first - 1]
+    return not (
+        "BitOr" in names[:2]
+        or names[1:] in (["Is", "Eq"], ["IsNot", "NotEq"])
+        or line.startswith("@dataclass")
+        or line[:start].endswith("strict=")
+        or (first == last and line[start:end] == "*" and line[end : end + 1] == ",")
+    )
 
 
 def measure(runs: TestRuns, copy: Path, measured: Path, mutants: list[MutationSpec]) -> int:

@@ -4,9 +4,11 @@ For `tests/mutants.py`, which changes one of the modules (a,b,c) between two run
 limit in seconds, and starts a run; the first is of the modules as they are. The answer is a line of JSON: {"passed":
 ..., "seconds": ...}, with "ended" where the run crashed or took too long. What tests print goes to `tests.log`.
 
-Where functions have changed, a fork has their new code put in place, and runs the tests that call them: first those
-that failed lately, then the short ones. Where anything else has changed, a fork imports our modules again, and runs all
-tests.
+Where functions have changed, a fork has their new code put in place, and runs the tests that call them. Where anything
+else has changed, a fork imports our modules again, and runs all tests, those first that call the module. Of either,
+those come first that failed lately, then the short ones. A test that takes far longer than at first ends its fork.
+
+With `ICEPUFFIN_SHORT_TESTS=1` long tests, of which a commit runs some, are left out.
 """
 
 import ast
@@ -23,7 +25,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -31,11 +33,17 @@ from typing import Any
 
 import pytest
 
+from tests.durations import recorded
+
 LOG = "tests.log"
 _LEAVES = ("icepuffin.ann_kernels", "icepuffin.puffin")
 """Packages that import no other package of ours: they stay imported, but for the one that is changed"""
 _CALLS = "_calls_of_the_changed_module"
 """Name of the built-in set of the functions that were called, in the first run"""
+SHORT_TESTS = "ICEPUFFIN_SHORT_TESTS"
+"""Variable that leaves out the tests that are long by `tests/durations.json`"""
+_PATIENCE = 30.0
+"""Seconds that any test may take, beside five times those that it took at first"""
 _Functions = dict[str, list[FunctionType]]
 """Functions that exist, by their qualified names"""
 
@@ -78,11 +86,13 @@ class WarmTests:
         """Time that each test took, by its id"""
         self._failures: list[str] = []
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(_chosen(items), key=lambda test: test.nodeid)  # a fixed order
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         gc.unfreeze()  # what is frozen is not among the objects that are looked through
         modules = [_Module.of(name) for name in self._names]
-        session.items.sort(key=lambda test: test.nodeid)  # a fixed order
         for line in sys.stdin:
             begun = time.monotonic()
             answer = _in_fork(self._work(session.items, modules), float(line)) or {"passed": False, "ended": True}
@@ -115,8 +125,8 @@ class WarmTests:
                     module.put(_recording(module))
             calls: dict[str, set[str]] = {}
             durations: dict[str, float] = {}
-            of_fixtures: dict[Path, set[str]] = {}
-            plugin = _FirstFailure(lambda test: of_fixtures.setdefault(test.path, set()).update(record))
+            of_fixtures: dict[str, set[str]] = {}
+            plugin = _FirstFailure(lambda test: of_fixtures.setdefault(_file(test), set()).update(record))
             for test, following in _pairs(tests):
                 record.clear()
                 begun = time.monotonic()
@@ -125,7 +135,7 @@ class WarmTests:
                 durations[test.nodeid] = time.monotonic() - begun
                 if plugin.failed:
                     return {"passed": False}
-            by_test = {test.nodeid: sorted(calls[test.nodeid] | of_fixtures.get(test.path, set())) for test in tests}
+            by_test = {test: sorted(called | of_fixtures.get(_file(test), set())) for test, called in calls.items()}
             return {"passed": True, "calls": by_test, "durations": durations}
 
         return run
@@ -133,15 +143,14 @@ class WarmTests:
     def _in_place(
         self, tests: list[pytest.Item], module: _Module, changed: str, names: set[str]
     ) -> Callable[[], dict[str, Any]]:
-        places = {test: place for place, test in enumerate(self._failures)}
         called = {f"{module.name}:{name}" for name in names}
         chosen = [test for test in tests if called.intersection(self._calls[test.nodeid])]
-        chosen.sort(key=lambda test: (places.get(test.nodeid, len(places)), self._seconds[test.nodeid]))
+        chosen.sort(key=self._place)
 
         def run() -> dict[str, Any]:
             code = _codes(_compiled(changed, str(module.file)))
             module.put({name: code[name] for name in names})
-            plugin = _FirstFailure()
+            plugin = _FirstFailure(seconds=self._seconds)
             for test, following in _pairs(chosen):
                 plugin.run(test, following)
                 if plugin.failed:
@@ -150,37 +159,82 @@ class WarmTests:
 
         return run
 
+    def _place(self, test: pytest.Item) -> tuple[int, float]:
+        """Where a test comes: those that failed lately, then the short ones."""
+        failures = self._failures
+        place = failures.index(test.nodeid) if test.nodeid in failures else len(failures)
+        return place, self._seconds.get(test.nodeid, 0.0)
+
     def _anew(self, module: _Module) -> Callable[[], dict[str, Any]]:
+        def calls(test: pytest.Item) -> bool:
+            return any(name.startswith(f"{module.name}:") for name in self._calls.get(test.nodeid, ()))
+
+        order = _Order(lambda test: (not calls(test), *self._place(test)))
         kept = tuple(leaf for leaf in _LEAVES if not module.name.startswith(f"{leaf}."))
 
         def run() -> dict[str, Any]:
             for name in [name for name in sys.modules if name.partition(".")[0] in {"icepuffin", "tests"}]:
                 if not name.startswith(kept):
                     del sys.modules[name]
-            return {"passed": pytest.main(self._arguments) == pytest.ExitCode.OK}
+            plugin = _FirstFailure(seconds=self._seconds)
+            passed = pytest.main(self._arguments, plugins=[order, plugin]) == pytest.ExitCode.OK
+            return {"passed": passed, "failed": plugin.failed}
 
         return run
 
 
-class _FirstFailure:
-    """A plugin of pytest that runs tests one by one, and notes which fails first."""
+class _Order:
+    """A plugin of pytest that puts tests in an order."""
 
-    def __init__(self, after_setup: Callable[[pytest.Item], object] = lambda _: None) -> None:
+    def __init__(self, place: Callable[[pytest.Item], tuple[object, ...]]) -> None:
+        self._place = place
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(_chosen(items), key=self._place)
+
+
+class _FirstFailure:
+    """A plugin of pytest that notes which test fails first, and ends the process at one that takes too long.
+
+    Args:
+        after_setup: is called with the id of a test that has been set up
+        seconds: what each test took at first; none where that is measured
+    """
+
+    def __init__(
+        self, after_setup: Callable[[str], object] = lambda _: None, seconds: Mapping[str, float] | None = None
+    ) -> None:
         self._after_setup = after_setup
+        self._seconds = seconds
         self.failed = ""
 
     def run(self, test: pytest.Item, following: pytest.Item | None) -> None:
         manager = test.config.pluginmanager
         if not manager.is_registered(self):
             manager.register(self)
-        self._test = test
         test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self._seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, _PATIENCE + 5 * self._seconds.get(nodeid, 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "setup":
-            self._after_setup(self._test)
+            self._after_setup(report.nodeid)
         if report.failed and not self.failed:
             self.failed = report.nodeid
+
+
+def _chosen(tests: list[pytest.Item]) -> list[pytest.Item]:
+    if not os.environ.get(SHORT_TESTS):
+        return tests
+    costs = recorded()
+    return [test for test in tests if test.nodeid.partition("[")[0] not in costs]
+
+
+def _file(test: str) -> str:
+    """The file of a test's id."""
+    return test.partition("::")[0]
 
 
 def _pairs(tests: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
