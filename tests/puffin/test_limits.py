@@ -24,7 +24,7 @@ from icepuffin.puffin.errors import (
     BlobTooLargeError,
 )
 from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
-from icepuffin.puffin.varint import encode_adjacency, padded_width
+from icepuffin.puffin.varint import decode_adjacency, encode_adjacency, padded_width
 from tests.puffin import samples
 from tests.puffin.test_ann_blobs import shard_bytes
 
@@ -278,3 +278,15 @@ def test_a_section_declares_no_more_than_its_nodes_need_at_most(kind: Section, m
     assert read_header(declaring(most)).find(kind) != head.find(kind)
     with pytest.raises(BadBlobError, match=f"section {kind.value} declares"):
         read_header(declaring(most + 1))
+
+
+def test_lists_of_neighbours_take_as_much_memory_as_they_may() -> None:
+    neighbors = np.array([[1, 2, 3], [0, -1, -1], [0, 1, -1], [0, -1, -1]], np.int32)
+    data, offsets = encode_adjacency(neighbors, np.array([3, 1, 2, 1], np.int32))
+    width = padded_width(np.array([3], np.int32), 5)
+    size = 4 * 4 * width
+    assert decode_adjacency(data, offsets, 5, max_bytes=size)[0].nbytes == size
+    with pytest.raises(
+        BlobTooLargeError, match=rf"4 lists of up to {width} neighbours take {size} bytes, .* {size - 1} "
+    ):
+        decode_adjacency(data, offsets, 5, max_bytes=size - 1)

@@ -303,7 +303,12 @@ def attributes_with(*entries: attributes.AttributeEntry) -> bytes:
         decoding(attributes.decode, attributes_with(TEXTS, replace(NUMBERS, slot=0)), "entry 1 is not possible"),
         decoding(attributes.decode, attributes_with(replace(TEXTS, left_out="so")), "entry 0 is not possible"),
         decoding(attributes.decode, attributes_with(replace(TEXTS, stored=b"")), "entry 0 is not possible"),
-        decoding(attributes.decode, attributes_with(replace(TEXTS, raw_length=9, packed=False)), "entry 0 is not"),
+        *(
+            decoding(
+                attributes.decode, attributes_with(replace(TEXTS, raw_length=length, packed=False)), "entry 0 is not"
+            )
+            for length in (len(TEXTS.stored) - 1, len(TEXTS.stored) + 1)
+        ),
     ],
     ids=lambda case: case[1],
 )
