@@ -120,7 +120,8 @@ def warm_tests(python: str, copy: Path, modules: list[Path], tests: list[str], *
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     if is_short:
         environment["ICEPUFFIN_SHORT_TESTS"] = "1"
-    imported = [python, "-c", f"import {dotted(module)} as module; print(module.__file__)"]
+    # a package may have a function of its module's name, which `import ... as` would give
+    imported = [python, "-c", f"import importlib; print(importlib.import_module({dotted(module)!r}).__file__)"]
     where = subprocess.run(imported, cwd=copy, env=environment, capture_output=True, text=True, check=True).stdout
     if not Path(where.strip()).resolve().is_relative_to(copy):
         sys.exit(f"{module} is imported from {where.strip()}, and not from the copy in {copy}")
