@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from icepuffin.ops.cache import mapped_arrays
-from icepuffin.ops.cache.mapped_arrays import Draft
+from icepuffin.ops.cache.mapped_arrays import DamagedError, Draft
 
 ROOM = 10_000
 
@@ -37,6 +37,25 @@ def test_arrays_that_are_kept_are_read_again(stream: BinaryIO) -> None:
     assert list(arrays) == ["numbers", "copy"]
     assert arrays["numbers"].tolist() == 15 * [7]
     assert arrays["copy"].tolist() == elsewhere.tolist()
+
+
+@pytest.mark.parametrize("other", ["a", "nam", "name ", "z"])
+def test_the_file_of_another_name_is_not_read(stream: BinaryIO, other: str) -> None:
+    Draft(stream, "name").finish({})
+    stream.seek(0)
+    with pytest.raises(DamagedError, match="another one's"):
+        mapped_arrays.read(stream, other)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_length_is_not_read(stream: BinaryIO, change: int) -> None:
+    draft = Draft(stream, "name")
+    draft.keep("kept", np.ones(64, np.uint8))
+    draft.finish({})
+    stream.truncate(mapped_arrays.room_for([64]) + change)
+    stream.seek(0)
+    with pytest.raises(DamagedError, match="another length"):
+        mapped_arrays.read(stream, "name")
 
 
 def test_the_place_of_an_array_that_is_dropped_is_free_again(stream: BinaryIO) -> None:

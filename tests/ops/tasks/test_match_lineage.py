@@ -118,6 +118,18 @@ def test_nodes_of_a_deleted_file_are_left(tmp_path: Path) -> None:
     assert moves_of(result) == {(0, 3): (NEW, 1)}
 
 
+def test_rows_of_other_ranges_behind_the_last_are_compared_with_no_node(tmp_path: Path) -> None:
+    moved = {"_row_id": [13, 12, 11, 10], "_last_updated_sequence_number": [3, 3, 3, 3]}
+    moves: dict[tuple[int, int], tuple[int, int]] = {}
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        result = matched(folder, moved, VECTORS[[3, 2, 1, 0]], hash_range=number, range_bits=3)
+        assert not result.refuted
+        moves |= moves_of(result)
+    assert moves == {(0, 3 - row): (NEW, row) for row in range(4)}
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_file_that_holds_another_vector_than_its_lineage_says_is_named(tmp_path: Path, place: int) -> None:
     vectors = VECTORS[[3, 2, 1]]
@@ -133,6 +145,8 @@ def matched(
     vectors: npt.NDArray[np.float32],
     *,
     without_other: bool = False,
+    hash_range: int = 0,
+    range_bits: int = 0,
 ) -> LineageMatchResult:
     """A new file with that lineage, matched with the dead nodes of two files."""
     old = data_file(folder / "old.parquet", 4, 10, 3, {})
@@ -149,8 +163,9 @@ def matched(
     )
     dead = ShardId(0), stored(folder, shard).stored, deletion_vector.encode(np.arange(7))
     staging = f"file://{folder}/staging"
-    blocks = read_lineage(LineageTask(0, ((NEW, new),), 0, staging, STORAGE))
-    match = MatchTask(0, 0, tuple((path, rows) for _, path, rows in blocks), (dead,), (), staging, STORAGE)
+    blocks = read_lineage(LineageTask(0, ((NEW, new),), range_bits, staging, STORAGE))
+    of_range = tuple((path, rows) for number, path, rows in blocks if number == hash_range)
+    match = MatchTask(hash_range, range_bits, of_range, (dead,), (), staging, STORAGE)
     return match_lineage(LineageMatchTask(match, ((OLD, old), (OTHER, other)), ((NEW, new),), SCHEMA, 2, DIMS))
 
 
