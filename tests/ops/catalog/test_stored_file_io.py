@@ -72,12 +72,14 @@ def test_a_file_whose_writer_fails_does_not_appear(tmp_path: Path) -> None:
 
 def test_a_file_that_another_writer_has_made_meanwhile_is_a_builtin_error(tmp_path: Path) -> None:
     file = FILES.new_output(f"file://{tmp_path}/a")
-    stream = file.create()
-    stream.write(b"late")
-    (tmp_path / "a").write_bytes(b"first")
-    with pytest.raises(FileExistsError, match="/a"):
-        stream.close()
-    assert (tmp_path / "a").read_bytes() == b"first"
+    for end in (lambda stream: stream.close(), lambda stream: stream.__exit__(None, None, None)):
+        (tmp_path / "a").unlink(missing_ok=True)
+        stream = file.create()
+        stream.write(b"late")
+        (tmp_path / "a").write_bytes(b"first")
+        with pytest.raises(FileExistsError, match="/a"):
+            end(stream)
+        assert (tmp_path / "a").read_bytes() == b"first"
 
 
 def test_a_file_that_is_deleted_or_was_never_there_is_a_builtin_error(tmp_path: Path) -> None:
