@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +42,7 @@ from icepuffin.ops.shard_reader import open_shard, vector_place
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs import centroid, routing, shard_header
+from icepuffin.puffin.blobs import attributes, centroid, included_columns, routing, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.conftest import STORAGE, make_rows
@@ -219,24 +219,38 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
         load_definition(table, "other")
 
 
-def test_included_values_beyond_the_packs_of_a_version_are_not_read(
+def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Included ones and those for conditions, by the file, the row and the byte."""
     monkeypatch.setattr(packs, "PACK_BYTES", 1)
-    index_head(table, replace(DEFINITION, include=("section",)))
+    index_head(table, replace(DEFINITION, include=("section",), filters=("id",)))
     version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
-    (field_id,) = version.included
-    decode = version_reader.included_blob.decode
-    for pack in (len(version.bound.packs) + 1, len(version.bound.packs) + 5):
-        monkeypatch.setattr(
-            version_reader.included_blob,
-            "decode",
-            lambda data, pack=pack: replace(
-                decode(data), entries=tuple(replace(entry, pack=pack) for entry in decode(data).entries)
-            ),
-        )
+    number, files, rows = len(version.bound.packs), len(version.routing.files), version.routing.files[0].rows
+    packed = version.bound.packs[number - 1].size
+
+    def opened_with(blob: ModuleType, read: Callable[..., Any], fields: Collection[int], **changes: int) -> Any:
+        (field_id,), decode = fields, blob.decode
+
+        def changed(data: bytes) -> Any:
+            column = decode(data)
+            return replace(column, entries=tuple(replace(entry, **changes) for entry in column.entries))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(blob, "decode", changed)
+            return read(version, field_id, STORAGE)
+
+    included = included_columns, version_reader.read_included_blob, version.included
+    for_conditions = attributes, version_reader.read_attribute_blob, version.attributes
+    assert opened_with(*included, pack=number, offset=packed - 9, length=9).entries[0].pack == number
+    assert opened_with(*for_conditions).entries
+    for changes in ({"pack": number + 1}, {"pack": number + 5}, {"pack": number, "offset": packed - 8, "length": 9}):
         with pytest.raises(BadBlobError, match="are not of the files of its routing blob"):
-            version_reader.read_included_blob(version, field_id, STORAGE)
+            opened_with(*included, **changes)
+    for changes in ({"slot": files}, {"slot": files + 7}, {"rows": rows - 1}):
+        for kept in (included, for_conditions):
+            with pytest.raises(BadBlobError, match="are not of the files of its routing blob"):
+                opened_with(*kept, **changes)
 
 
 def verified(table: Table) -> IndexReport:
