@@ -1,6 +1,7 @@
 """Garbage collection beside runs that publish: what a commit came to name since the table was read stays."""
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_names_that_only_begin_or_end_as_ours_are_not_ours(table: Table) -> None
     deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
     assert {Path(path).name for path in deleted} == {"ann-e-snap-1.puffin", "icepuffin-snap-1-0-x.avro"}
     assert all((folder / name).exists() for name in names)
+
+
+def test_what_a_killed_process_was_writing_is_swept(table: Table) -> None:
+    """A local disk has it under a name of its own until it is whole; others may keep hidden files there, too."""
+    unique, statistics = uuid.uuid4().hex, f"12-{uuid.uuid4()}.stats"
+    names = [f".{name}.{uuid.uuid4().hex}" for name in ("ann-e-snap-1.puffin", "theta-files-1.puffin", statistics)]
+    others = (".notes", f".{statistics}", f".{statistics}.{unique[1:]}", f".x{statistics}.{unique}", statistics)
+    folder = Path(f"{table.location()}/metadata".removeprefix("file://"))
+    for name in (*names, *others):
+        (folder / name).write_bytes(b"x")
+    deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+    assert {Path(path).name for path in deleted} == {*names}
+    assert all((folder / name).exists() for name in others)
 
 
 def test_files_are_swept_once_they_are_older_than_the_grace_period(
