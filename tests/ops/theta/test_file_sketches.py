@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,19 @@ def test_what_is_written_is_read_back() -> None:
     assert reader.field_ids() == {1, 2}
 
 
+def test_a_file_that_came_again_under_its_name_is_another() -> None:
+    """After the sketches were written; in format v1, where no number tells, by another commit."""
+    keys = FileKey("a.parquet", "", 6), FileKey("b.parquet", "", 0, SnapshotId(3))
+    sink = io.BytesIO()
+    files = [FileSketches(key, {(1, "long"): sketch(1)}) for key in keys]
+    write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x")
+    reader = reader_of(sink.getvalue())
+    assert [key in reader for key in keys] == [True, True]
+    others = replace(keys[0], added=7), replace(keys[0], deletes="ab"), replace(keys[1], added_by=SnapshotId(4))
+    assert [key in reader for key in others] == [False] * 3
+    assert [reader.columns(key) for key in others] == [()] * 3
+
+
 @pytest.mark.parametrize("columns", ["", "{", "[[1]]", '[[1, "long", "many"]]', '[[1, "long", 16]]', "7"])
 def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
     sink = io.BytesIO()
@@ -111,6 +125,14 @@ def test_a_file_is_identified_by_its_path_and_the_deletes_that_apply_to_it() -> 
     twice = file_key(live("file:/wh/t/data/a.parquet", 10, "d1", "d2"), "file:///wh/t")
     assert len({base, once, twice}) == 3
     assert file_key(live("s3://elsewhere/a.parquet"), "file:///wh/t").path == "s3://elsewhere/a.parquet"
+
+
+def test_a_file_is_as_old_as_the_newest_of_its_deletes() -> None:
+    deletes = live("a", 10, "d1", "d2").deletes
+    for numbers, newest in (((3, 9), 9), ((9, 3), 9), ((3, 4), 5)):
+        own = tuple(replace(delete, sequence_number=number) for delete, number in zip(deletes, numbers, strict=True))
+        file = replace(live("a"), deletes=own, file_sequence_number=5)
+        assert file_key(file, "file:///wh/t").added == newest
 
 
 def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
