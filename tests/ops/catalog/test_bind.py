@@ -24,6 +24,7 @@ from icepuffin.ops.catalog.blob_kind import LASTING_MS
 from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.catalog.summaries import summary_of
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage
@@ -357,12 +358,21 @@ def test_a_version_that_was_overtaken_may_have_lost_its_packs(table: Table, afte
     assert bindings.publish(table, replace(binding(table, 1), new_packs=(new_pack,))).tags == ()
 
 
-def test_a_catalog_that_gives_a_version_a_parent_is_recognised(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("is_holder", "message"),
+    [(False, r"gave index snapshot \d+ a parent"), (True, r"gave holder snapshot \d+ a parent")],
+)
+def test_a_catalog_that_gives_a_snapshot_a_parent_is_recognised(
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_holder: bool, message: str
+) -> None:
+    """That of a version, or of its pack, which then holds data files that nobody may expire."""
     base = data_snapshots(table)[-1].snapshot_id
     through = table.catalog.commit_table
 
     def with_parent(update: TableUpdate) -> TableUpdate:
         if not isinstance(update, AddSnapshotUpdate):
+            return update
+        if is_holder is not any(key.endswith(".pack") for key in summary_of(update.snapshot)):
             return update
         changed = {"parent_snapshot_id": base, "sequence_number": 2}
         return update.model_copy(update={"snapshot": update.snapshot.model_copy(update=changed)})
@@ -371,8 +381,9 @@ def test_a_catalog_that_gives_a_version_a_parent_is_recognised(table: Table, mon
         return through(at, requirements, tuple(map(with_parent, updates)))
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
-    with pytest.raises(UnsupportedCatalogError, match=r"gave index snapshot \d+ a parent"):
-        bindings.publish(table, binding(table))
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    with pytest.raises(UnsupportedCatalogError, match=message):
+        bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
 
 
 def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
