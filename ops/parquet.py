@@ -122,8 +122,11 @@ class StorageFile(io.RawIOBase):
         self._position += len(data)
         return data
 
+    def readall(self) -> bytes:
+        return self.read()
+
     def readinto(self, buffer: Buffer, /) -> int:
-        """What a buffered reader of the file calls."""
+        """Read as `io.BufferedReader` does."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data

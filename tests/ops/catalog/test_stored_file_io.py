@@ -1,93 +1,94 @@
-"""Files that PyIceberg reads and writes through our stores, tried on a local one."""
+"""What PyIceberg reads and writes through our own stores, here a local disk."""
 
 from pathlib import Path
 
 import pytest
 
 from icepuffin.ops.catalog import stored_file_io
-from icepuffin.ops.catalog.stored_file_io import StoredFileIO
-
-FILES = StoredFileIO()
-
-
-@pytest.mark.parametrize("whole", [0, 10, 32 << 20])
-def test_a_file_is_read_from_any_place_however_long_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
-) -> None:
-    monkeypatch.setattr(stored_file_io, "_WHOLE", whole)
-    content = bytes(range(256)) * 8
-    (tmp_path / "a").write_bytes(content)
-    file = FILES.new_input(f"file://{tmp_path}/a")
-    assert (len(file), file.exists()) == (2_048, True)
-    with file.open() as stream:
-        assert stream.read(3) == content[:3]
-        assert stream.seek(2_000) == stream.tell() == 2_000
-        assert stream.read() == content[2_000:]
-        stream.seek(5)
-        assert stream.read(1_000) == content[5:1_005]
+from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO
+from icepuffin.ops.storage.local import LocalStorage
+from tests.conftest import STORAGE
 
 
-def test_a_long_file_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Avro is read by a few bytes at a time, and each read of a bucket is a request."""
-    monkeypatch.setattr(stored_file_io, "_WHOLE", 0)
-    (tmp_path / "a").write_bytes(bytes(3 << 20))
-    reads = []
-    read = stored_file_io.StorageFile.read
-
-    def counted(file: stored_file_io.StorageFile, size: int = -1) -> bytes:
-        reads.append(size)
-        return read(file, size)
-
-    monkeypatch.setattr(stored_file_io.StorageFile, "read", counted)
-    with FILES.new_input(f"file://{tmp_path}/a").open() as stream:
-        for _ in range(100):
-            assert len(stream.read(10_000)) == 10_000
-    assert reads == [1 << 20]
+@pytest.fixture
+def file(tmp_path: Path) -> StoredFile:
+    return StoredFileIO({}, STORAGE).new_output(f"file://{tmp_path}/metadata.json")
 
 
-def test_a_file_appears_when_it_is_closed_and_never_in_place_of_another(tmp_path: Path) -> None:
-    file = FILES.new_output(f"file://{tmp_path}/a")
+def written(file: StoredFile, data: bytes, *, overwrite: bool = False) -> None:
+    with file.create(overwrite) as stream:
+        stream.write(data)
+
+
+def test_a_file_appears_when_it_is_closed(file: StoredFile) -> None:
     with file.create() as stream:
-        assert (stream.write(b"one"), stream.write(memoryview(b" and two"))) == (3, 8)
-        assert stream.tell() == 11
+        assert (stream.write(b"abc"), stream.write(memoryview(b"defg")), stream.tell()) == (3, 4, 7)
         assert not file.exists()
-    assert (tmp_path / "a").read_bytes() == b"one and two"
-    assert len(file.to_input_file()) == 11
-    with pytest.raises(FileExistsError, match="/a"):
-        file.create()
-    with file.create(overwrite=True) as stream:
-        stream.write(b"three")
-    assert (tmp_path / "a").read_bytes() == b"three"
+    stream.close()
+    assert file.to_input_file().open().read() == b"abcdefg"
 
 
-def test_a_file_whose_writer_fails_does_not_appear(tmp_path: Path) -> None:
-    file = FILES.new_output(f"file://{tmp_path}/a")
-    failure = ValueError("half")
+def test_a_file_whose_writer_fails_does_not_appear(file: StoredFile, tmp_path: Path) -> None:
+    """Metadata that were cut off would be those of the table."""
     stream = file.create()
-    stream.write(b"one")
-    stream.__exit__(ValueError, failure, None)
-    assert stream.closed
+    with pytest.raises(TypeError), stream:
+        stream.write([stream.write(b"abc")])  # type: ignore[arg-type]
+    assert stream.closed  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == []
+    file.create().write(b"abc")  # which nobody closes
     assert not file.exists()
 
 
-def test_a_file_that_another_writer_has_made_meanwhile_is_a_builtin_error(tmp_path: Path) -> None:
-    file = FILES.new_output(f"file://{tmp_path}/a")
-    for end in (lambda stream: stream.close(), lambda stream: stream.__exit__(None, None, None)):
-        (tmp_path / "a").unlink(missing_ok=True)
-        stream = file.create()
-        stream.write(b"late")
-        (tmp_path / "a").write_bytes(b"first")
-        with pytest.raises(FileExistsError, match="/a"):
-            end(stream)
-        assert (tmp_path / "a").read_bytes() == b"first"
+def test_a_file_is_replaced_by_request_alone(file: StoredFile) -> None:
+    written(file, b"first")
+    with pytest.raises(FileExistsError):
+        written(file, b"second")
+    assert (len(file), file.open().read()) == (5, b"first")
+    written(file, b"third, longer", overwrite=True)
+    assert (len(file), file.open().read()) == (13, b"third, longer")
 
 
-def test_a_file_that_is_deleted_or_was_never_there_is_a_builtin_error(tmp_path: Path) -> None:
-    path = f"file://{tmp_path}/a"
-    (tmp_path / "a").write_bytes(b"one")
-    FILES.delete(path)
-    assert not (tmp_path / "a").exists()
-    FILES.delete(FILES.new_input(path))
-    for read in (len, lambda file: file.open()):
-        with pytest.raises(FileNotFoundError, match="/a"):
-            read(FILES.new_input(path))
+def test_two_writers_of_one_name_are_told_apart(file: StoredFile) -> None:
+    """The second one began before the first had ended."""
+    first, second = file.create(), file.create()
+    first.write(b"first")
+    second.write(b"second")
+    first.close()
+    with pytest.raises(FileExistsError):
+        second.close()
+    assert file.open().read() == b"first"
+
+
+def test_what_is_missing_is_what_pyiceberg_expects(file: StoredFile) -> None:
+    with pytest.raises(FileNotFoundError):
+        len(file)
+    with pytest.raises(FileNotFoundError):
+        file.open()
+    written(file, b"abc")
+    StoredFileIO({}, STORAGE).delete(file)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("whole", [9, 10])
+def test_a_large_file_is_read_by_ranges(file: StoredFile, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+    """And as a whole by one request, as PyIceberg reads metadata."""
+    monkeypatch.setattr(stored_file_io, "_WHOLE", whole)
+    monkeypatch.setattr(stored_file_io, "_BUFFER", 4)
+    written(file, b"0123456789")
+    requests: list[tuple[int, int]] = []
+    read = LocalStorage.read_range
+
+    def counted(store: LocalStorage, path: str, offset: int, length: int) -> bytes:
+        requests.append((offset, length))
+        return read(store, path, offset, length)
+
+    monkeypatch.setattr(LocalStorage, "read_range", counted)
+    with file.open() as stream:
+        assert stream.read(3) == b"012"
+        assert (stream.seek(-2, 2), stream.read()) == (8, b"89")
+        assert (stream.seek(5), stream.read(9)) == (5, b"56789")
+    assert (requests[0] == (0, 10)) is (whole == 10)
+    requests.clear()
+    with file.open() as stream:
+        assert stream.read() == b"0123456789"
+    assert requests == [(0, 10)]
