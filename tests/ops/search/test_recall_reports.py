@@ -205,16 +205,20 @@ def test_queries_that_are_left_out_are_reported(reports: RecallReports) -> None:
     assert (reports.read("e", {NEW})[NEW].left_out, sampler.recall(NEW).left_out) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("interval", "first", "last"), [(60.0, [60, 120, 240], [3600, 60]), (7200.0, [7200, 7200, 7200], [7200, 7200])]
+)
 def test_a_folder_that_cannot_be_written_to_is_tried_ever_more_rarely(
-    reports: RecallReports, monkeypatch: pytest.MonkeyPatch
+    reports: RecallReports, monkeypatch: pytest.MonkeyPatch, interval: float, first: list[int], last: list[int]
 ) -> None:
+    """Up to once per hour, or per interval where that is longer."""
     monkeypatch.setattr(recall_reports, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    reporter = RecallReporter(reports, "e", interval=60.0)
+    reporter = RecallReporter(reports, "e", interval=interval)
     waits = []
     for written in (True, False, False, *[False] * 10, True):
         reporter.finished(written=written)
         waits.append(round(reporter.seconds_until_due))
-    assert (waits[:3], waits[-2:]) == ([60, 120, 240], [3600, 60])
+    assert (waits[:3], waits[-2:]) == (first, last)
 
 
 def test_the_sampler_reports_each_version_and_again_what_could_not_be_reported(
