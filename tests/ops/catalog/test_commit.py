@@ -1,16 +1,24 @@
 """Waits between commits and for a catalog that does not answer, to the millisecond; answers that are no success."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from pyiceberg.exceptions import BadRequestError, ServerError, ValidationError
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ServerError, ValidationError
 from pyiceberg.table import Table
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate
 
-from icepuffin.ops.catalog import commit
+from icepuffin.ops.catalog import bindings, commit, expiration
+from icepuffin.ops.catalog.blob_kind import pack_tag
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.commit import CommitAttempt, CommitOutcome, attempt_commit, commit_attempts, reload_table
-from icepuffin.ops.errors import CatalogUnavailableError
-from tests.conftest import ROWS
+from icepuffin.ops.catalog.derived_snapshots import NewPack
+from icepuffin.ops.catalog.statistics import register_statistics
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.index import tuning_record
+from tests.conftest import ROWS, make_rows
+from tests.ops.catalog.bindings import binding
 
 DOUBLED = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.0, 2.0, 2.0]
 
@@ -140,3 +148,74 @@ def test_a_commit_is_for_the_table_that_was_read_and_no_other_of_its_name(table:
     other = table.catalog.create_table(table.name(), ROWS)
     assert attempt_commit(stale, (), ()) is CommitOutcome.REFUSED
     assert other.refresh().metadata.snapshots == []
+
+
+def published(table: Table) -> DerivedVersion:
+    """A version in the table's metadata, with a pack."""
+    table.append(make_rows(0, 1))
+    pack = NewPack(f"{table.location()}/metadata/ann-e-pack.puffin", 4, 2)
+    return bindings.publish(table, replace(binding(table), new_packs=(pack,)))
+
+
+def untag_pack(table: Table, version: DerivedVersion) -> None:
+    tag = pack_tag("e", version.packs[0].holder_id)
+    table.catalog.commit_table(table, (), (RemoveSnapshotRefUpdate(ref_name=tag),))
+
+
+def remove_version(table: Table, version: DerivedVersion) -> None:
+    removal = RemoveSnapshotsUpdate(snapshot_ids=[version.index_snapshot_id])
+    table.catalog.commit_table(table, (), (RemoveSnapshotRefUpdate(ref_name="ann_e"), removal))
+
+
+def note_tuning(table: Table, _: DerivedVersion) -> None:
+    table.transaction().set_properties({f"{tuning_record.PREFIX}e": "{}"}).commit_transaction()
+
+
+def move_side_tag(table: Table, version: DerivedVersion) -> None:
+    tag = f"ann_e-{version.base_snapshot_id}"
+    bindings.move_tag(table, tag, version.index_snapshot_id, expected_ref=None)
+
+
+def register(table: Table, version: DerivedVersion) -> None:
+    sizes = {"file_size": 1, "footer_size": 1}
+    register_statistics(table, version.base_snapshot_id, path="s3://x", blobs=[], over=None, **sizes)
+
+
+Work = Callable[[Table, DerivedVersion], object]
+NOTHING: Work = lambda *_: None  # noqa: E731
+WORKS: dict[str, tuple[Work, Work, str]] = {
+    "keep_packs": (untag_pack, lambda table, _: bindings.keep_packs(table), "packs could not be tagged"),
+    "expire_packs": (remove_version, lambda table, _: expiration.expire_packs(table), "packs could not be expired"),
+    "expire_derived": (
+        NOTHING,
+        lambda table, version: expiration.expire_derived(table, {version.index_snapshot_id}, {"ann_e"}),
+        "versions could not be expired",
+    ),
+    "drop": (NOTHING, lambda table, _: bindings.drop(table, "ann_e"), "ann_e could not be dropped"),
+    "move_tag": (NOTHING, move_side_tag, r"ann_e-\d+ could not be changed"),
+    "register_statistics": (NOTHING, register, r"statistics of \d+ not set"),
+    "forget_record": (
+        note_tuning,
+        lambda table, _: tuning_record.forget_record(table, "e"),
+        r"table property ann\.tuning\.e could not be changed",
+    ),
+}
+"""(what comes before it, the work itself, what could not be done) of all that is done by one commit"""
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_work_that_others_are_always_ahead_of_ends_with_what_to_do(
+    table: Table, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before, work, message = WORKS[name]
+    version = published(table)
+    table.transaction().set_properties({"commit.retry.num-retries": "1"}).commit_transaction()
+    before(table, version)
+
+    def commit_table(*_: object) -> None:
+        raise CommitFailedException("somebody was first")
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(IcepuffinError, match=rf"^db\.t: {message} in 2 attempts; try again$"):
+        work(table.refresh(), version)
+    assert len(clock.waits) == 1
