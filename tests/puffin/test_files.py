@@ -242,11 +242,14 @@ def test_declared_sizes_are_trusted_only_up_to_the_limit() -> None:
 
 
 def test_frames_that_cannot_hold_what_they_declare_take_no_memory() -> None:
-    zstd = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**30) + b"\x01\x00\x00"
-    file = with_footer(blob_json(length=len(zstd), **{"compression-codec": "zstd"}), body=b"PFA1" + zstd)
-    reader = PuffinReader(BytesSource(file))
-    with pytest.raises(BadCompressionError, match="can hold"):
-        reader.read_blob(reader.footer.blobs[0])
+    for codec, data in (
+        ("zstd", b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**30) + b"\x01\x00\x00"),
+        ("lz4", lz4.frame.LZ4FrameCompressor().begin(source_size=2**30) + bytes(4)),
+    ):
+        file = with_footer(blob_json(length=len(data), **{"compression-codec": codec}), body=b"PFA1" + data)
+        reader = PuffinReader(BytesSource(file))
+        with pytest.raises(BadCompressionError, match="declares 1,073,741,824 bytes, but can hold"):
+            reader.read_blob(reader.footer.blobs[0])
 
 
 def test_frames_without_a_content_size_are_refused() -> None:
