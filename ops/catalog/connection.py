@@ -16,7 +16,7 @@ from pyiceberg.utils.config import Config, merge_config
 from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.catalog.blob_types import admit_foreign_blobs
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS, has_own_client
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, has_own_client, without_code
 from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import CatalogUnavailableError
 
@@ -186,11 +186,10 @@ def _distrust_tables(catalog: Catalog) -> None:
         if isinstance(catalog, VendingCatalog):
             return
     load = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
-    refused = CODE_SETTING if rest else (CODE_SETTING, *STORE_SETTINGS)
+    admitted = without_code if rest else harmless
 
     def load_file_io(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> FileIO:
-        kept = {key: value for key, value in properties.items() if not key.startswith(refused)}
-        return load(kept, location)
+        return load(admitted(properties), location)
 
     catalog._load_file_io = load_file_io  # type: ignore[method-assign]  # noqa: SLF001
 
@@ -214,7 +213,10 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
         return VendingCatalog(name, **_nested(settings))
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
-    catalog = load_catalog(name, **_with_own_client(settings, properties))
+    properties = _with_own_client(settings, properties)
+    catalog = load_catalog(name, **properties)
+    if is_rest(catalog):  # of a class of the user's own, which has taken what the server sends
+        catalog.properties = without_code(catalog.properties, {**settings, **properties})
     if kind is CatalogType.HIVE:
         from icepuffin.ops.catalog.hive_client import make_newer_calls  # noqa: PLC0415  thrift, which others do not need
 

@@ -112,6 +112,11 @@ class _BoundedAdapter(HTTPAdapter):
 class VendingCatalog(RestCatalog):
     """PyIceberg's REST catalog, with tables whose files stay readable for as long as somebody reads them."""
 
+    def _fetch_config(self) -> None:
+        own = self.properties
+        super()._fetch_config()  # joins what the server sends with them, for all that is made after it
+        self.properties = without_code(self.properties, own)
+
     def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
         metadata, config = table_response.metadata, without_code(table_response.config)
         location = table_response.metadata_location or metadata.location
@@ -175,8 +180,9 @@ def _storage(
     config: Mapping[str, str],
     credentials: Iterable[StorageCredential],
 ) -> StorageConfig:
+    config = without_code(config)
     grants = _grants(config, credentials)
-    settings = {key: value for key, value in store_settings(without_code(config)).items() if not is_vended(key)}
+    settings = {key: value for key, value in store_settings(config).items() if not is_vended(key)}
     own = {**store_settings(catalog.properties), **settings}
     if not grants:
         return StorageConfig(own)
@@ -192,7 +198,7 @@ def _grants_of(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:
 
 def _grants(config: Mapping[str, str], credentials: Iterable[StorageCredential]) -> tuple[Grant, ...]:
     """The grants with keys for stores: those vended for prefixes, and the one in the table's configuration for all."""
-    grants = [Grant(item.prefix, store_settings(item.config)) for item in credentials]
+    grants = [Grant(item.prefix, store_settings(without_code(item.config))) for item in credentials]
     grants.append(Grant("", {key: value for key, value in config.items() if is_vended(key)}))
     return tuple(grant for grant in grants if any(kind_of_key(key) for key in grant.properties))
 

@@ -1,6 +1,7 @@
 """Which properties of a catalog or a table say how its files are reached."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from icepuffin.ops.storage.locations import normalize
@@ -21,9 +22,17 @@ def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
 
 
-def without_code(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a catalog sends with a table, but for code: it says where files lie and by which keys, not what reads."""
-    return {key: value for key, value in properties.items() if key != CODE_SETTING}
+def without_code(sent: Mapping[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """What a catalog sends, of itself or of a table, but for code: it says where files lie and by which keys, not what
+    a client imports. Of `own`, the user's settings, those that choose code are kept.
+    """
+    sent = {key: value for key, value in sent.items() if not _chooses_code(key)}
+    return {**sent, **{key: value for key, value in own.items() if _chooses_code(key)}}
+
+
+def _chooses_code(key: str) -> bool:
+    """Whether a setting names code to import: those of Iceberg end alike, and `auth` has one of them inside."""
+    return key.endswith("impl") or key == "auth"
 
 
 def harmless(properties: Mapping[str, str]) -> dict[str, str]:

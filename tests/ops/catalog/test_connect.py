@@ -2,13 +2,14 @@
 
 import base64
 import gc
+import json
 import re
 import socket
 import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoRegionError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
 from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.catalog import connection, time_limits
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.connection import failure, open_catalog
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
@@ -99,6 +102,39 @@ def test_settings_of_a_login_are_handed_on_as_pyiceberg_wants_them() -> None:
         login = {"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": SECRET}
         open_catalog("lake", {"uri": uri, **login}).close()
     assert calls == [f"Basic {base64.b64encode(f'ann:{SECRET}'.encode()).decode()}"]
+
+
+@pytest.mark.parametrize("part", ["defaults", "overrides"])
+@pytest.mark.parametrize("client", ["", "pyiceberg.catalog.rest.RestCatalog"])
+def test_a_server_chooses_no_code_for_its_client(
+    client: str, part: str, tmp_path: Path, table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    trap: dict[str, Any] = {"py-io-impl": "trap.IO", "s3.retry-strategy-impl": "trap.Retries"}
+    keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.region": "here"}
+    login = {} if client else {"auth": {"type": "custom", "custom": {}, "impl": "trap.Login"}}
+    metadata = json.loads(table_factory("t").metadata.model_dump_json())
+
+    def answer(request: Request) -> Answer:
+        if request.path.startswith("/v1/config"):
+            document: dict[str, Any] = {"defaults": {}, "overrides": {}, part: {"prefix": "p", **trap, **login}}
+        else:
+            grant = {"prefix": "s3://lake/", "config": {**trap, **keys}}
+            document = {"metadata": metadata, "config": trap, "storage-credentials": [grant]}
+            document["metadata-location"] = "s3://lake/t/v1.metadata.json"
+        return Answer(200, body=json.dumps(document).encode())
+
+    with serving(answer) as uri:
+        kind = {"py-catalog-impl": client} if client else {"type": "rest"}
+        catalog = open_catalog("lake", {**kind, "uri": uri})
+        table = catalog.load_table("db.t")
+        table.io.new_input("s3://lake/t/v1.metadata.json")
+        assert catalog.properties["prefix"] == "p"
+        shown = (catalog.properties, table.io.properties, storage_of(table), table.config)
+        assert "trap" not in repr(shown if not client else shown[:3])
+        own = open_catalog("lake", {**kind, "uri": uri, "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
+        assert own.properties["py-io-impl"] == "pyiceberg.io.fsspec.FsspecFileIO"
 
 
 def test_a_database_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
