@@ -59,15 +59,17 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
         for run_id in evaluation.ended_runs:
             context.log.warning("run %s was ended: its process is gone", run_id)
 
-        def request(key: str, *, returns: int = 0, merged: str = "") -> dg.RunRequest:
+        def request(key: str, *, returns: int = 0, reason: str = "") -> dg.RunRequest:
             tags = run_tags(spec, table, key, engine)
-            return dg.RunRequest(run_key=run_key(uuid, key, returns, merged), partition_key=key, tags=tags)
+            return dg.RunRequest(run_key=run_key(uuid, key, returns, reason), partition_key=key, tags=tags)
 
         requests = [] if spec.attributes.automation else [request(key) for key in plan.request]
         if plan.returned_to:
             requests.append(request(plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
-            requests.append(request(plan.merge, merged=plan.cursor.merged))
+            requests.append(request(plan.merge, reason=plan.cursor.merged.rpartition("/")[2]))
+        if plan.killed:
+            requests.append(request(plan.killed, reason=evaluation.failed_run))
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
@@ -103,4 +105,7 @@ def _why_no_run(spec: TableSpec, evaluation: SensorEvaluation, absent: Sequence[
         return f"1 snapshot waits for {end}" if waiting == 1 else f"{waiting} snapshots wait for {end}"
     if evaluation.plan.request and spec.attributes.automation:
         return f"{plural(len(evaluation.plan.request), 'snapshot')} left to the automation condition"
-    return f"no new snapshot; there is no branch or tag {', '.join(absent)} yet" if absent else "no new snapshot"
+    reason = "no new snapshot"
+    if evaluation.failed_run:
+        reason += f"; run {evaluation.failed_run} of the newest one failed: see why, and repeat it"
+    return f"{reason}; there is no branch or tag {', '.join(absent)} yet" if absent else reason

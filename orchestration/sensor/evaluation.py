@@ -54,6 +54,8 @@ class SensorEvaluation:
     plan: RunPlan
     oldest_unfinished_run: str = ""
     """Id and status of the oldest unfinished run of the table, in words."""
+    failed_run: str = ""
+    """Id of the failed run of the first ref's head, while its work is undone."""
     ended_runs: tuple[str, ...] = ()
     """Runs of any table that were marked as failed because their process is gone."""
 
@@ -85,6 +87,7 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
         postponed=len(new) - len(recorded) + len(expired) - len(dropped),
         plan=plan_runs(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead),
         oldest_unfinished_run=facts.oldest_unfinished_run,
+        failed_run=facts.failed_run,
         ended_runs=ended_runs,
     )
 

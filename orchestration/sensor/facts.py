@@ -43,6 +43,8 @@ from icepuffin.orchestration.sensor.plan import (
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
+_FAILURE_TAG = "dagster/failure_reason"
+_RETRY_TAG = "dagster/will_retry"
 _TEXT = re.compile(r'"([^"]*)"')
 """A text in JSON, where it is as short as a partition key"""
 _MAX_NAMED_PARTITIONS = 1000
@@ -122,10 +124,13 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     head_is_new = head not in ("", cursor.head) or facts.overwritten_by not in ("", cursor.merged)
     keys = {*pending_snapshots(facts, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
     done = [_materialized(instance, key, keys) for key in spec.derived_keys]
+    failed_run, was_killed = _failed_run(instance, spec, facts)
     return replace(
         facts,
         recorded=_materialized(instance, spec.key, keys) if spec.is_recorded else keys & set(facts.partitions),
         done=set.intersection(*done) if done else set(),
+        failed_run=failed_run,
+        was_killed=was_killed,
     )
 
 
@@ -165,6 +170,28 @@ def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uui
     """Whether Dagster has a run with the head's run key."""
     tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_run_records(RunsFilter(tags=tags), limit=1))
+
+
+def _failed_run(instance: dg.DagsterInstance, spec: TableSpec, facts: TableFacts) -> tuple[str, bool]:
+    """(id of the head's last run, where that failed and its work is undone; whether its process was lost, Dagster does
+    not try it again, and the run before it was not lost as well).
+    """
+    tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: facts.head}
+    last = [record.dagster_run for record in instance.get_run_records(RunsFilter(tags=tags), limit=2)]
+    if not facts.head or not last or last[0].status is not DagsterRunStatus.FAILURE:
+        return "", False
+    if last[0].tags.get(_RETRY_TAG) == "true":
+        return "", False
+    if facts.index_tags_at_head == bool(spec.indexes) and all(
+        _materialized(instance, key, {facts.head}) for key in spec.derived_keys
+    ):
+        return "", False
+    return last[0].run_id, _was_killed(last[0]) and not any(map(_was_killed, last[1:]))
+
+
+def _was_killed(run: dg.DagsterRun) -> bool:
+    """Whether a run failed, and no step of it."""
+    return run.status is DagsterRunStatus.FAILURE and run.tags.get(_FAILURE_TAG) != "STEP_FAILURE"
 
 
 def _highest_return(instance: dg.DagsterInstance, table_uuid: str) -> int:

@@ -135,6 +135,10 @@ class TableFacts:
     """Id and status of the oldest unfinished run of the table, in words."""
     overwritten_by: str = ""
     """The file by which another engine replaced the head's sketches; empty where ours are registered."""
+    failed_run: str = ""
+    """Id of the head's last run, where that failed and nothing has made since what it was to make."""
+    was_killed: bool = False
+    """Whether no step of `failed_run` failed, so that its process was lost, for the first time in a row."""
 
     @property
     def visible(self) -> set[str]:
@@ -152,6 +156,8 @@ class RunPlan:
     """A processed snapshot that is the head again: its run moves the tag back, and builds its version if it is gone."""
     merge: str | None = None
     """A snapshot whose sketches another engine has replaced: its run merges the two."""
+    killed: str | None = None
+    """The head, where the process of its run was lost and Dagster does not try it again."""
     cursor: SensorCursor = field(default_factory=SensorCursor)
     waiting: int = 0
     """Snapshots left for later evaluations: not recorded yet, or waiting for runs of the table to end."""
@@ -159,7 +165,7 @@ class RunPlan:
     @property
     def runs(self) -> tuple[str, ...]:
         """Every snapshot for which a run is requested, whatever the reason."""
-        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge)))))
+        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge, self.killed)))))
 
 
 def pending_snapshots(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
@@ -200,9 +206,9 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     `every`: oldest first, until `runs_ahead` runs of the table are unfinished. `newest`: the heads, once no run of the
     table is unfinished.
 
-    A run is requested once per snapshot, and once more whenever the head returns to it. A failed run is left to the
-    op's retries, the nightly schedule, or a person. Nothing is lost when an evaluation stops half-way: the same facts
-    give the same plan again.
+    A run is requested once per snapshot, once more whenever the head returns to it, and once more for the head where
+    its process was killed. A run whose step failed is left to the op's retries, the nightly schedule, or a person.
+    Nothing is lost when an evaluation stops half-way: the same facts give the same plan again.
     """
     before, visible, done = cursor.processed(facts.parents), facts.visible, set(facts.done)
     unprocessed = _in_turn(facts, _processed(facts, cursor, policy), policy)
@@ -228,12 +234,14 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
         request = [key for key in request if key != facts.head]
         processed.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
+    killed = facts.was_killed and not (merge or returned or facts.head in request)
     tips, ahead = _as_tips(before | processed, facts.parents)
     owed = {snapshot.key for snapshot in unprocessed} - processed
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
         merge=facts.head if merge else None,
+        killed=facts.head if killed else None,
         cursor=replace(
             cursor,
             tips=tips,
@@ -250,7 +258,9 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     )
 
 
-def run_key(table_uuid: str, key: str, returns: int = 0, merged: str = "") -> str:
-    """Dagster starts one run per run key, ever. A return to a snapshot, and a foreign file to merge, are new keys."""
-    reason = f":{returns}" if returns else f":{merged.rpartition('/')[2]}" if merged else ""
+def run_key(table_uuid: str, key: str, returns: int = 0, reason: str = "") -> str:
+    """Dagster starts one run per run key, ever. A return to a snapshot, and a `reason`, are new keys: the name of a
+    foreign file to merge, or the id of a killed run.
+    """
+    reason = f":{returns}" if returns else f":{reason}" if reason else ""
     return f"{table_uuid}:{key}{reason}"

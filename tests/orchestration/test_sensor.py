@@ -365,6 +365,39 @@ def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake
         cursor, _ = round_of(None if not reset else cursor)
 
 
+def test_a_head_whose_run_was_killed_is_requested_once_more_and_its_failed_run_is_named(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    lake.write_settings(snapshots="newest")
+    settings = load(lake.settings_file)
+    first = evaluated(settings, instance)
+    cursor, (request,) = first.cursor, first.run_requests or ()
+
+    def fail(**tags: str) -> tuple[str, dg.SensorResult]:
+        """(id of a run that failed, as the one requested last; what the sensor does then)."""
+        tags = {**request.tags, "dagster/run_key": request.run_key or "", **tags}
+        run = create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.FAILURE, tags=tags)
+        return run.run_id, evaluated(settings, instance, cursor)
+
+    _, result = fail(**{"dagster/will_retry": "true"})
+    assert not result.run_requests, "Dagster itself tries it again"
+    run_id, result = fail(**{"dagster/failure_reason": "STEP_FAILURE"})
+    assert not result.run_requests
+    assert result.skip_reason
+    assert f"run {run_id} of the newest one failed" in (result.skip_reason.skip_message or "")
+    run_id, result = fail()
+    (again,) = result.run_requests or ()
+    assert (again.partition_key, again.run_key) == (request.partition_key, f"{request.run_key}:{run_id}")
+    run_id, result = fail()
+    assert not result.run_requests, "one more is enough"
+    assert result.skip_reason
+    assert run_id in (result.skip_reason.skip_message or "")
+    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
+    done = evaluated(settings, instance, cursor)
+    assert done.skip_reason
+    assert done.skip_reason.skip_message == "no new snapshot"
+
+
 def test_an_evaluation_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.write_settings(snapshots="newest")
     run = create_run_for_test(

@@ -121,7 +121,7 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() 
     assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).merge is None, (
         "the run that is in flight merges it"
     )
-    assert run_key(UUID, "2", merged="s3://b/others-1.stats") == "table:2:others-1.stats"
+    assert run_key(UUID, "2", reason="others-1.stats") == "table:2:others-1.stats"
 
 
 def test_a_table_made_again_under_its_name_starts_anew() -> None:
@@ -320,3 +320,12 @@ def test_newest_requests_what_it_skipped_once_another_ref_comes_to_it() -> None:
     assert newest(heads(2, 3, done={"3"}), back.cursor).request == (), "whether its run is done or has failed"
     assert newest(heads(2, 3, done={"2", "3"}), first.cursor).request == (), "nothing is owed where it is there"
     assert back.cursor.tips == {"3"}
+
+
+def test_the_head_is_requested_again_where_its_run_was_killed() -> None:
+    first = newest(facts(1, 2))
+    killed = newest(facts(1, 2, failed_run="run", was_killed=True), first.cursor)
+    assert (killed.killed, killed.request, killed.runs) == ("2", (), ("2",))
+    assert newest(facts(1, 2, failed_run="run"), first.cursor).runs == (), "a failed step would fail again"
+    moved = newest(facts(1, 2, failed_run="run", was_killed=True), newest(facts(1)).cursor)
+    assert (moved.killed, moved.request) == (None, ("2",)), "no head has two runs at once"
