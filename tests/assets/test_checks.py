@@ -15,7 +15,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.assets.checks import freshness_check, integrity_check, is_late, live_recall_check
+from icepuffin.assets.checks import freshness_check, integrity_check, integrity_result, is_late, live_recall_check
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -221,7 +221,7 @@ def test_snapshots_whose_vectors_are_all_null_are_not_behind_after_a_run(
 
 def test_an_undamaged_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     path = indexed(lake, spec)
-    found = result(integrity_check(spec, spec.indexes[0]), catalogs)
+    found = integrity_result(spec, spec.indexes[0], catalogs)
     assert found.passed, number(found, "faults")
     assert 0 < number(found, "bytes read") < path.stat().st_size
 
@@ -232,7 +232,7 @@ def test_one_flipped_bit_is_found(lake: Lake, catalogs: Catalogs, spec: TableSpe
     data = bytearray(path.read_bytes())
     data[int(len(data) * share)] ^= 1
     path.write_bytes(data)
-    found = result(integrity_check(spec, spec.indexes[0]), catalogs)
+    found = integrity_result(spec, spec.indexes[0], catalogs)
     assert not found.passed
     assert "icepuffin refresh" in number(found, "what to do")
 
@@ -244,19 +244,19 @@ def test_a_broken_file_is_deleted_and_made_again(lake: Lake, catalogs: Catalogs,
     path.unlink()
     again = indexed(lake, spec)
     assert again.read_bytes() == published
-    assert result(integrity_check(spec, spec.indexes[0]), catalogs).passed
+    assert integrity_result(spec, spec.indexes[0], catalogs).passed
 
 
 def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     path = indexed(lake, spec)
     path.unlink()
-    found = result(integrity_check(spec, spec.indexes[0]), catalogs)
+    found = integrity_result(spec, spec.indexes[0], catalogs)
     assert not found.passed
     assert path.name in number(found, "faults")
 
 
 def test_the_integrity_check_of_an_index_that_was_never_built_is_a_warning(catalogs: Catalogs, spec: TableSpec) -> None:
-    found = result(integrity_check(spec, spec.indexes[0]), catalogs)
+    found = integrity_result(spec, spec.indexes[0], catalogs)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "no version" in number(found, "why")
 
