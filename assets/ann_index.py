@@ -14,6 +14,7 @@ from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     as_table,
     bullet_list,
+    kept_metadata,
     picture,
     readable_bytes,
     report_metadata,
@@ -251,11 +252,13 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             watched_ref=spec.first_ref,
             log=context.log.info,
         )
+        metadata = {
+            **version_metadata(table, storage_of(table), current, report, spec.first_ref),
+            **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
+        }
+        made_nothing = report.action in (Action.REUSED, Action.RETAGGED)
         return dg.MaterializeResult(
-            metadata={
-                **version_metadata(table, storage_of(table), current, report, spec.first_ref),
-                **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
-            },
+            metadata=kept_metadata(context, key, "build_id", metadata) if made_nothing else metadata,
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(

@@ -45,6 +45,20 @@ def report_metadata(report: Any, labels: Mapping[str, str] | None = None) -> dic
     return {label: value for entries in by_field for label, value in entries.items()}
 
 
+def kept_metadata(
+    context: dg.AssetExecutionContext, key: dg.AssetKey, label: str, now: Mapping[str, dg.MetadataValue[Any]]
+) -> Mapping[str, dg.MetadataValue[Any]]:
+    """Metadata of a run that has made nothing, as all was there: that of the partition's last materialisation, where
+    the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`.
+    """
+    partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[context.partition_key])
+    for record in context.instance.fetch_materializations(partition, limit=1).records:
+        event = record.asset_materialization
+        if event is not None and event.metadata.get(label) == now.get(label):
+            return {**now, **event.metadata}
+    return now
+
+
 def readable_bytes(count: float) -> str:
     """`14.9 KiB`."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):

@@ -6,14 +6,21 @@ import dagster as dg
 
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import value_bars
-from icepuffin.assets.metadata import bar_chart, bullet_list, readable_bytes, report_metadata, snapshot_metadata
+from icepuffin.assets.metadata import (
+    bar_chart,
+    bullet_list,
+    kept_metadata,
+    readable_bytes,
+    report_metadata,
+    snapshot_metadata,
+)
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.runs.sketches import refresh_sketches
-from icepuffin.ops.theta.report import ThetaReport
+from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
 
 _LABELS = {
     "outcome": "outcome",
@@ -62,14 +69,16 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             columns=spec.settings.theta_columns,
             log=context.log.info,
         )
+        metadata = {
+            **_drawing(report),
+            "summary": bullet_list(_summary(report)),
+            **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
+            **report_metadata(report, _LABELS),
+            **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
+        }
+        made_nothing = report.outcome is ThetaOutcome.CURRENT
         return dg.MaterializeResult(
-            metadata={
-                **_drawing(report),
-                "summary": bullet_list(_summary(report)),
-                **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
-                **report_metadata(report, _LABELS),
-                **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
-            },
+            metadata=kept_metadata(context, spec.theta_key, "statistics_path", metadata) if made_nothing else metadata,
             data_version=dg.DataVersion(str(snapshot_id)),
         )
 

@@ -164,6 +164,12 @@ def test_all_of_them_materialize_and_check(
     checked = {check.asset_check_key.name: check.passed for check in by_click.get_asset_check_evaluations()}
     assert {"recall", "freshness"} <= checked.keys()
     assert "integrity" not in checked, "each run of a backfill would read all vectors"
+    for key in (INDEX, SKETCHES):
+        (first,), (second,) = (
+            run.asset_materializations_for_node(key.to_python_identifier()) for run in (ours, by_click)
+        )
+        assert first.metadata["bytes/written"].value
+        assert second.metadata["bytes/written"] == first.metadata["bytes/written"], "what the work took stays"
     last = everything.execute_in_process(instance=instance, asset_selection=[dg.AssetKey("theta_sketches")])
     assert last.success
     manager = (merged.resources or {})["io_manager"]
