@@ -1,7 +1,8 @@
 """Indexes of a table: create, list, load and drop their definitions, which are table properties."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields
+from dataclasses import replace as with_fields
 
 from pyiceberg.table import Table
 
@@ -57,10 +58,10 @@ def defined_names(table: Table) -> tuple[str, ...]:
     return tuple(sorted({name for key in table.properties if (name := index_of_property(key))}))
 
 
-def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
+def create_index(table: Table, definition: IndexDefinition, *, replace: bool = False) -> IndexDefinition:
     """Define an index of a table: write its definition into the table's properties. No version is built.
 
-    An index that is there already takes over the parameters that its graphs do not depend on.
+    With `replace`, an index that is there already takes over the parameters that its graphs do not depend on.
 
     Parameters
     ----------
@@ -68,6 +69,9 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         The table. It is read anew from its catalog first.
     definition : IndexDefinition
         Name, column, metric and parameters.
+    replace : bool
+        Whether an index of that name with other parameters is changed; what `definition` does not name becomes the
+        default. Default: it is an error.
 
     Returns
     -------
@@ -77,7 +81,8 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     Raises
     ------
     DefinitionError
-        The column cannot be indexed, the name is taken, or the index is there and its graphs would have to be others.
+        The column cannot be indexed, the name is taken, or the index is there with other parameters, and `replace` is
+        False or its graphs would have to be others.
     UnsupportedCatalogError, UnsupportedFormatError, TagTakenError
         No version could ever be published: the catalog, the table's format, or a tag of the user's stands against it.
     StorageError
@@ -98,17 +103,17 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     )
     reload_table(table)
     current = find_definition(table, definition.name)
-    if current is None:
-        resolved = new_definition(table, definition)
-    else:
-        if current.method != definition.method:
-            definition.require_meaning()
-        resolved = _with_field_ids(table, definition)
+    resolved = _resolved(table, definition, current)
     folder = require_bindable(table)
     own_tag_target(table, definition.tag)
     if current is not None and (other := _other_graphs(current, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
+        )
+    if current is not None and not replace and (changes := _changes(current, resolved)):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {definition.name!r} already, which would change: {changes}. Pass "
+            "replace=True (in SQL: CREATE OR REPLACE INDEX), or take another name"
         )
     places = {} if folder is folder_of(table) else {FOLDER_PROPERTY: folder.value}
     if current != resolved or places:
@@ -118,6 +123,37 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
                 transaction.remove_properties(*dropped)
             transaction.set_properties(resolved.to_properties() | places)
     return resolved
+
+
+def index_changes(table: Table, definition: IndexDefinition) -> str:
+    """What `create_index` with `replace` would change of an index that is there, in words; empty where nothing.
+
+    Raises DefinitionError where the definition is refused. Reads the metadata that `table` shows.
+    """
+    current = find_definition(table, definition.name)
+    return "" if current is None else _changes(current, _resolved(table, definition, current))
+
+
+def _changes(current: IndexDefinition, requested: IndexDefinition) -> str:
+    """Parameters of an index that would be others, in words; a column that was made anew under its name is none."""
+    names = (field.name for field in fields(current) if not field.name.endswith(("_id", "_ids")))
+    pairs = ((name, getattr(current, name), getattr(requested, name)) for name in names)
+    return ", ".join(
+        f"{name} {_shown(before)} becomes {_shown(after)}" for name, before, after in pairs if before != after
+    )
+
+
+def _shown(value: object) -> str:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+
+
+def _resolved(table: Table, definition: IndexDefinition, current: IndexDefinition | None) -> IndexDefinition:
+    """The definition with the field ids of the table's columns; `current`: the index of its name that is there."""
+    if current is None:
+        return new_definition(table, definition)
+    if current.method != definition.method:
+        definition.require_meaning()
+    return _with_field_ids(table, definition)
 
 
 def new_definition(table: Table, definition: IndexDefinition) -> IndexDefinition:
@@ -137,7 +173,7 @@ def new_definition(table: Table, definition: IndexDefinition) -> IndexDefinition
 
 def _with_field_ids(table: Table, definition: IndexDefinition) -> IndexDefinition:
     field_id = resolve_field(definition, table.schema(), table_name(table))
-    return replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
+    return with_fields(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id)
 
 
 def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:

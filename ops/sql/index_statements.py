@@ -79,7 +79,7 @@ def _create(table: Table, statement: CreateIndex, builder: Builder) -> Answer:
         unbuilt = "" if is_built else f", which has no version yet; {refresh} builds it"
         return message_of(f"{statement.table} has an index {name} already{unbuilt}")
     definition = IndexDefinition(name=name, column=statement.column, method=statement.method, **_parameters(statement))
-    created = create_index(table, definition)
+    created = create_index(table, definition, replace=statement.replace)
     if not statement.build:
         return message_of(f"index {name} is defined; {refresh} builds it")
     if table.metadata.current_snapshot_id is None:

@@ -45,7 +45,7 @@ _EXPLAIN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CREATE = re.compile(
-    rf"\s*CREATE\s+INDEX\s+(?P<unless>IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}"
+    rf"\s*CREATE\s+(?P<replace>OR\s+REPLACE\s+)?INDEX\s+(?P<unless>IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}"
     rf"\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>{_PART})\s*\)"
     r"(?:\s*WITH\s*\((?P<options>.*)\))?\s*;?\s*",
     re.IGNORECASE | re.DOTALL,
@@ -160,6 +160,8 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
         method = match["kind"].lower()
         if method not in METHODS:
             raise SqlError(f"USING {match['kind']}: the kinds of indexes are {', '.join(METHODS)}")
+        if match["replace"] and match["unless"]:
+            raise SqlError("CREATE OR REPLACE INDEX IF NOT EXISTS: leave OR REPLACE out, or IF NOT EXISTS")
         options = _options(match["options"] or "")
         build = options.pop("build", "true").lower()
         if build not in _BOOLEANS:
@@ -170,6 +172,7 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
             _bare(match["column"]),
             options,
             if_not_exists=bool(match["unless"]),
+            replace=bool(match["replace"]),
             method=method,
             build=_BOOLEANS[build],
         )
@@ -179,10 +182,10 @@ def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowInde
         return DropIndex(_bare(match["table"]), _bare(match["name"]), if_there=bool(match["if"]))
     if match := _SHOW.fullmatch(text):
         return ShowIndexes(_bare(match["table"]))
-    if re.match(r"\s*(CREATE|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
+    if re.match(r"\s*(CREATE(\s+OR\s+REPLACE)?|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
         raise SqlError(
-            "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)] "
-            "(or USING centroid), "
+            "write CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) "
+            "[WITH (metric = 'l2', ...)] (or USING centroid), "
             "REFRESH INDEX name ON ns.t, DROP INDEX [IF EXISTS] name ON ns.t or SHOW INDEXES ON ns.t"
         )
     return None

@@ -77,7 +77,7 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """CREATE INDEX [IF NOT EXISTS] name ON table USING method (column) [WITH (parameter = value, ...)]."""
+    """CREATE [OR REPLACE] INDEX [IF NOT EXISTS] name ON table USING method (column) [WITH (parameter = value, ...)]."""
 
     table: str
     name: str
@@ -87,6 +87,8 @@ class CreateIndex:
     """Whether an index of that name that exists is no error (IF NOT EXISTS)"""
     method: str = METHODS[0]
     """Method of the index, as `IndexDefinition.method`"""
+    replace: bool = False
+    """Whether an index of that name takes over the parameters (OR REPLACE)"""
     build: bool = True
     """Whether the version of the newest snapshot is built, too; else the index is only defined"""
 

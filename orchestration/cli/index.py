@@ -21,7 +21,7 @@ from icepuffin.orchestration.cli.output import (
     progress_bars,
     report_document,
 )
-from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command, options_as
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
@@ -105,22 +105,32 @@ def _new_definition(**options: Any) -> "IndexDefinition":
     metavar="COLUMNS",
     help="Columns that versions store for answers, with commas between them. May be repeated.",
 )
-@options_as(_new_definition)
-def create_command(context: TableContext, definition: "IndexDefinition", /) -> None:
+@click.option("--yes", is_flag=True, help="Change an index that is there, without a prompt for confirmation.")
+def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.
+
+    An index of that name is changed, after a prompt: what is not named becomes the default.
 
     \b
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
     from icepuffin.ops.index import create_index
+    from icepuffin.ops.index.ddl import index_changes
 
+    definition = _new_definition(**options)
     if definition.name in context.settings.indexes:
         raise click.ClickException(
             f"{context.session.settings_file} defines index {definition.name} of {context.name} and would win; "
             "change it there"
         )
-    created = create_index(context.table, definition)
+    changes = index_changes(context.table, definition)
+    if changes and not yes:
+        _confirm(
+            f"Change index {definition.name} of {context.name}? {changes}",
+            f"index {definition.name}: {changes}; nothing is changed",
+        )
+    created = create_index(context.table, definition, replace=bool(changes))
     if context.as_json:
         print_json(dataclasses.asdict(created))
         return
@@ -413,7 +423,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well
         context.index(name)
     if not yes:
-        _confirm_drop(context, name)
+        _confirm(f"Drop index {name} of {context.name}? {_after_drop(context, name)}", f"index {name} is not dropped")
     drop_index(context.table, name)
     in_settings = name in context.settings.indexes
     if context.as_json:
@@ -428,15 +438,15 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
         print_lines(context.console, "A running Dagster shows it until 'Reload' on its Deployment page.")
 
 
-def _confirm_drop(context: TableContext, name: str) -> None:
-    """Raises Abort where the answer is no, UsageError where nobody can answer."""
+def _confirm(question: str, refusal: str) -> None:
+    """Raises Abort where the answer is no, UsageError with `refusal` where nobody can answer."""
     try:
-        click.confirm(f"Drop index {name} of {context.name}? {_after_drop(context, name)}", abort=True)
+        click.confirm(question, abort=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
         click.echo()  # the prompt ends without a new line
-        raise click.UsageError(f"index {name} is not dropped: without a terminal, confirm with --yes") from None
+        raise click.UsageError(f"{refusal}: without a terminal, confirm with --yes") from None
 
 
 def _after_drop(context: TableContext, name: str) -> str:

@@ -424,6 +424,25 @@ def test_a_drop_is_confirmed_by_who_knows_what_it_means(
     assert "embedding" in run("index", "list", "demo.packages")
 
 
+def test_an_index_is_changed_by_who_has_seen_what_changes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ("index", "create", "demo.packages", "--name", "changed", "--column", "embedding", "--json")
+    first = run(*create, "--include", "id,name", "--target-recall", "0.99")
+    assert run(*create, "--include", "id,name", "--target-recall", "0.99") == first, "nothing changes"
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(SystemExit):
+        run(*create, "--filters", "id")
+    printed = capsys.readouterr()
+    changes = "filters none becomes id, include id, name becomes none, target_recall 0.99 becomes 0.9"
+    assert f"Change index changed of demo.packages? {changes} [y/N]" in printed.out
+    assert "nothing is changed: without a terminal, confirm with --yes" in printed.err
+    assert run(*create, "--include", "id,name", "--target-recall", "0.99") == first
+    changed = json.loads(run(*create, "--filters", "id", "--yes"))
+    assert (changed["target_recall"], changed["filters"], changed["include"]) == (0.9, ["id"], [])
+    run("index", "drop", "demo.packages", "changed", "--yes")
+
+
 def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake) -> None:
     create = ("index", "create", "demo.packages", "--name", "second", "--column", "embedding", "--metric", "l2")
     made = json.loads(run(*create, "--max-deltas", "2", "--delta-share", "0.5", "--rebuild-ratio", "0.3", "--json"))

@@ -334,9 +334,11 @@ def test_definitions_live_in_table_properties(table: Table) -> None:
     assert load_definition(table, "e") == created
     with pytest.raises(DefinitionError, match="already, with metric l2; drop it"):
         create_index(table, replace(DEFINITION, metric="ip"))
-    assert create_index(table, replace(DEFINITION, max_deltas=1, target_recall=0.7)).max_deltas == 1, (
-        "graphs stay as they are"
-    )
+    changed = replace(DEFINITION, max_deltas=1, target_recall=0.7)
+    with pytest.raises(DefinitionError, match=r"would change: .*max_deltas \d+ becomes 1.*Pass replace=True"):
+        create_index(table, changed)
+    assert list_definitions(table) == (created,)
+    assert create_index(table, changed, replace=True).max_deltas == 1, "graphs stay as they are"
     assert load_definition(table, "e").target_recall == 0.7
     index_head(table, created)
     assert drop_index(table, "e") == ("ann_e",)

@@ -374,13 +374,13 @@ def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
     assert build_version(table, plain) is Action.BUILT
     create_index(table, plain)
     assert reader(table, plain).search(queries(1), where="id < 5").profile.condition == "by the data files"
-    create_index(table, SECTIONS)
+    create_index(table, SECTIONS, replace=True)
     definition = load_definition(table, "s")
     assert (definition.filters, definition.filter_ids) == (("section", "id"), (3, 1))
     assert build_version(table, definition) is Action.REFRESHED
     assert build_version(table, definition) is Action.REUSED
     assert reader(table).search(queries(1), where="id < 5").profile.condition == "by the index's values of id"
-    create_index(table, plain)
+    create_index(table, plain, replace=True)
     assert load_definition(table, "s").filters == ()
 
 

@@ -14,7 +14,7 @@ from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/search.md")
-STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
+STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE (OR REPLACE )?INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
 IN_SHELL = re.compile(r'icepuffin sql "([^"]+)"')
 VECTOR = [0.1, 0.2, 0.3, 0.4]
 

@@ -222,6 +222,10 @@ def test_statements_on_indexes() -> None:
     assert parse("CREATE INDEX i ON t USING Centroid (v)") == CreateIndex("t", "i", "v", method="centroid")
     soft = parse("CREATE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
     assert soft == CreateIndex("ns.t", "i", "v", if_not_exists=True)
+    over = parse("CREATE OR REPLACE INDEX i ON ns.t USING diskann (v)")
+    assert over == CreateIndex("ns.t", "i", "v", replace=True)
+    with pytest.raises(SqlError, match="leave OR REPLACE out, or IF NOT EXISTS"):
+        parse("CREATE OR REPLACE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
     alone = parse("CREATE INDEX i ON t USING diskann (v) WITH (build = false, shards = 2)")
     assert alone == CreateIndex("t", "i", "v", {"shards": "2"}, build=False)
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")

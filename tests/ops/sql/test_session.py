@@ -274,6 +274,11 @@ def test_tasks_of_spark_build_indexes_of_many_rows(sql_catalog: Catalog, table: 
 def test_an_index_is_built_where_it_is_created_unless_that_is_not_wanted(session: SqlSession) -> None:
     created = session.sql("CREATE INDEX c ON db.t USING diskann (embedding) WITH (metric = 'cosine', build = FALSE)")
     assert created.how == "index c is defined; REFRESH INDEX c ON db.t builds it"
+    changed = "INDEX c ON db.t USING diskann (embedding) WITH (metric = 'cosine', filters = 'id', build = false)"
+    with pytest.raises(DefinitionError, match=r"filters none becomes id\. .*CREATE OR REPLACE INDEX"):
+        session.sql(f"CREATE {changed}")
+    assert session.sql(f"CREATE OR REPLACE {changed}").how == created.how
+    assert session.sql("SHOW INDEXES ON db.t").rows["filters"].to_pylist() == ["id", ""]
     again = "CREATE INDEX IF NOT EXISTS c ON db.t USING diskann (embedding) WITH (metric = 'cosine')"
     assert session.sql(again).how.endswith("which has no version yet; REFRESH INDEX c ON db.t builds it")
     built = session.sql("CREATE INDEX d ON db.t USING diskann (embedding) WITH (metric = 'cosine', max_degree = 8)")
