@@ -12,7 +12,7 @@ from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.snapshots import newest_data_snapshots
+from icepuffin.ops.catalog.snapshots import find_snapshot, newest_data_snapshots, resolve_snapshot
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag, missing_ref
@@ -22,7 +22,9 @@ from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports, ReportedRecall
-from icepuffin.ops.storage import StorageError
+from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.theta.ndv import nearest_statistics
+from icepuffin.ops.theta.statistics_slot import damage_of
 
 if TYPE_CHECKING:  # numba
     from icepuffin.ops.index.integrity import Integrity
@@ -99,9 +101,9 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     minutes = spec.settings.max_freshness_minutes
     since = f", the oldest for {minutes:g} minutes" if minutes else ""
 
-    @_index_check(
+    @_check_of(
         spec,
-        definition,
+        spec.index_key(definition.name),
         "freshness",
         f"Is the index up to date? Warns if more than {spec.settings.max_freshness_lag} of the newest data snapshots "
         f"lack a version{since}. A snapshot with nothing to index needs none. Reads metadata only.",
@@ -120,13 +122,12 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     return freshness
 
 
-def _index_check(
-    spec: TableSpec, definition: IndexDefinition, name: str, description: str
+def _check_of(
+    spec: TableSpec, key: dg.AssetKey, name: str, description: str
 ) -> Callable[[Callable[..., _Results]], dg.AssetChecksDefinition]:
     """An asset check whose step begins with the check's name. Dagster's own name for the step ends with it, and the UI
     cuts long names off: the two checks of the verify job looked the same.
     """
-    key = spec.index_key(definition.name)
     decorator: Any = dg.multi_asset_check(
         name=f"check_{name}__{key.to_python_identifier()}",
         specs=[dg.AssetCheckSpec(name, asset=key, description=description)],
@@ -175,9 +176,9 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     all versions: in every partition the picture would be repeated.
     """
 
-    @_index_check(
+    @_check_of(
         spec,
-        definition,
+        spec.index_key(definition.name),
         "integrity",
         f"Is the index file intact? Every shard of the version at ann_{definition.name} has the published bytes and "
         "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
@@ -224,6 +225,34 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
     )
 
 
+def sketches_check(spec: TableSpec) -> dg.AssetChecksDefinition:
+    """Reads the statistics file of the newest sketches."""
+
+    @_check_of(
+        spec,
+        spec.theta_key,
+        "integrity",
+        "Are the newest sketches intact? Each that the table's metadata lists is read from its file and decodes.",
+    )
+    def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
+        if missing := missing_ref(table, spec.first_ref):
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"why": missing})
+        head = find_snapshot(table, resolve_snapshot(table, spec.first_ref).snapshot_id)
+        statistics = nearest_statistics(table, head)
+        if statistics is None:
+            why = {"why": "there are no sketches yet"}
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, metadata=why)
+        damage = damage_of(open_storage(statistics.statistics_path, storage_of(table)), statistics)
+        remedy = f"icepuffin refresh {spec.identifier} --snapshot {statistics.snapshot_id} --verify"
+        return dg.AssetCheckResult(
+            passed=not damage,
+            metadata={"file": statistics.statistics_path, **({"why": damage, "what to do": remedy} if damage else {})},
+        )
+
+    return integrity
+
+
 def _why_not_searched(report: "Integrity") -> str:
     return "not done: see the faults" if report.faults else "not done: the index has no graphs"
 
@@ -231,9 +260,9 @@ def _why_not_searched(report: "Integrity") -> str:
 def live_recall_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
     """Reads the reports of the processes that search; for tables whose settings name the folder of these."""
 
-    @_index_check(
+    @_check_of(
         spec,
-        definition,
+        spec.index_key(definition.name),
         "live_recall",
         f"Do live queries find what they should? Warns if their recall with the version at ann_{definition.name} is "
         f"certainly below the target of {definition.target_recall:g}: if its 95 % confidence interval is. Of readers "

@@ -7,7 +7,7 @@ from dataclasses import replace
 import dagster as dg
 
 from icepuffin.assets.ann_index import ann_index_asset
-from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check
+from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check, sketches_check
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -82,16 +82,18 @@ def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine)
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
     kinds = [freshness_check, integrity_check, *([live_recall_check] if spec.settings.recall_reports else [])]
     checks = [check(spec, index) for index in spec.indexes for check in kinds]
+    if spec.settings.theta_sketches:
+        checks.append(sketches_check(spec))
     maintenance = maintenance_job(spec, garbage)
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
     refresh = refresh_job(spec)
-    verify = verify_job(spec) if spec.indexes else None
+    verify = verify_job(spec)
     live_recall = live_recall_job(spec) if spec.indexes and spec.settings.recall_reports else None
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[refresh, maintenance, *(job for job in (verify, live_recall) if job)],
+        jobs=[refresh, maintenance, verify, *([live_recall] if live_recall else [])],
         sensors=[snapshot_sensor(spec, refresh, engine)],
         schedules=list(schedules(spec, refresh, maintenance, verify, live_recall, engine)),
     )

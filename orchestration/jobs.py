@@ -36,13 +36,13 @@ def refresh_job(spec: TableSpec) -> AssetJob:
 
 
 def verify_job(spec: TableSpec) -> AssetJob:
-    """The checks that read whole index files, and the freshness checks."""
+    """The checks that read whole files, and the freshness checks."""
     return dg.define_asset_job(
         name=f"verify_{spec.slug}",
         selection=_checks(spec, "integrity") | _checks(spec, "freshness"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"Two checks per index of {spec.identifier}: is its file intact, and is it up to date?",
+        description=f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?",
     )
 
 
@@ -58,10 +58,13 @@ def live_recall_job(spec: TableSpec) -> AssetJob:
 
 
 def _checks(spec: TableSpec, name: str) -> dg.AssetSelection:
-    """The checks of that name, one per index; nothing where the table has none."""
+    """The checks of that name, one per index and of sketches; nothing where the table has none."""
     if name == "live_recall" and not spec.settings.recall_reports:
         return dg.AssetSelection.checks()
-    return dg.AssetSelection.checks(*(dg.AssetCheckKey(spec.index_key(index.name), name) for index in spec.indexes))
+    keys = [spec.index_key(index.name) for index in spec.indexes]
+    if name == "integrity" and spec.settings.theta_sketches:
+        keys.append(spec.theta_key)
+    return dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for key in keys))
 
 
 def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:

@@ -20,7 +20,7 @@ def schedules(
     spec: TableSpec,
     refresh: AssetJob,
     maintenance: dg.JobDefinition,
-    verify: AssetJob | None,
+    verify: AssetJob,
     live_recall: AssetJob | None,
     engine: Engine,
 ) -> Iterator[dg.ScheduleDefinition]:

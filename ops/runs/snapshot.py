@@ -70,7 +70,7 @@ def refresh(
     sketches : bool, optional
         Whether to make theta sketches. Default: only where no index is named.
     verify : bool
-        Read an older version through before it is reused or started from.
+        Read an older version through before it is reused or started from, and sketches before they are reused.
     storage : StorageConfig, optional
         How files are reached. Default: what the catalog says and vends.
     spark : pyspark.sql.SparkSession, optional
@@ -150,6 +150,7 @@ def refresh_snapshot(
             runner=runner,
             storage=storage,
             columns=columns,
+            verify=verify,
             progress=_stage(progress, "sketches", SKETCH_STAGE),
         )
     reports = {}

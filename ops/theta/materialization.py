@@ -21,7 +21,7 @@ from icepuffin.ops.theta.ndv import ndv_at
 from icepuffin.ops.theta.plan import data_snapshot, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics, settle_folder
 from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
-from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
+from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
 
 
 def materialize_theta_sketches(
@@ -33,6 +33,7 @@ def materialize_theta_sketches(
     enabled: bool | None = None,
     columns: Collection[str] | None = None,
     budget_bytes: int = BUDGET_BYTES,
+    verify: bool = False,
     progress: Progress | None = None,
 ) -> ThetaReport:
     """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
@@ -41,7 +42,8 @@ def materialize_theta_sketches(
     of `choose_columns`, by which those that have a sketch get one, or, where none has, those of common types.
     `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
     larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
-    files over the budget; what the snapshot's sketches count does not depend on it.
+    files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
+    there are read first, and made anew where one is damaged: `note` has that.
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
     derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
@@ -73,7 +75,11 @@ def materialize_theta_sketches(
     plan = plan_sketches(table, snapshot, store, columns)
     if not plan.columns:
         return report(ThetaOutcome.NO_COLUMNS)
-    if is_current(plan, store):
+    damage, slot = "", find_statistics(table, snapshot_id)
+    is_there = is_current(plan, store)
+    if is_there and verify and slot is not None:
+        damage = damage_of(open_storage(slot.statistics_path, storage), slot)
+    if is_there and not damage:
         make_lasting(table, SKETCHES_TAG)
         return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
 
@@ -105,6 +111,6 @@ def materialize_theta_sketches(
         file_sketches_path=published.path if published else None,
         estimate=sketched.estimate,
         note="; ".join(
-            filter(None, (plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
+            filter(None, (damage, plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
         ),
     )

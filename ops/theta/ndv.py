@@ -61,7 +61,7 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
 def ndv_at(table: Table, snapshot_id: SnapshotId, schema: Schema) -> ThetaStatistics:
     """`read_ndv` of a snapshot id, with the columns' names in `schema`; those that it lacks are left out."""
     name, data = table_name(table), find_snapshot(table, snapshot_id)
-    statistics = _nearest(table, data)
+    statistics = nearest_statistics(table, data)
     entries = {}
     for field_id, blob in listed_thetas(statistics).items():
         column = schema.find_column_name(field_id)
@@ -96,7 +96,8 @@ def ndv_property(blob: BlobMetadata) -> int | None:
     return ndv if ndv >= 0 else None
 
 
-def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
+def nearest_statistics(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
+    """The entry of the snapshot or of its nearest ancestor that lists sketches; None where none does."""
     for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
         statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
         if listed_thetas(statistics):

@@ -17,9 +17,9 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.ann_kernels.theta_estimates import estimate
 from icepuffin.ops.application import CREATED_BY
-from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.storage.prefetch import PrefetchedSource
-from icepuffin.ops.theta.build_id import PROPERTY, is_outdated, sealed_as
+from icepuffin.ops.theta.build_id import PROPERTY, is_ours, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
@@ -83,6 +83,19 @@ def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mappi
     }
     source.fetch([(blob.offset, blob.length) for blob in sealed.values()])
     return {i: theta_blob.decode(reader.read_blob(blob)) for i, blob in sealed.items()}
+
+
+def damage_of(storage: Storage, statistics: StatisticsFile) -> str:
+    """Why sketches of ours that an entry lists cannot be read from its file; empty where all can.
+
+    Raises what the storage raises, unless the file is lost.
+    """
+    ours = {i: sealed_as(blob.properties) for i, blob in listed_thetas(statistics).items() if is_ours(blob.properties)}
+    try:
+        lacking = ours.keys() - read_sketches(storage, statistics, ours).keys()
+    except (ObjectMissingError, PuffinError) as error:
+        return f"{statistics.statistics_path} is damaged: {error}"
+    return f"{statistics.statistics_path} lacks sketches that the table lists" if lacking else ""
 
 
 def carried_over(

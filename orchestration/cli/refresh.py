@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @metadata_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
 @index_name("Only this index, and no sketches. [default: all of the table, and the sketches]")
-@click.option("--verify", is_flag=True, help="Read versions through first; a damaged one is made anew.")
+@click.option("--verify", is_flag=True, help="Read versions and sketches through first; damaged ones are made anew.")
 def command(context: TableContext, /, snapshot: str | None, index: str | None, *, verify: bool) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.
 

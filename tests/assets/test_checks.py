@@ -15,7 +15,14 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.assets.checks import freshness_check, integrity_check, integrity_result, is_late, live_recall_check
+from icepuffin.assets.checks import (
+    freshness_check,
+    integrity_check,
+    integrity_result,
+    is_late,
+    live_recall_check,
+    sketches_check,
+)
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -25,6 +32,7 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -253,6 +261,22 @@ def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catal
     found = integrity_result(spec, spec.indexes[0], catalogs)
     assert not found.passed
     assert path.name in number(found, "faults")
+
+
+def test_sketches_that_cannot_be_read_are_found(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+    check, storage = sketches_check(spec), storage_of(lake.table)
+    assert number(result(check, catalogs), "why") == "there are no sketches yet"
+    report = refresh_sketches(lake.table, lake.head(), engine=ENGINE, storage=storage)
+    assert result(check, catalogs).passed
+    path = Path((report.statistics_path or "").removeprefix("file://"))
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    damaged = result(check, catalogs)
+    assert (damaged.passed, damaged.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert number(damaged, "what to do") == f"icepuffin refresh demo.packages --snapshot {lake.head()} --verify"
+    path.unlink()
+    assert path.name in number(result(check, catalogs), "why")
 
 
 def test_the_integrity_check_of_an_index_that_was_never_built_is_a_warning(catalogs: Catalogs, spec: TableSpec) -> None:

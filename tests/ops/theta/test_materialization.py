@@ -119,6 +119,21 @@ def test_a_second_run_writes_nothing(table: Table, runner: ThreadlessRunner) -> 
     assert sorted(local(table.location()).rglob("*")) == files
 
 
+def test_damaged_sketches_are_made_anew_where_that_is_to_be_verified(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 300)
+    first = materialize(table, snapshot, runner)
+    path = local(first.statistics_path or "")
+    data = bytearray(path.read_bytes())
+    data[20:50] = bytes(byte ^ 255 for byte in data[20:50])
+    path.write_bytes(data)
+    assert materialize(table, snapshot, runner).outcome is ThetaOutcome.CURRENT, "nothing is read"
+    mended = materialize(table, snapshot, runner, verify=True)
+    assert (mended.outcome, mended.ndv) == (ThetaOutcome.WRITTEN, first.ndv)
+    assert f"{first.statistics_path} is damaged: " in mended.note
+    again = materialize(table, snapshot, runner, verify=True)
+    assert (again.outcome, again.statistics_path) == (ThetaOutcome.CURRENT, mended.statistics_path)
+
+
 def test_removed_files_are_subtracted_without_reading_anything(table: Table, runner: ThreadlessRunner) -> None:
     append(table, 0, 300)
     materialize(table, append(table, 1_000, 1_300), runner)
