@@ -52,6 +52,13 @@ class _NamedQuery:
     """Queries that it may read: those named before it"""
 
 
+_PAGES = (
+    "OFFSET would search anew for each page, wider than for the one before, so that pages repeat rows and lose others: "
+    "search once for all pages, and cut them from that, as in SELECT ... FROM (SELECT ... ORDER BY distance LIMIT 100) "
+    "ORDER BY distance LIMIT 10 OFFSET 20"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Scope:
     """A SELECT, and what it reads."""
@@ -139,6 +146,8 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     metric, larger = DISTANCES[function_name(function)]
     column, vector = _compared(function, values)
     top = nearest_first is not None and limit is not None
+    if top and offset:
+        raise NotIndexableError(_PAGES)
     where, pushed, rest = _pushed(conjuncts, values, strict=top, bound=bound)
     step = PostprocessingStep(
         outputs=outputs_of(query, function, values),
@@ -153,7 +162,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         vector_column=column,
         metric=metric,
         query=vector,
-        limit=max(1, limit + offset) if top and limit is not None else None,
+        limit=max(1, limit) if top and limit is not None else None,
         within=None if bound is None else bound[1],
         inclusive=bool(bound and bound[2]),
         steps=(step,),

@@ -219,10 +219,10 @@ class Drawn:
             ]
         )
         where = f"WHERE {self.condition(1)} " if rng.random() < 0.5 else ""
-        count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
+        count = rng.randrange(0, ROWS)
         if rng.random() < 0.4:
             return rng.choice([self._all_within, self._around_a_projection, self._layers])()
-        nearest = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
+        nearest = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}"
         if rng.random() < 0.2:
             products = nearest.replace(
                 "{distance}", f"inner_product(v, array({rng.choice(['1.0, 2.0', '-1, 0', '0.5D, 1'])}))"
@@ -275,8 +275,9 @@ class Drawn:
             bound = f"{nearest} >{sign[1:]} {limit}"
         outputs = rng.choice(["id, s", f"id, {nearest} AS far", f"id, round({nearest}, 1) AS r", "id, -x AS n"])
         where = rng.choice([bound, f"{bound} AND ({self.condition(1)})", f"({self.condition(1)}) AND {bound}"])
-        cut = rng.choice(["", f" LIMIT {rng.randrange(0, 9)}", f" LIMIT 5 OFFSET {rng.randrange(0, 9)}"])
         order = rng.choice(["id", f"{nearest}, id DESC", f"{nearest} DESC, id", "1 DESC", "(1)", self.order()])
+        skipped = "" if order.startswith(nearest) else f" OFFSET {rng.randrange(0, 9)}"
+        cut = rng.choice(["", f" LIMIT {rng.randrange(0, 9)}", f" LIMIT 5{skipped}"])
         return f"SELECT {outputs} FROM {{table}} WHERE {where} ORDER BY {order}{cut}"
 
     def _around_a_projection(self) -> str:

@@ -397,7 +397,7 @@ def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, 
     ("text", "wanted"),
     [
         ("SELECT id FROM db.t ORDER BY {near}, id DESC LIMIT 1", [2]),
-        ("SELECT id FROM db.t ORDER BY {near}, id DESC LIMIT 2 OFFSET 1", [1, 0]),
+        ("SELECT id FROM (SELECT id FROM db.t ORDER BY {near}, id DESC LIMIT 3) LIMIT 2 OFFSET 1", [1, 0]),
         ("SELECT id FROM db.t ORDER BY {near}, n DESC LIMIT 2", [2, 1]),
         ("SELECT id FROM db.t WHERE id < 2 ORDER BY {near}, s DESC LIMIT 1", [1]),
         ("SELECT -n AS n, id FROM db.t ORDER BY {near}, n + 0 LIMIT 3", [2, 1, 0]),

@@ -81,7 +81,9 @@ QUERIES = [
     "SELECT id, section FROM {t} WHERE {d} < 3.2 AND length(name) > 7 ORDER BY section DESC, id",
     "SELECT id, {d} AS d FROM {t} WHERE {d} < 3.0 ORDER BY d LIMIT 4",
     "SELECT id, {d} AS d FROM {t} WHERE {d} BETWEEN 2 AND 2.9 AND {d} < 3 ORDER BY d DESC",
-    "SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 5 OFFSET 3",
+    "SELECT id, d FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 8) ORDER BY d LIMIT 5 OFFSET 3",
+    "SELECT id, {d} AS d FROM {t} WHERE {d} < 2.9 ORDER BY d OFFSET 3",
+    "SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 5 OFFSET 0",
     "SELECT upper(section) AS s, round({d} * 2, 2) AS r, id + 1 AS next FROM {t} ORDER BY {d} LIMIT 5",
     "SELECT id, CASE WHEN {d} < 2.5 THEN 'near' ELSE 'far' END AS how FROM {t} ORDER BY {d} LIMIT 9",
     "SELECT x.id, x.d FROM (SELECT id, section, {d} AS d FROM {t}) x WHERE section = 'section 1' ORDER BY x.d LIMIT 5",
@@ -99,7 +101,7 @@ QUERIES = [
     "SELECT id FROM {t} WHERE {d} < 3 AND name NOT LIKE '%1' AND NOT name ILIKE 'NAME 2%' ORDER BY id",
     "SELECT id FROM {t} WHERE id NOT IN (88, 144) AND id BETWEEN 50 AND 500 AND NOT (id > 400) ORDER BY {d} LIMIT 9",
     "SELECT id FROM {t} WHERE {d} BETWEEN 2 AND 3 ORDER BY id",
-    "SELECT section, id FROM {t} ORDER BY {d}, section DESC, id LIMIT 9 OFFSET 2",
+    "SELECT section, id FROM {t} ORDER BY {d}, section DESC, id LIMIT 9",
     "SELECT section AS id, id AS section FROM (SELECT id, section, {d} AS d FROM {t}) ORDER BY d LIMIT 5",
     "SELECT id FROM (SELECT y.id, {d} AS d FROM {t} y WHERE y.id > 10) z WHERE z.d < 3 ORDER BY z.id",
     "WITH m AS (SELECT id, {d} AS d FROM {t}), n AS (SELECT id, d FROM m WHERE d < 3) SELECT id FROM n ORDER BY id",
@@ -324,6 +326,8 @@ def test_a_namespace_may_begin_as_its_catalog_is_named(catalog: Catalog, session
         (f"SELECT id FROM db.t WHERE {DISTANCE} < NULL", "no index answers.*is no distance"),
         (f"SELECT id FROM db.t WHERE {DISTANCE} < 3 AND length(name)", "is int32, not a condition"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3 OFFSET -1", "OFFSET -1"),
+        (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3 OFFSET 1", "no index answers.*pages repeat rows and lose"),
+        (f"SELECT id FROM db.t WHERE {DISTANCE} < 9 ORDER BY {DISTANCE}, id LIMIT 3 OFFSET 1", "search once for all"),
         (f"SELECT id, rank() OVER (ORDER BY id) FROM db.t ORDER BY {DISTANCE} LIMIT 3", "not computed here"),
         (f"SELECT count(*) FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "not computed here"),
     ],
@@ -333,6 +337,12 @@ def test_statements_that_cannot_be_computed_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(SqlError, match=message):
         session.sql(text)
+
+
+def test_pages_that_are_cut_from_one_search_have_each_row_once(session: SqlSession) -> None:
+    near = f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 60"
+    pages = [session.sql(f"SELECT id FROM ({near}) ORDER BY d LIMIT 10 OFFSET {10 * page}") for page in range(6)]
+    assert [row for page in pages for row in page.rows["id"].to_pylist()] == session.sql(near).rows["id"].to_pylist()
 
 
 def test_explain_shows_what_happens_outside_of_the_index(session: SqlSession) -> None:
