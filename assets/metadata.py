@@ -46,8 +46,8 @@ def report_metadata(report: Any, labels: Mapping[str, str] | None = None) -> dic
 
 
 def kept_metadata(
-    context: dg.AssetExecutionContext, key: dg.AssetKey, label: str, now: Mapping[str, dg.MetadataValue[Any]]
-) -> Mapping[str, dg.MetadataValue[Any]]:
+    context: dg.AssetExecutionContext, key: dg.AssetKey, label: str, now: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Metadata of a run that has made nothing, as all was there: that of the partition's last materialisation, where
     the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`.
     """
