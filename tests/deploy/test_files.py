@@ -26,7 +26,7 @@ from tests.services.jars import ICEBERG_SPARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
-PASSWORD = "not a secret"
+PASSWORD = "n@t/a#secret"
 KUBERNETES_FILES = ("Dockerfile", "executor.yaml", "icepuffin.toml", "values.yaml")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
@@ -49,7 +49,8 @@ def login() -> dict[str, Any]:
 def environment(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What compose.yaml gives to the code location, in this process."""
     environment = {name: str(value) for name, value in compose["services"]["code"]["environment"].items()}
-    environment["DAGSTER_POSTGRES_PASSWORD"] = PASSWORD
+    assert environment["PGPASSWORD"] == environment["DAGSTER_POSTGRES_PASSWORD"]
+    environment |= dict.fromkeys(("PGPASSWORD", "DAGSTER_POSTGRES_PASSWORD"), PASSWORD)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return environment
@@ -123,7 +124,11 @@ def test_the_example_settings_load_and_define_the_assets(environment: dict[str, 
     settings = load(DEPLOY / "icepuffin.toml")
     assert settings.spark.master == "spark://spark-master:7077"
     assert settings.spark.conf["spark.driver.host"].get_secret_value() == "code"
-    assert PASSWORD in settings.catalogs["lake"].properties["uri"]
+    url = sqlalchemy.make_url(settings.catalogs["lake"].properties["uri"])
+    assert (url.host, url.password) == (environment["DAGSTER_POSTGRES_HOST"], None), "one with @ would be cut in two"
+    connection, given = sqlalchemy.create_engine(url).dialect.create_connect_args(url)
+    assert (connection, "password" in given) == ([], False), "so that the client takes PGPASSWORD"
+    assert environment["PGPASSWORD"] == PASSWORD
     assert PASSWORD not in repr(settings)
     keys = build(settings).resolve_asset_graph().get_all_asset_keys()  # the catalog is away: the settings' own indexes
     assert dg.AssetKey(["lake", "demo", "packages", "ann_index", "embedding"]) in keys
@@ -132,8 +137,8 @@ def test_the_example_settings_load_and_define_the_assets(environment: dict[str, 
 def test_the_example_settings_name_a_missing_secret(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("DAGSTER_POSTGRES_PASSWORD")
-    with pytest.raises(SettingsError, match="DAGSTER_POSTGRES_PASSWORD is not set"):
+    monkeypatch.delenv("DAGSTER_POSTGRES_USER")
+    with pytest.raises(SettingsError, match="DAGSTER_POSTGRES_USER is not set"):
         load(DEPLOY / "icepuffin.toml")
 
 
