@@ -112,6 +112,43 @@ def test_with_the_proxy_the_webserver_has_no_port_of_its_own(login: dict[str, An
     assert len(listening) == conf.count("server {") == 1, "nothing is served without the log-in"
 
 
+@pytest.mark.parametrize(
+    ("request_line", "site", "mode", "origin", "refused"),
+    [
+        ("POST /graphql", "same-origin", "cors", "https://lake:8443", False),
+        ("GET /runs", "none", "navigate", "", False),
+        ("GET /graphql", "", "", "", False),
+        ("GET /runs", "cross-site", "navigate", "", False),
+        ("GET /graphql", "cross-site", "navigate", "", True),
+        ("POST /report_asset_materialization/a", "cross-site", "navigate", "https://evil.example", True),
+        ("GET /graphql", "cross-site", "no-cors", "", True),
+        ("GET /runs", "cross-site", "no-cors", "", True),
+        ("POST /graphql", "same-site", "cors", "https://other.lake", True),
+        ("GET /graphql", "", "websocket", "https://evil.example", True),
+        ("POST /graphql", "", "", "https://lake:8443.evil.example", True),
+        ("POST /graphql", "same-origin", "cors", "null", True),
+    ],
+)
+def test_the_proxy_refuses_what_pages_of_other_sites_send(
+    request_line: str, site: str, mode: str, origin: str, refused: bool
+) -> None:
+    """By the maps of nginx.conf, which a real nginx 1.22 reads so."""
+    conf = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    method, uri = request_line.split()
+    values = {
+        "http_sec_fetch_site": site, "http_sec_fetch_mode": mode, "http_origin": origin, "http_host": "lake:8443",
+        "request_method": method, "uri": uri,
+    }  # fmt: skip
+    for source, name, block in re.findall(r"map (\"[^\"]+\"|\$\w+) \$(\w+) \{\n(.*?)\}\n", conf, re.DOTALL):
+        value = re.sub(r"\$(\w+)", lambda match: values.get(match[1], ""), source.strip('"'))
+        entries = [line.rsplit(None, 1) for line in block.replace(";", "").splitlines() if line.strip()]
+        rules = {key.strip().strip("\"'"): result for key, result in entries}
+        patterns = (key for key in rules if key.startswith("~") and re.search(key[1:], value))
+        values[name] = rules[value if value in rules else next(patterns, "default")]
+    assert values["refused"] == "01"[refused]
+    assert re.search(r"location / \{\s+if \(\$refused\) \{\s+return 403;", conf)
+
+
 def test_the_environment_has_the_variables_that_the_files_name(environment: dict[str, str]) -> None:
     variables = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text(encoding="utf-8")))
     variables |= set(re.findall(r"env: (\w+)", (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")))
