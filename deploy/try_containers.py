@@ -133,7 +133,7 @@ class Deployment:
         return output(*self.compose, *arguments, environment=self.environment)
 
     def make_login(self) -> None:
-        digest = output("openssl", "passwd", "-apr1", "-stdin", text=self.password)
+        digest = output("openssl", "passwd", "-6", "-stdin", text=self.password)
         (self.login / "users").write_text(f"trial:{digest}\n", encoding="utf-8")
         subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes")
         pair = ("-keyout", str(self.login / "tls.key"), "-out", str(self.login / "tls.crt"))
