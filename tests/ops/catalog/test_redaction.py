@@ -1,5 +1,9 @@
 """What is quoted of a catalog's errors."""
 
+from base64 import b64encode
+
+import pytest
+
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 
 PROPERTIES = {
@@ -20,3 +24,31 @@ def test_the_first_line_of_a_value_is_not_quoted() -> None:
     error = ValueError(f"no warehouse for {PROPERTIES['key']}\nof admin")
     assert other_reason(error, PROPERTIES) == " (the catalog's answer: no warehouse for <key>)"
     assert not other_reason(ValueError("Table does not exist: admin.rows"), PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    ("properties", "quoted"),
+    [
+        ({"credential": "client:s3cret-half"}, "client_secret=s3cret-half"),
+        ({"uri": "https://ann:p%40ss-4711@catalog"}, "no host ann:p@ss-4711"),
+        ({"uri": "postgresql://ann:p%40ss-4711@host/lake"}, "password p%40ss-4711"),
+        ({"uri": "postgresql://ann:p@ss-4711@127.0.0.1/lake"}, "could not translate host name ss-4711@127.0.0.1"),
+        ({"uri": "https://ann:p%40ss-4711@catalog"}, f"Authorization: {b64encode(b'ann:p@ss-4711').decode()}"),
+        ({"header.Authorization": "Bearer own-4711"}, "own-4711 has expired"),
+        ({}, "401 for {'Authorization': 'Bearer issued-4711.x-y'}"),
+        ({}, '{"access_token": "issued-4711", "expires_in": 3600}'),
+        ({}, "Basic YW5uOnBAc3MtNDcxMQ=="),
+    ],
+)
+def test_a_secret_that_is_a_part_of_a_value_or_was_issued_is_not_quoted(
+    properties: dict[str, str], quoted: str
+) -> None:
+    shown = str(without_values(ValueError(quoted), properties))
+    assert "<" in shown
+    for secret in ("s3cret", "ss-4711", "own-4711", "issued", "YW5uO"):
+        assert secret not in shown
+
+
+def test_a_host_and_a_port_are_quoted() -> None:
+    error = ValueError("cannot connect to 127.0.0.1:9000 as ann")
+    assert "127.0.0.1:9000" in str(without_values(error, {"s3.endpoint": "http://127.0.0.1:9000", "user": "x"}))
