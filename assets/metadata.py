@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ MAX_KEYS = 90
 """The most labels of an asset: the UI plots no more than 100."""
 MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
+_MARKUP = re.compile(r"[\\`*_\[\]<>&|~]")
+"""What Markdown does not take for text"""
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
@@ -69,8 +72,11 @@ def readable_bytes(count: float) -> str:
 
 
 def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:
-    """Markdown that the UI shows at once: a line per entry, with its name in bold."""
-    return dg.MetadataValue.md("\n".join(f"* **{name}:** {text}" for name, text in lines.items())[:INLINE_CHARACTERS])
+    """Markdown that the UI shows at once: a line per entry, with its name in bold. A text, which may quote a path or a
+    name of the table's, shows as it is: it makes no link, picture or line.
+    """
+    plain = {name: _MARKUP.sub(r"\\\g<0>", " ".join(text.split())) for name, text in lines.items()}
+    return dg.MetadataValue.md("\n".join(f"* **{name}:** {text}" for name, text in plain.items())[:INLINE_CHARACTERS])
 
 
 def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:

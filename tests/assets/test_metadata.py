@@ -11,7 +11,15 @@ import pytest
 from dagster import serialize_value
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.metadata import MAX_KEYS, as_table, bar_chart, readable_bytes, report_metadata, total_metadata
+from icepuffin.assets.metadata import (
+    MAX_KEYS,
+    as_table,
+    bar_chart,
+    bullet_list,
+    readable_bytes,
+    report_metadata,
+    total_metadata,
+)
 
 
 class Way(StrEnum):
@@ -173,3 +181,9 @@ def test_a_chart_of_many_values_has_the_largest() -> None:
     chart = bar_chart("distinct values", names, values)
     assert chart == bar_chart(title, names[:139:-1], values[:139:-1])
     assert chart.value.startswith(f"![{title}](")
+
+
+def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:
+    text = "a_b: ![x](http://evil.example)\n* **rows:** 0 <img src=x> `c`"
+    (line,) = bullet_list({"note": text}).value.splitlines()
+    assert line == r"* **note:** a\_b: !\[x\](http://evil.example) \* \*\*rows:\*\* 0 \<img src=x\> \`c\`"
