@@ -72,6 +72,8 @@ class TableSpec:
     """Indexes of the settings, and those that the table's own properties define."""
     note: str = ""
     """A remark for the UI, such as why the table's properties could not be read."""
+    mark: str = ""
+    """End of the table's names in Dagster, where those of another table are the same without it."""
     attributes: AssetAttributes = AssetAttributes()
     resources: ResourceKeys = ResourceKeys()
 
@@ -119,7 +121,7 @@ class TableSpec:
     @property
     def slug(self) -> str:
         """The table's name in ops, jobs, sensors and pools."""
-        return slug(self.catalog, self.identifier)
+        return slug(self.catalog, self.identifier) + self.mark
 
     @property
     def key(self) -> "dg.AssetKey":
@@ -136,7 +138,7 @@ class TableSpec:
     @property
     def _root(self) -> tuple[str, ...]:
         """The key under which derived assets stand."""
-        default = (*self.attributes.key_prefix, *map(_part, self.path))
+        default = (*self.attributes.key_prefix, *map(_part, self.path[:-1]), _part(self.path[-1]) + self.mark)
         return self.attributes.key or self.attributes.upstream or default
 
     @property
@@ -171,8 +173,20 @@ class TableSpec:
 
 
 def slug(catalog: str, identifier: str) -> str:
-    """A name of letters, digits and `_`, which two different tables may share: `a-b` and `a_b`."""
+    """A name of letters, digits and `_`, which two different tables may share: `a-b` and `a_b`. One of them has a mark
+    behind it.
+    """
     return _without(r"[^A-Za-z0-9]+", f"{catalog}.{identifier}")
+
+
+def is_plain(identifier: str) -> bool:
+    """Whether Dagster takes the parts of a table's name as they are."""
+    return re.fullmatch(r"[A-Za-z0-9_.]*", identifier) is not None
+
+
+def mark_of(catalog: str, identifier: str) -> str:
+    """The end by which a table's names differ from those of any other table."""
+    return f"_{zlib.crc32(f'{catalog}.{identifier}'.encode()):08x}"
 
 
 def is_within(node: str, other: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from icepuffin.assets.spec import TableSpec, is_within, node, slug
+from icepuffin.assets.spec import TableSpec, is_plain, is_within, mark_of, node, slug
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import list_definitions
@@ -34,6 +34,8 @@ class PropertyIndexes:
     """The error that kept the properties from being read; empty where they were."""
     columns: tuple[str, ...] | None = None
     """Names of the table's columns; None but for the tables of a pattern, which need not have those of all indexes"""
+    mark: str = ""
+    """End of the table's names in Dagster, where those of a table before it are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +100,27 @@ def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict
 def listed_tables(
     tables: Mapping[str, TableSettings], listings: Mapping[str, TableListing]
 ) -> Iterator[tuple[str, TableSettings, PropertyIndexes]]:
-    """(key in the settings, settings, indexes) of each table. Of two tables of patterns whose names are the same in
-    Dagster, the first is taken, and the log names the other one.
+    """(key in the settings, settings, indexes) of each table. Where the names of two are the same in Dagster, the one
+    that the settings name keeps them, else the one that Dagster takes as it is, and the other one has a mark.
     """
-    labels: dict[str, str] = {}
-    nodes: dict[str, str] = {}
-    for key in sorted(tables, key=lambda name: is_pattern(tables[name].name)):
+    slugs: set[str] = set()
+    nodes: set[str] = set()
+    named: set[tuple[str, str]] = set()
+    for key in sorted(tables, key=lambda name: (is_pattern(tables[name].name), not is_plain(tables[name].name))):
         if key not in listings:
             _log.warning("tables.%s of the settings is not shown: it is newer than the kept state; refresh that", key)
             continue
-        for name, indexes in listings[key].tables.items():
+        for name, indexes in sorted(listings[key].tables.items(), key=lambda item: (not is_plain(item[0]), item[0])):
             table = tables[key].model_copy(update={"name": name})
+            if (table.catalog, name) in named:
+                continue  # of a pattern, and of the settings themselves or of another pattern
+            named.add((table.catalog, name))
             label, place = slug(table.catalog, name), node(table.catalog, name)
-            within = next((other for other, node_of_other in nodes.items() if is_within(place, node_of_other)), None)
-            other = labels.get(label, within)
-            if other is not None and is_pattern(tables[key].name):
-                if other != name:
-                    _log.warning("%s is not shown: its name and that of %s are one in Dagster", name, other)
-                continue
-            labels[label], nodes[name] = name, place
-            yield key, table, indexes
+            clashes = label in slugs or any(is_within(place, other) or is_within(other, place) for other in nodes)
+            mark = mark_of(table.catalog, name) if clashes else ""
+            slugs.add(label + mark)
+            nodes.add(place + mark)
+            yield key, table, replace(indexes, mark=mark)
 
 
 def to_text(listings: Mapping[str, TableListing]) -> str:
@@ -191,4 +194,4 @@ def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexe
         in_settings = definitions.get(definition.name)
         definitions[definition.name] = replace(in_settings, field_id=definition.field_id) if in_settings else definition
     note = f"Indexes in table properties are not shown: {indexes.unknown}." if indexes.unknown else ""
-    return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note)
+    return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note, indexes.mark)

@@ -5,7 +5,6 @@
 which is where secrets belong. What each setting costs is written in `docs/settings.md`.
 """
 
-import itertools
 import os
 import re
 import tomllib
@@ -24,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MOST_GRACE_HOURS
@@ -164,22 +162,11 @@ class Settings(SettingsModel):
         return self
 
     @model_validator(mode="after")
-    def _names_apart(self) -> Self:
-        named: dict[str, str] = {}
+    def _tables_once(self) -> Self:
+        named: dict[tuple[str, str], str] = {}
         for key, table in self.tables.items():
-            name = slug(table.catalog, table.name)
-            if (other := named.setdefault(name, key)) != key:
-                raise ValueError(
-                    f"tables.{other} and tables.{key} would both be {name} in Dagster, which takes letters, digits and "
-                    "'_' alone: rename one of the tables or catalogs, or watch it from a settings file of its own"
-                )
-        nodes = {key: node(table.catalog, table.name) for key, table in self.tables.items()}
-        for key, other in itertools.permutations(nodes, 2):
-            if is_within(nodes[key], nodes[other]):
-                raise ValueError(
-                    f"tables.{key} has the name that Dagster gives to what is derived from tables.{other}: rename one "
-                    "of the tables, or watch it from a settings file of its own"
-                )
+            if (other := named.setdefault((table.catalog, table.name), key)) != key:
+                raise ValueError(f"tables.{other} and tables.{key} are the same table: leave one of them out")
         return self
 
     @property

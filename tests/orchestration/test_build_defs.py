@@ -351,12 +351,12 @@ def test_a_pattern_is_every_table_that_matches(lake: Lake, stored: dg.DagsterIns
     assert len(tick(definitions, stored).run_requests) == 2
 
 
-def test_tables_of_a_pattern_that_are_one_in_dagster_keep_nothing_from_loading(lake: Lake) -> None:
+def test_tables_of_a_pattern_whose_names_are_one_in_dagster_have_a_sensor_each(lake: Lake) -> None:
     lake.catalog.create_table("demo.pack-ages", lake.table.schema())
     lake.catalog.create_table("demo.pack_ages", lake.table.schema())
     definitions = definitions_of(lake, "demo.*")
     definitions.get_repository_def()
-    assert len([sensor for sensor in definitions.sensors or () if "pack_ages" in sensor.name]) == 1
+    assert len([sensor for sensor in definitions.sensors or () if "pack_ages" in sensor.name]) == 2
 
 
 def test_a_pattern_of_an_unreachable_catalog_is_an_asset_that_reports_it(lake: Lake) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.spec import TableSpec, mark_of
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
 from icepuffin.ops.index.definition import CHECKS, DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration import factory
+from icepuffin.orchestration.discovery import PropertyIndexes, TableListing, listed_tables
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.local import LocalRun, tick
@@ -242,3 +244,34 @@ def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_wr
         create_index(lake.table, IndexDefinition(name="a_b_integrity", column="embedding"))
     create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
     assert [item.name for item in list_definitions(lake.table.refresh())] == ["a.b"]
+
+
+def test_tables_whose_names_are_one_in_dagster_have_assets_of_their_own(lake: Lake) -> None:
+    """Whichever the catalog lists first; a name that no other table has stays as it is."""
+    pattern = {"t": TableSettings(catalog="demo", name="n.*", indexes={"e": IndexSettings(column="v")})}
+    settings = load(lake.settings_file).model_copy(update={"tables": pattern})
+    names = ("n.a-b", "n.a_b", "n.a b", "n.a_b.theta_sketches", "n.c-d", "n.日本語")
+    graphs = []
+    for order in (names, names[::-1]):
+        tables = {name: PropertyIndexes(columns=("v",)) for name in order}
+        definitions = build(settings, {"t": TableListing(tables)})
+        dg.Definitions.validate_loadable(definitions)
+        graphs.append(asset_graph(definitions))
+    assert graphs[0] == graphs[1]
+    sensors: Any = graphs[0]["sensors"]
+    assets: Any = graphs[0]["assets"]
+    assert len(set(sensors)) == len(names)
+    assert {"watch_demo_n_a_b", "watch_demo_n_c_d"} < set(sensors)
+    mark = mark_of("demo", "n.a-b")
+    assert f"watch_demo_n_a_b{mark}" in sensors
+    assert {f"demo/n/a-b{mark}/ann_index/e", "demo/n/a_b/ann_index/e", "demo/n/c-d/theta_sketches"} < set(assets)
+
+
+def test_tables_that_the_settings_name_keep_their_names(lake: Lake) -> None:
+    tables = {"all": TableSettings(catalog="demo", name="n.*"), "own": TableSettings(catalog="demo", name="n.a-b")}
+    listings = {
+        "all": TableListing({name: PropertyIndexes() for name in ("n.a_b", "n.a-b")}),
+        "own": TableListing({"n.a-b": PropertyIndexes()}),
+    }
+    listed = [(key, table.name, bool(indexes.mark)) for key, table, indexes in listed_tables(tables, listings)]
+    assert listed == [("own", "n.a-b", False), ("all", "n.a_b", True)]
