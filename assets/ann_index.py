@@ -252,7 +252,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             watched_ref=spec.first_ref,
             log=context.log.info,
         )
-        metadata = {
+        metadata: dict[str, Any] = {
             **version_metadata(table, storage_of(table), current, report, spec.first_ref),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
         }

@@ -69,7 +69,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             columns=spec.settings.theta_columns,
             log=context.log.info,
         )
-        metadata = {
+        metadata: dict[str, Any] = {
             **_drawing(report),
             "summary": bullet_list(_summary(report)),
             **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
