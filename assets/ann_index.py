@@ -256,9 +256,9 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             **version_metadata(table, storage_of(table), current, report, spec.first_ref),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
         }
-        made_nothing = report.action in (Action.REUSED, Action.RETAGGED)
+        is_repeat = report.action in (Action.REUSED, Action.RETAGGED)
         return dg.MaterializeResult(
-            metadata=kept_metadata(context, key, "build_id", metadata) if made_nothing else metadata,
+            metadata=kept_metadata(context, key, "build_id", metadata) if is_repeat else metadata,
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(

@@ -76,9 +76,9 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             **report_metadata(report, _LABELS),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
         }
-        made_nothing = report.outcome is ThetaOutcome.CURRENT
+        is_repeat = report.outcome is ThetaOutcome.CURRENT
         return dg.MaterializeResult(
-            metadata=kept_metadata(context, spec.theta_key, "statistics_path", metadata) if made_nothing else metadata,
+            metadata=kept_metadata(context, spec.theta_key, "statistics_path", metadata) if is_repeat else metadata,
             data_version=dg.DataVersion(str(snapshot_id)),
         )
 
