@@ -1,7 +1,7 @@
 """Which tests a commit runs: all short ones, and one part in five of the long ones. A plugin of pytest, too.
 
 A test is long whose cases together take a second or more by `tests/durations.json`: a part has some of its cases.
-The commit's id says which part it runs. Tests that notice a broken clause are in each part (`tests/clauses`).
+The commit's id says which part it runs. Tests that notice a broken clause or guard are in each part (`tests/clauses`).
 Who names files runs them whole.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.clauses.edits import EDITS
+from tests.clauses.guards import ALL_EDITS
 from tests.draws import SEED
 from tests.durations import Cost, recorded
 
@@ -47,7 +47,7 @@ def left_to_others(tests: Mapping[str, str], costs: Mapping[str, Cost], part: in
         costs: seconds of files, and of functions that are long, by the names in the table
         part: number of the part that this commit runs
     """
-    always = {edit.test for edit in EDITS}
+    always = {edit.test for edit in ALL_EDITS}
     count = Counter(tests.values())
     lots: dict[tuple[float, str], list[str]] = {}
     for test, owner in tests.items():

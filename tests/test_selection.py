@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests import selection
-from tests.clauses.edits import EDITS
+from tests.clauses.guards import ALL_EDITS
 from tests.durations import Cost
 from tests.selection import PARTS, left_to_others
 
@@ -40,7 +40,7 @@ def test_tests_that_share_what_takes_long_to_start_are_of_one_part() -> None:
 
 
 def test_every_commit_runs_the_tests_of_clauses() -> None:
-    tests = {f"{FILE}::{edit.test}[case]": f"{FILE}::{edit.test}" for edit in EDITS}
+    tests = {f"{FILE}::{edit.test}[case]": f"{FILE}::{edit.test}" for edit in ALL_EDITS}
     costs = dict.fromkeys(tests.values(), Cost(9, 9))
     assert [left_to_others(tests, costs, part) for part in range(PARTS)] == [set()] * PARTS
 

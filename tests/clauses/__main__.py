@@ -1,4 +1,4 @@
-"""`make clauses`: each edit of EDITS is made in turn, and its test is run. Exits with 1 where one notices nothing.
+"""`make clauses`: each edit of ALL_EDITS is made in turn, and its test is run. Exits with 1 where one notices nothing.
 
 Words select: those edits alone whose clause or test has one of them.
 """
@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 from tests.clauses.broken_module import NUMBER
-from tests.clauses.edits import EDITS, Edit
+from tests.clauses.edits import Edit
+from tests.clauses.guards import ALL_EDITS
 from tests.repository import REPOSITORY
 
 _FAILED = 1
@@ -31,7 +32,7 @@ def main() -> int:
     words = sys.argv[1:]
     chosen = [
         (number, edit)
-        for number, edit in enumerate(EDITS)
+        for number, edit in enumerate(ALL_EDITS)
         if not words or any(word in f"{edit.clause} {edit.test}" for word in words)
     ]
     unnoticed = 0

@@ -1,4 +1,4 @@
-"""A plugin of pytest: a module is imported with one edit of EDITS, whose number is in the environment.
+"""A plugin of pytest: a module is imported with one edit of ALL_EDITS, whose number is in the environment.
 
 Nothing on the disk changes, so that a test that starts another process does not see the edit there.
 """
@@ -14,7 +14,8 @@ from types import CodeType, ModuleType
 
 import pytest
 
-from tests.clauses.edits import EDITS, broken_sources
+from tests.clauses.edits import broken_sources
+from tests.clauses.guards import ALL_EDITS
 
 NUMBER = "ICEPUFFIN_EDIT"
 
@@ -53,7 +54,7 @@ class BrokenFinder(MetaPathFinder):
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     """Before any module of ours is imported."""
-    ((path, source),) = broken_sources(EDITS[int(os.environ[NUMBER])])
+    ((path, source),) = broken_sources(ALL_EDITS[int(os.environ[NUMBER])])
     files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
     loaded = [name for name, file in files.items() if file and Path(file).resolve() == path]
     assert not loaded, f"{loaded} was imported before it could be broken"

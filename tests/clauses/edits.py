@@ -18,7 +18,7 @@ class Edit:
     """A change of one piece of source."""
 
     clause: str
-    """Words of a page of PAGES"""
+    """Words of a page of PAGES; of a guard, its kind and what it keeps"""
     changes: str
     """Name of the function, class or constant that has the piece"""
     before: str
