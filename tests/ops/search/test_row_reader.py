@@ -1,13 +1,17 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import DataFileError, take_rows
+from icepuffin.ops.model import DeleteFile, DeleteKind, FileNumber, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.search.row_reader import RowReader
 from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
@@ -104,3 +108,31 @@ def test_rows_are_at_hand_where_all_of_their_row_groups_are(table: Table) -> Non
     for position in (-1, 1_000):
         with pytest.raises(DataFileError, match=f"position {position} was requested"):
             rows.few_at_hand(zeros[:1], np.array([position]), FIELDS)
+
+
+FILE = LiveFile("s3://lake/t/a.parquet", 100, 3, 1, "PARQUET")
+LIVE = LiveFiles("db.t", "uuid", "s3://lake/t", SnapshotId(1), 1, 0, (FILE,))
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+USER = StorageConfig({"s3.access-key-id": "one", "s3.secret-access-key": "secret"})
+DELETE = DeleteFile("s3://lake/t/d.parquet", DeleteKind.POSITION, 1, 2, 100)
+
+
+@pytest.mark.parametrize(
+    ("live", "schema", "user", "is_kept"),
+    [
+        (LIVE, SCHEMA, USER, True),
+        (replace(LIVE, snapshot_id=SnapshotId(2), files=(replace(FILE, deletes=(DELETE,)),)), SCHEMA, USER, True),
+        (LIVE, SCHEMA, StorageConfig({**USER.properties, "s3.access-key-id": "other"}), False),
+        (replace(LIVE, table_uuid="of another table"), SCHEMA, USER, False),
+        (replace(LIVE, files=(replace(FILE, sequence_number=2),)), SCHEMA, USER, False),
+        (LIVE, Schema(NestedField(1, "number", LongType())), USER, False),
+    ],
+    ids=["same", "deletes", "other user", "other table", "other file", "other column"],
+)
+def test_rows_are_handed_to_a_reader_of_the_same_user_that_reads_their_file_alike(
+    live: LiveFiles, schema: Schema, user: StorageConfig, is_kept: bool
+) -> None:
+    """Who has lost the right to a file must not be given its rows by a reader of before."""
+    reader = RowReader(LIVE, SCHEMA, USER)
+    reader._groups._keep_in_memory(((FileNumber(0), (1,)), 0), pa.table({"id": [1, 2, 3]}))
+    assert len(reader.kept_for(live, schema, user).in_memory) == is_kept
