@@ -13,13 +13,14 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage import RefusedError, open_storage
+from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, publication, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.codec import compress
+from icepuffin.puffin.errors import BadFooterError
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
 from tests.services.faulty import faulty_line
@@ -158,6 +159,22 @@ def test_statistics_that_only_we_cannot_read_are_not_replaced(table: Table, ours
     report = materialize(table, snapshot, columns=("size",))
     assert "was replaced, not merged" in report.note
     assert set(report.ndv) == {"size"}
+
+
+@pytest.mark.parametrize(("owners", "is_damaged"), [((), False), (("us",), True), (("us", "them"), False)])
+def test_a_file_that_cannot_be_read_is_ours_only_where_all_that_it_lists_is(
+    table: Table, owners: tuple[str, ...], is_damaged: bool
+) -> None:
+    """One that lists nothing may have what a later reader understands. What is lost or cut off, nobody can read."""
+    snapshot = table.snapshot_by_id(append(table, 0, 10)) or pytest.fail("gone")
+    counted = {1: foreign.sketch(rows(0, 10)["id"], "long")}
+    entry = foreign.write_statistics(table.location(), snapshot, counted)
+    (blob,) = entry.blob_metadata
+    seal = {"us": {build_id.PROPERTY: "theta/1:0"}, "them": {}}
+    listed = [blob.model_copy(update={"properties": seal[owner]}) for owner in owners]
+    statistics = entry.model_copy(update={"blob_metadata": listed})
+    assert publication._is_damaged(statistics, BadFooterError("unknown")) is is_damaged
+    assert publication._is_damaged(statistics, ObjectMissingError("gone"))
 
 
 def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:
