@@ -1,11 +1,15 @@
 """What one evaluation requests: a pure plan that loses nothing and repeats nothing that matters."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.orchestration.sensor import definition as sensor_definition
 from icepuffin.orchestration.sensor.plan import (
     Policy,
     RunPlan,
@@ -17,6 +21,7 @@ from icepuffin.orchestration.sensor.plan import (
     run_key,
     snapshots_to_record,
 )
+from icepuffin.orchestration.settings import TableSettings
 
 UUID = "table"
 
@@ -259,6 +264,23 @@ def test_a_cursor_stays_while_the_catalog_is_away_and_knows_when_it_is_back() ->
     away = replace(every(facts(1, 2)).cursor, away_since=3.0)
     assert SensorCursor.parse(away.text()) == away
     assert every(facts(1, 2), away).cursor.away_since is None
+
+
+@pytest.mark.parametrize(("allowed", "quiet"), [(0.0, 15), (14.0, 15), (90.0, 90)])
+def test_a_catalog_that_is_away_is_warned_of_once_when_the_table_would_be_late(
+    monkeypatch: pytest.MonkeyPatch, allowed: float, quiet: int
+) -> None:
+    """A quarter of an hour after it went, or when the setting has an index be late."""
+    settings = TableSettings(catalog="l", name="n.t", max_freshness_minutes=allowed)
+    spec = TableSpec(settings, tuple(IndexDefinition(name=name, column="v") for name in "ef"))
+    cursor, warnings = SensorCursor("uuid"), []
+    for minutes in (0, quiet - 0.1, quiet, quiet + 60):
+        now = SimpleNamespace(time=lambda minutes=minutes: 1_800_000_000 + 60 * minutes)
+        monkeypatch.setattr(sensor_definition, "time", now)
+        result = sensor_definition._catalog_away(spec, cursor, "away")
+        cursor = SensorCursor.parse(result.cursor)
+        warnings.append(len(result.asset_events))
+    assert (warnings, cursor.away_since) == ([0, 0, 2, 0], 1_800_000_000)
 
 
 def test_snapshots_that_one_of_two_sensors_processed_are_processed_for_both() -> None:
