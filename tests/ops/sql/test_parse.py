@@ -246,7 +246,7 @@ def test_statements_on_indexes() -> None:
         ("SELECT id FROM t TIMESTAMP AS OF 17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "AS OF 17: it is a time"),
         ("SELECT id FROM t TIMESTAMP AS OF 'main' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it is a time, such as"),
         ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
-        ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
+        ("CREATE INDEX i ON t (v)", r"write CREATE \[OR REPLACE\] INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "kinds of indexes are diskann, centroid"),
         ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write parameter = value"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers, but a list of texts"),

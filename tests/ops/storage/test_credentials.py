@@ -114,7 +114,6 @@ def test_keys_that_came_another_way_are_taken_where_the_first_of_them_lasts_long
 def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_keys_have_expired(clock: Clock) -> None:
     catalog = VendingCatalog((keys("new", 120),))
     own = lease((keys("old", 60),), catalog.renew)
-    expired = r"ns\.t: .* catalog 'lake' vended .* expired at 2023-11-14T23:13:20\+00:00.*\(no rights\)"
     catalog.reason = "no rights"
     clock.pass_minutes(55)
     for _ in range(3):
@@ -122,7 +121,8 @@ def test_a_catalog_that_refuses_is_requested_twice_a_minute_and_named_once_the_k
     clock.pass_minutes(0.5)
     assert (name_of(own.grant(LAKE)), catalog.requests) == ("old", 2)
     clock.pass_minutes(4.5)
-    message = r"ns\.t: .* catalog 'lake' vended .* expired at 20.*\(no rights\)\. Check that the catalog answers"
+    message = r"ns\.t: .* catalog 'lake' vended .* expired at 2023-11-14T23:13:20\+00:00.*\(no rights\)"
+    message += r"\. Check that the catalog answers"
     for _ in range(2):
         with pytest.raises(AccessError, match=message):
             own.grant(LAKE)
