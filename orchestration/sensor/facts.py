@@ -95,8 +95,8 @@ def _parents(table: Table) -> dict[str, str | None]:
 
 
 def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor) -> TableFacts:
-    """Everything that `plan_runs` needs. Dagster is queried only about pending snapshots, and about a head that is new:
-    a table has far more snapshots than these, and expired ones besides.
+    """Everything that `plan_runs` needs. Dagster is queried only about pending snapshots, about a head that is new, and
+    about the last two runs of the head: a table has far more snapshots than these, and expired ones besides.
     """
     watched = watched_snapshots(table, spec.settings.watched_refs)
     first = spec.first_ref
@@ -176,11 +176,11 @@ def _failed_run(instance: dg.DagsterInstance, spec: TableSpec, facts: TableFacts
     """(id of the head's last run, where that failed and its work is undone; whether its process was lost, Dagster does
     not try it again, and the run before it was not lost as well).
     """
+    if not facts.head:
+        return "", False
     tags = {TABLE_TAG: spec.label, SNAPSHOT_TAG: facts.head}
     last = [record.dagster_run for record in instance.get_run_records(RunsFilter(tags=tags), limit=2)]
-    if not facts.head or not last or last[0].status is not DagsterRunStatus.FAILURE:
-        return "", False
-    if last[0].tags.get(_RETRY_TAG) == "true":
+    if not last or last[0].status is not DagsterRunStatus.FAILURE or last[0].tags.get(_RETRY_TAG) == "true":
         return "", False
     if facts.index_tags_at_head == bool(spec.indexes) and all(
         _materialized(instance, key, {facts.head}) for key in spec.derived_keys
