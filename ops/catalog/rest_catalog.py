@@ -52,7 +52,8 @@ def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
         return table.io.storage
     keys = {key: value for key, value in table.io.properties.items() if is_vended(key)}
     vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
-    return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
+    config = without_code({**table.config, **vended_keys})
+    return _storage(catalog, table.name(), str(table.metadata.table_uuid), config, ())
 
 
 def _request_table(catalog: RestCatalog, identifier: tuple[str, ...]) -> Response:
@@ -180,7 +181,7 @@ def _storage(
     config: Mapping[str, str],
     credentials: Iterable[StorageCredential],
 ) -> StorageConfig:
-    config = without_code(config)
+    """`config`: what the catalog sent with the table, but for code."""
     grants = _grants(config, credentials)
     settings = {key: value for key, value in store_settings(config).items() if not is_vended(key)}
     own = {**store_settings(catalog.properties), **settings}
