@@ -186,7 +186,7 @@ def is_plain(identifier: str) -> bool:
 
 def mark_of(catalog: str, identifier: str) -> str:
     """The end by which a table's names differ from those of any other table."""
-    return f"_{zlib.crc32(f'{catalog}.{identifier}'.encode()):08x}"
+    return _checksum(f"{catalog}.{identifier}")
 
 
 def is_within(node: str, other: str) -> bool:
@@ -207,7 +207,12 @@ def _part(name: str) -> str:
 def _without(others: str, name: str) -> str:
     """The name with `_` for what Dagster refuses. Of one in another script nothing may be left: a checksum follows."""
     text = re.sub(others, "_", name)
-    return text if name.isascii() else f"{text}_{zlib.crc32(name.encode()):08x}"
+    return text if name.isascii() else text + _checksum(name)
+
+
+def _checksum(name: str) -> str:
+    """The end by which a name differs from those that are the same without it."""
+    return f"_{zlib.crc32(name.encode()):08x}"
 
 
 def _verbatim(path: Sequence[str]) -> "dg.AssetKey":

@@ -169,7 +169,7 @@ lint() {
     step "lint" ruff check .
     step "format" ruff format --check .
     step "types" mypy
-    step "import rules" lint-imports --cache-dir .import_linter_cache
+    step "import rules" lint-imports
 }
 
 # A JVM of the tests maps the classes of Spark in place of reading them: half of the time that a session takes to start.

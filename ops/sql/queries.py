@@ -38,6 +38,11 @@ from icepuffin.ops.sql.values import Node, Values
 
 _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
+_PAGES = (
+    "OFFSET would search anew for each page, wider than for the one before, so that pages repeat rows and lose others: "
+    "search once for all pages, and cut them from that, as in SELECT ... FROM (SELECT ... ORDER BY distance LIMIT 100) "
+    "ORDER BY distance LIMIT 10 OFFSET 20"
+)
 
 
 Names = Mapping[str, "_NamedQuery"]
@@ -50,13 +55,6 @@ class _NamedQuery:
     query: Node
     before: Names
     """Queries that it may read: those named before it"""
-
-
-_PAGES = (
-    "OFFSET would search anew for each page, wider than for the one before, so that pages repeat rows and lose others: "
-    "search once for all pages, and cut them from that, as in SELECT ... FROM (SELECT ... ORDER BY distance LIMIT 100) "
-    "ORDER BY distance LIMIT 10 OFFSET 20"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,9 @@ def materialize_theta_sketches(
     plan = plan_sketches(table, snapshot, store, columns)
     if not plan.columns:
         return report(ThetaOutcome.NO_COLUMNS)
-    damage, slot = "", find_statistics(table, snapshot_id)
-    is_there = is_current(plan, store)
-    if is_there and verify and slot is not None:
-        damage = damage_of(open_storage(slot.statistics_path, storage), slot)
+    damage, is_there = "", is_current(plan, store)
+    if is_there and verify and (statistics := find_statistics(table, snapshot_id)) is not None:
+        damage = damage_of(store, statistics)
     if is_there and not damage:
         make_lasting(table, SKETCHES_TAG)
         return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))

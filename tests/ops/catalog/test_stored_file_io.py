@@ -67,6 +67,9 @@ def test_what_is_missing_is_what_pyiceberg_expects(file: StoredFile) -> None:
     written(file, b"abc")
     StoredFileIO({}, STORAGE).delete(file)
     assert not file.exists()
+    written(file, b"abc")
+    StoredFileIO({}, STORAGE).delete(file.location)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("whole", [9, 10])
