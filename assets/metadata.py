@@ -22,6 +22,8 @@ MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
 _MARKUP = re.compile(r"[\\`*_\[\]<>&|~]")
 """What Markdown does not take for text"""
+_OF_THE_RUN = ("action", "reason", "outcome")
+"""Labels of what a run did, made or not"""
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
@@ -52,13 +54,14 @@ def kept_metadata(
     context: dg.AssetExecutionContext, key: dg.AssetKey, label: str, now: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Metadata of a run that has made nothing, as all was there: that of the partition's last materialisation, where
-    the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`.
+    the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`. What the run
+    did, and why, is from `now`.
     """
     partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[context.partition_key])
     for record in context.instance.fetch_materializations(partition, limit=1).records:
         event = record.asset_materialization
         if event is not None and event.metadata.get(label) == now.get(label):
-            return {**now, **event.metadata}
+            return {**now, **event.metadata, **{name: now[name] for name in _OF_THE_RUN if name in now}}
     return now
 
 
