@@ -41,5 +41,9 @@ class LaterFormatError(BadBlobError):
     """Raised when a blob says that it is of a later version of its format: it may be sound."""
 
 
+class EarlierFormatError(BadBlobError):
+    """Raised when a blob says that it is of a version of its format that was given up: what it holds is made anew."""
+
+
 class BlobTooLargeError(PuffinError):
     """Raised when a blob is over the reader's limit, before any of it is read."""

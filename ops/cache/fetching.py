@@ -5,7 +5,6 @@ Vectors, neighbours and codes take none beside the arrays.
 """
 
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -99,7 +98,7 @@ class FetchedShard:
 
 def fetch(
     stored: StoredShard,
-    sha256: bytes | None,
+    sha256: bytes,
     storage: StorageConfig,
     *,
     compact: bool,
@@ -108,8 +107,7 @@ def fetch(
 ) -> FetchedShard:
     """A shard, in the compact layout or not.
 
-    `sha256`: of the blob; None where it is not known; then sections are compared with their checksums. Addresses that
-    lie apart are not read. `claim` is called once, when the header is known.
+    `sha256`: of the blob. Addresses that lie apart are not read. `claim` is called once, when the header is known.
     Raises StorageError, BadBlobError, ChecksumError.
     """
     where, runs = stored.blob, stored.runs
@@ -117,7 +115,7 @@ def fetch(
         pieces = _pieces([where, *(run.place for run in runs)], storage, executor)
         first = next(pieces, b"")
         blob = _PassingBlob(first, where.length)
-        reader = ShardReader(blob, vectors=RunsReader(runs, storage), checksums=sha256 is None)
+        reader = ShardReader(blob, vectors=RunsReader(runs, storage), checksums=False)
         header = reader.header
         with scratch(scratch_bytes(header, _piece_bytes(where, storage))):
             room = claim(most_bytes(header, where.length, compact=compact))
@@ -253,13 +251,12 @@ def _take(
     header: ShardHeader,
     vectors: npt.NDArray[np.float32] | None,
     where: ObjectRange,
-    sha256: bytes | None,
+    sha256: bytes,
 ) -> None:
     """Fill the vectors, keep the other sections, and check what has passed."""
-    digest, checksum, offset, filled = hashlib.sha256(), 0, 0, 0
+    digest, offset, filled = hashlib.sha256(), 0, 0
     for piece in pieces:
-        if sha256 is not None:
-            digest.update(piece)
+        digest.update(piece)
         for entry in header.sections:
             low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
             if low >= high or entry.kind in OF_CELLS:
@@ -268,14 +265,10 @@ def _take(
             if entry.kind != Section.VECTORS:
                 blob.keep(entry, low - entry.offset, part)
             elif vectors is not None:
-                checksum = checksum if sha256 is not None else zlib.crc32(part, checksum)
                 filled = _fill(vectors.reshape(-1), filled, part, header)
         offset += len(piece)
-    if sha256 is not None and digest.digest() != sha256:
+    if digest.digest() != sha256:
         raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
-    stored = header.find(Section.VECTORS)
-    if sha256 is None and stored is not None and vectors is not None and checksum != stored.checksum:
-        raise ChecksumError(f"shard blob: section VECTORS does not have its checksum {stored.checksum:08x}")
 
 
 def _take_runs(

@@ -15,12 +15,11 @@ from icepuffin.ops.cache.fetching import Claim, FetchedShard, Memory, Room, Scra
 from icepuffin.ops.cache.ready_shard import Completion, NodeAddresses, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.lru_cache import LruCache
-from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig, StoredAddresses, StoredShard
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredAddresses, StoredShard
 from icepuffin.ops.process_lock import ProcessLock
 from icepuffin.ops.shard_reader import read_addresses
 from icepuffin.ops.storage import principal
 from icepuffin.puffin.blobs import addresses as addresses_blob
-from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 _log = logging.getLogger(__name__)
 _SCRATCH_BYTES = 256 << 20
@@ -33,7 +32,7 @@ _LONGEST_PAUSE = 10.0
 SOURCES = ("memory", "disk", "store")
 """Sources of a shard, the nearest first"""
 T = TypeVar("T", ReadyShard, NodeAddresses)
-_LAYOUT = 8
+_LAYOUT = 9
 """Version of the files' layout, and of the rules by which codes are kept for searches. It is part of the
 names of files, so those of other versions are never read"""
 
@@ -42,18 +41,14 @@ names of files, so those of other versions are never read"""
 class ShardKey:
     """Identity of one shard: of its blob, and of the addresses that replace those in the blob, if any do.
 
-    Where the routing blob has the sha256 of a blob, that is its identity, with those of the vectors that lie apart from
-    it, and is checked when it enters the cache:
-    shards that a refresh only copied stay in the cache. So do those that it gave new addresses, which are an entry of
-    their own. Files of older releases have no sha256. Then the identity is the place of the blob and its index
-    snapshot: the name of a deleted file may be used again, the id of a snapshot is not.
+    The sha256 of the blob is its identity, with those of the vectors that lie apart from it, and is checked when it
+    enters the cache: shards that a refresh only copied stay in the cache. So do those that it gave new addresses, which
+    are an entry of their own.
     """
 
     stored: StoredShard
     sha256: bytes
-    """sha256 of the blob; zeros where the routing blob has none"""
-    index_snapshot_id: SnapshotId
-    """Id of the index snapshot of its version"""
+    """sha256 of the blob"""
     compact: bool = False
     """Whether the shard is kept in the compact layout"""
 
@@ -63,22 +58,11 @@ class ShardKey:
         return self.stored.blob
 
     @property
-    def has_checksum(self) -> bool:
-        """Whether the routing blob has the sha256."""
-        return self.sha256 != UNKNOWN_SHA256
-
-    @property
     def name(self) -> str:
         """Name of the entry of the blob."""
-        where = self.where
-        what = (
-            self.sha256.hex()
-            if self.has_checksum
-            else f"{where.path}\0{where.offset}\0{where.length}\0{self.index_snapshot_id}"
-        )
-        what += "".join(f"\0{run.sha256.hex()}" for run in self.stored.runs)
         layout = f"{_LAYOUT}-compact" if self.compact else str(_LAYOUT)
-        return hashlib.sha256(f"{layout}\0{self.has_checksum}\0{what}".encode()).hexdigest()
+        blobs = (self.sha256, *(run.sha256 for run in self.stored.runs))
+        return hashlib.sha256("\0".join((layout, *(sha256.hex() for sha256 in blobs))).encode()).hexdigest()
 
 
 def _name_of(addresses: StoredAddresses) -> str:
@@ -302,8 +286,7 @@ class _UnfinishedShard:
 
 
 def _fetch(key: ShardKey, storage: StorageConfig, claim: Claim, scratch: Scratch) -> FetchedShard:
-    sha256 = key.sha256 if key.has_checksum else None
-    return fetch(key.stored, sha256, storage, compact=key.compact, claim=claim, scratch=scratch)
+    return fetch(key.stored, key.sha256, storage, compact=key.compact, claim=claim, scratch=scratch)
 
 
 class _Reservations:

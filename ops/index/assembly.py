@@ -323,7 +323,6 @@ class Assembly:
             partition_to_shard=shard_set.layout.partition_to_shard,
             shards=entries,
             files=shard_set.files,
-            has_codes=bool(plan.definition.code_bits),
         )
         return [
             (BlobType.ROUTING, *encode(routing_blob.encode(routing), "zstd")),

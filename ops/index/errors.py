@@ -37,3 +37,7 @@ class LayoutMisfitError(IcepuffinError):
 
 class NotAnIndexError(IcepuffinError):
     """Raised when a bound file is no index version of ours, or is gone."""
+
+
+class EarlierLayoutError(NotAnIndexError):
+    """Raised when a bound file is a version of ours whose layout was given up: the next refresh builds it anew."""

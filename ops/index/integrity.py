@@ -78,12 +78,12 @@ def check_integrity(
 ) -> Integrity:
     """Check a version's file, and compare its nodes with all rows of its snapshot.
 
-    Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
-    whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
-    addresses and content hashes of all rows are compared with those of all nodes, and the columns for conditions, and
-    the included ones, with the values that the version has. All rows are compared with the balls of their files. At
-    last some rows of each shard are searched by their own vectors. `runner` reads the rows and searches; by default
-    this process does. Raises NoRoomError where a large shard cannot be read here: that is no fault of the version.
+    Each shard is compared with its checksum, decoded and validated, one at a time in memory. Then the vectors of all
+    live rows are read, and the addresses and content hashes of all rows are compared with those of all nodes, and the
+    columns for conditions, and the included ones, with the values that the version has. All rows are compared with the
+    balls of their files. At last some rows of each shard are searched by their own vectors. `runner` reads the rows and
+    searches; by default this process does. Raises NoRoomError where a large shard cannot be read here: that is no fault
+    of the version.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -172,7 +172,7 @@ def _read_shards(
 def _decoded(place: StoredShard, entry: routing.ShardEntry, storage: StorageConfig) -> Shard:
     """Raises PuffinError where a shard is not what the routing blob says."""
     data = open_storage(place.path, storage).read_range(place.path, place.blob.offset, place.blob.length)
-    if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
+    if hashlib.sha256(data).digest() != entry.sha256:
         raise ChecksumError("the bytes are not those that were published")
     decoded = open_shard(place, storage, blob=BytesSource(data)).read()
     if decoded.count != entry.count:

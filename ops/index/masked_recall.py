@@ -53,7 +53,7 @@ def measure_masked(context: BuildContext, shards: Collection[ShardResult]) -> di
     threads = driver_runner(context.runner).task_threads
     recalls = {}
     for result in chosen:
-        key = ShardKey(replace(result.stored, addresses=None), result.sha256, plan.base.bound.index_snapshot_id)
+        key = ShardKey(replace(result.stored, addresses=None), result.sha256)
         shard = _read(context, key)
         recall = measure_recall(
             shard,

@@ -40,6 +40,7 @@ from icepuffin.ops.index.version_reader import (
     same_files,
     shared_rows,
 )
+from icepuffin.ops.index.version_sizes import FORMAT_VERSION
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.shard_recall import RECALL_RULE
@@ -47,9 +48,7 @@ from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner
 from icepuffin.ops.vector_column import VectorSchema
 from icepuffin.puffin.blobs import routing as routing_blob
-from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
-FORMAT_VERSION = 1
 MOST_BASES = 16
 """Versions that are considered as base, at most"""
 SHARED_ENOUGH = 0.5
@@ -313,9 +312,10 @@ def _open_nearest(
     unreadable: list[str] = []
     for version in versions:
         readable, broken = open_versions(table, [version], storage, skip_unanswered=False)
+        unreadable += map(str, broken)
         if readable and (faults := lost_packs(version, storage) or faults_of(version)):
-            readable, broken = [], (f"{version.puffin_path}: {'; '.join(listed(faults))}",)
-        unreadable += broken
+            readable = []
+            unreadable.append(f"{version.puffin_path}: {'; '.join(listed(faults))}")
         opened += readable
         if version.base_snapshot_id not in ancestors:
             continue
@@ -471,14 +471,12 @@ def _build_id(plan: VersionPlan) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _identity(base: OpenVersion) -> tuple[str, str, int | None, *tuple[bool, ...]]:
-    """Identity of a base version, and which of its packs can be shared. Its routing blob has the sha256 of each shard,
-    but for versions of older releases.
+def _identity(base: OpenVersion) -> tuple[str, str, *tuple[bool, ...]]:
+    """Identity of a base version, whose routing blob has the sha256 of each shard, and which of its packs can be
+    shared.
     """
-    of_shards = (shard.sha256 for shard in base.routing.shards)
-    unknown = base.bound.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
     kept = (pack.is_kept for pack in base.bound.packs)
-    return base.bound.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown, *kept
+    return base.bound.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), *kept
 
 
 def _decided(changes: Changes) -> dict[str, object]:

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
-from icepuffin.ops.index.errors import NotAnIndexError
+from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
 from icepuffin.ops.model import (
     FileNumber,
     FileSlot,
@@ -39,7 +39,7 @@ from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.included_columns import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry, VectorRun
-from icepuffin.puffin.errors import BadBlobError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, EarlierFormatError, PuffinError
 from icepuffin.puffin.reader import TAIL_READ
 from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
@@ -145,7 +145,8 @@ def _bytes_by_pack(text: str) -> dict[int, int]:
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
     """Read the footer and the routing blob of a version.
 
-    Raises NotAnIndexError where the file is gone, foreign or broken, or of a release that this one cannot read.
+    Raises NotAnIndexError where the file is gone, foreign or broken, or of a release that this one cannot read, and its
+    EarlierLayoutError where a refresh is to make it anew.
     """
     path = version.puffin_path
     try:
@@ -178,6 +179,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
+    except EarlierFormatError as error:
+        raise EarlierLayoutError(f"{path}: {error}; a refresh builds index {version.name} anew") from error
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum
@@ -438,14 +441,14 @@ def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
 
 def open_versions(
     table: Table, versions: Iterable[DerivedVersion], storage: StorageConfig, *, skip_unanswered: bool = True
-) -> tuple[list[OpenVersion], tuple[str, ...]]:
-    """(versions that can be read, one line on each that cannot). Callers decide what an unreadable version means.
+) -> tuple[list[OpenVersion], tuple[NotAnIndexError, ...]]:
+    """(versions that can be read, the error of each that cannot). Callers decide what an unreadable version means.
 
     In format v1 the manifests of their snapshots are read, too. Without `skip_unanswered` it raises StorageError where
     the store does not answer: the version may be whole.
     """
     opened: list[OpenVersion] = []
-    unreadable: list[str] = []
+    unreadable: list[NotAnIndexError] = []
     for version in versions:
         try:
             opened.append(with_origins(table, open_version(version, storage)))
@@ -455,7 +458,7 @@ def open_versions(
             if isinstance(cause, StorageError) and not lasting and not skip_unanswered:
                 raise cause from error
             _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
-            unreadable.append(str(error))
+            unreadable.append(error)
     return opened, tuple(unreadable)
 
 

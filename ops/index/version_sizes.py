@@ -8,6 +8,9 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.json_texts import parse_json
 
+FORMAT_VERSION = 2
+"""Part of every build id; to be raised where the layout of blobs, or what they hold, changes"""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionSizes:
@@ -63,7 +66,7 @@ def fit_of(text: str) -> LayoutFit:
 
 def graph_id(definition: IndexDefinition, field_id: int) -> str:
     """A hash of what graphs and kept columns depend on: a version with an equal one reads new rows alone."""
-    identity = replace(definition, field_id=field_id).graph_identity()
+    identity = replace(definition, field_id=field_id).graph_identity() | {"format": FORMAT_VERSION}
     if definition.filters:
         identity["filter_ids"] = definition.filter_ids
     if definition.include:

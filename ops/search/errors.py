@@ -13,7 +13,7 @@ class UnknownColumnError(IcepuffinError):
 
 class IndexUnavailableError(IcepuffinError):
     """Raised, where the policy forbids another path, when no usable version covers the snapshot, or a shard of the one
-    that was opened cannot be read any more.
+    that was opened cannot be read any more; and when all versions have a layout that was given up.
     """
 
 

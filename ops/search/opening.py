@@ -1,7 +1,7 @@
 """Opening an index at a snapshot: which version answers, and what that means for the answer."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault
 from icepuffin.ops.index.definition_columns import resolve_column, resolve_field
+from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
 from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
@@ -127,7 +128,8 @@ def open_index(
     EqualityDeletesError
         The snapshot has equality deletes that cannot be resolved.
     IndexUnavailableError
-        With the policy `fail`: the snapshot has no version that can be read.
+        With the policy `fail`: the snapshot has no version that can be read. With any: the index has versions of a
+        layout that was given up alone; the message has the command that builds it anew.
     QueryError
         `stale` or `recall_sample` is out of range, or `recall_reports` is given without a `recall_sample`.
     StorageError
@@ -371,13 +373,14 @@ def _choose_version(
     live = target.live
     versions = index_versions(target.table, definition.name)
     own = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
-    opened, unreadable = open_versions(target.table, own, target.storage)
+    opened, broken = open_versions(target.table, own, target.storage)
     built_as = replace(definition, field_id=target.field_id).graph_identity()
     fitting = [version for version in opened if _fits(version, target)]
     fitting.sort(key=lambda version: version.definition.graph_identity() != built_as)  # else the newest first
-    choice = _load_first(fitting, unreadable, target, stale, resources)
+    choice = _load_first(fitting, tuple(map(str, broken)), target, stale, resources)
     if choice.loaded is not None:
-        return choice
+        built_anew = {str(error) for error in broken if isinstance(error, EarlierLayoutError)}
+        return replace(choice, warnings=tuple(line for line in choice.warnings if line not in built_anew))
     if stale is StalePolicy.FAIL:
         reason = f": {choice.warnings[0]}" if choice.warnings else ""
         raise IndexUnavailableError(
@@ -387,6 +390,7 @@ def _choose_version(
     if not versions:
         return replace(choice, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
+        _require_current(broken, target, definition)
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
     distances = distances_text(definition, target.field_id)
 
@@ -398,10 +402,25 @@ def _choose_version(
     newest_first = reversed(versions)  # in format v1 all are equally near
     nearest = sorted(newest_first, key=distance)
     others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
-    opened, unreadable = open_versions(target.table, others, target.storage)
+    opened, others_broken = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]
     usable = [version for rows, version in sorted(shared, key=lambda pair: -pair[0]) if rows]
-    return _load_first(usable, (*choice.warnings, *unreadable), target, stale, resources)
+    choice = _load_first(usable, (*choice.warnings, *map(str, others_broken)), target, stale, resources)
+    if choice.loaded is None:
+        _require_current((*broken, *others_broken), target, definition)
+    return choice
+
+
+def _require_current(broken: Iterable[NotAnIndexError], target: SearchTarget, definition: IndexDefinition) -> None:
+    """Raises IndexUnavailableError where the index has a version that only a refresh makes readable, and no other:
+    without it every search would compare all rows.
+    """
+    earlier = next((error for error in broken if isinstance(error, EarlierLayoutError)), None)
+    if earlier is not None:
+        table, snapshot_id = target.live.table, target.live.snapshot_id
+        raise IndexUnavailableError(
+            f"{table}: {earlier}: icepuffin refresh {table} --index {definition.name} --snapshot {snapshot_id}"
+        ) from earlier
 
 
 def _fits(version: OpenVersion, target: SearchTarget) -> bool:

@@ -14,6 +14,5 @@ def in_compact_layout(opened: OpenVersion) -> bool:
 
 def shard_keys(opened: OpenVersion) -> tuple[ShardKey, ...]:
     """The key of each shard, by shard id."""
-    compact, snapshot_id = in_compact_layout(opened), opened.bound.index_snapshot_id
-    shards = zip(opened.shards, opened.routing.shards, strict=True)
-    return tuple(ShardKey(stored, entry.sha256, snapshot_id, compact) for stored, entry in shards)
+    compact, shards = in_compact_layout(opened), zip(opened.shards, opened.routing.shards, strict=True)
+    return tuple(ShardKey(stored, entry.sha256, compact) for stored, entry in shards)

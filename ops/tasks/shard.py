@@ -115,7 +115,7 @@ class ShardResult:
     how: How
     stored: StoredShard
     sha256: bytes
-    """sha256 of the blob; UNKNOWN_SHA256 where an older release did not record it"""
+    """sha256 of the blob"""
     count: int
     medoid: int
     written_recall: float

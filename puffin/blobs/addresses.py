@@ -11,9 +11,10 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.puffin.blobs.formats import require_format
 from icepuffin.puffin.blobs.sections import compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import most_location_bytes
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.varint import decode_signed, encode_signed
 
 MAGIC = b"ANNL"
@@ -38,12 +39,7 @@ def decode(data: bytes, count: int) -> Addresses:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"addresses blob of {len(data)} bytes has no header")
     magic, version, nodes, checksum, raw_length = _HEADER.unpack_from(data)
-    if magic == MAGIC and version > VERSION:
-        raise LaterFormatError(
-            f"addresses blob of version {version}: a later release wrote it, this one reads {VERSION}"
-        )
-    if magic != MAGIC or version != VERSION:
-        raise BadBlobError(f"addresses blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    require_format("addresses blob", (magic, version), (MAGIC, VERSION))
     frames = memoryview(data)[_HEADER.size :]
     unsealed = data[:_CHECKSUM_AT] + bytes(4) + data[_CHECKSUM_AT + 4 : _HEADER.size]
     if (computed := zlib.crc32(frames, zlib.crc32(unsealed))) != checksum:

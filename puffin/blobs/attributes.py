@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from icepuffin.puffin import codec
 from icepuffin.puffin.blobs.cursor import Cursor, packed_text
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from icepuffin.puffin.blobs.formats import require_format
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNA"
 MAGIC_OF_LISTS = b"ANNT"
@@ -157,11 +158,7 @@ def decode(data: bytes) -> AttributeBlob:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"attribute blob of {len(data)} bytes has no header")
     magic, version, field_id, count, length, checksum = _HEADER.unpack_from(data)
-    is_own = magic in (MAGIC, MAGIC_OF_LISTS)
-    if is_own and version > VERSION:
-        raise LaterFormatError(f"attribute blob of version {version}: a later release wrote it, this reads {VERSION}")
-    if not is_own or version != VERSION:
-        raise BadBlobError(f"attribute blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    require_format("attribute blob", (magic, version), (MAGIC_OF_LISTS if magic == MAGIC_OF_LISTS else MAGIC, VERSION))
     cursor = Cursor(memoryview(data)[_HEADER.size :], "attribute blob")
     table = cursor.take(length, "table")
     if zlib.crc32(table, zlib.crc32(data[: _HEADER.size - 4] + bytes(4))) != checksum:

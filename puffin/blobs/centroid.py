@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.puffin.errors import BadBlobError, LaterFormatError
+from icepuffin.puffin.blobs.formats import require_format
+from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"ANNI"
@@ -69,12 +70,7 @@ def decode(data: bytes) -> CentroidIndex:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"centroid blob of {len(data)} bytes has no header")
     magic, version, dims, count, files, metric, entry_size, table_at = _HEADER.unpack_from(data)
-    if magic == MAGIC and version > VERSION:
-        raise LaterFormatError(
-            f"centroid blob of version {version}: a later release wrote it, this one reads {VERSION}"
-        )
-    if magic != MAGIC or version != VERSION:
-        raise BadBlobError(f"centroid blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    require_format("centroid blob", (magic, version), (MAGIC, VERSION))
     if not 1 <= dims <= MAX_DIMS or entry_size != 4 * dims + 8 or table_at != _HEADER.size + count * entry_size:
         raise BadBlobError(
             f"centroid blob: {dims} dims, entry size {entry_size}, file table at {table_at} do not agree"

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from icepuffin.puffin import codec
 from icepuffin.puffin.blobs.cursor import Cursor, packed_text
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from icepuffin.puffin.blobs.formats import require_format
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNC"
 VERSION = 1
@@ -215,14 +216,7 @@ def decode(data: bytes) -> IncludedBlob:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"blob of an included column: {len(data)} bytes are no header")
     magic, version, field_id, count, checksum = _HEADER.unpack_from(data)
-    if magic == MAGIC and version > VERSION:
-        raise LaterFormatError(
-            f"blob of an included column, version {version}: a later release wrote it, this reads {VERSION}"
-        )
-    if magic != MAGIC or version != VERSION:
-        raise BadBlobError(
-            f"blob of an included column starts with {magic!r} version {version}, not {MAGIC!r} version 1"
-        )
+    require_format("blob of an included column", (magic, version), (MAGIC, VERSION))
     table = memoryview(data)[_HEADER.size :]
     if zlib.crc32(table, zlib.crc32(data[: _HEADER.size - 4] + bytes(4))) != checksum:
         raise ChecksumError("blob of an included column: it has another CRC-32 than is stored")

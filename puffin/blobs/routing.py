@@ -1,16 +1,12 @@
 """Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every search, so kept small (zstd).
 
-Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 0, u32 CRC-32 of
-the whole blob with this field 0. Then: build id and definition (u32 length, UTF-8 each); codebook f32[k][D]; u32[k],
-the shard of each partition;
+Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 feature bits,
+u32 CRC-32 of the whole blob with this field 0. Then: build id and definition (u32 length, UTF-8 each); codebook
+f32[k][D]; u32[k], the shard of each partition;
 per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
-frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
-
-Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset. Version 3
-is for versions with rows that have moved: after these it has u64 length and 32 bytes sha256 of an addresses blob.
-Version 4 is like 3, for versions whose shards hold rotated codes. Version 5 is for versions whose vectors lie apart
-from their shards: after the addresses it has u32 number of runs, and of each u32 pack, u64 offset, u64 length,
-u32 vectors, 32 bytes sha256.
+frame of tombstoned nodes; u32 pack, u64 offset; u64 length and 32 bytes sha256 of an addresses blob; u32 number of
+runs, and of each u32 pack, u64 offset, u64 length, u32 vectors, 32 bytes sha256;
+per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
 """
 
 import struct
@@ -24,20 +20,11 @@ import numpy.typing as npt
 
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.cursor import Cursor, packed_text
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from icepuffin.puffin.blobs.formats import COMMON, require_features, require_format
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNR"
-VERSION = 5
-_OF_ROTATED_CODES = 4
-"""Version of blobs whose shards hold rotated codes, or may do so; older releases read it"""
-_WITHOUT_CODES = 3
-"""Version of blobs whose shards have vectors or PQ codes, no rotated ones; still older releases read it"""
-_WITHOUT_ADDRESSES = 2
-"""Version of blobs whose shards also all have their own addresses; still older releases read it"""
-_WITHOUT_PACKS = 1
-"""Version of blobs whose shards also all lie in the same file; still older releases read it"""
-UNKNOWN_SHA256 = bytes(32)
-"""sha256 of a shard that an older release copied without reading it; its sections still have a CRC-32"""
+VERSION = 6
 _HEADER = struct.Struct("<4s5IqII")
 _RUN = struct.Struct("<IQQI32s")
 _ALWAYS_ALLOWED = 16 << 20
@@ -82,7 +69,7 @@ class ShardEntry:
     length: int
     """Bytes of the shard blob."""
     sha256: bytes
-    """sha256 of the shard blob, or UNKNOWN_SHA256"""
+    """sha256 of the shard blob"""
     tombstones: npt.NDArray[np.int64]
     """Node ids, ascending."""
     pack: int = 0
@@ -147,8 +134,6 @@ class Routing:
     """u32[k]"""
     shards: tuple[ShardEntry, ...]
     files: tuple[CoveredFile, ...]
-    has_codes: bool = False
-    """Whether the shards hold rotated codes, which older releases do not read"""
 
     @property
     def packs(self) -> int:
@@ -170,30 +155,23 @@ def encode(routing: Routing) -> bytes:
     parts = [packed_text(routing.build_id), packed_text(routing.definition)]
     parts.append(np.ascontiguousarray(routing.codebook, "<f4").tobytes())
     parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
-    version = _WITHOUT_ADDRESSES if routing.packs else _WITHOUT_PACKS
-    version = _WITHOUT_CODES if any(shard.addresses for shard in routing.shards) else version
-    version = _OF_ROTATED_CODES if routing.has_codes else version
-    version = VERSION if any(shard.runs for shard in routing.shards) else version
     for shard in routing.shards:
         bitmap = deletion_vector.encode(shard.tombstones)
         parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
         parts += [struct.pack("<I", len(bitmap)), bitmap]
-        if version > _WITHOUT_PACKS:
-            parts.append(struct.pack("<IQ", shard.pack, shard.offset))
-        if version > _WITHOUT_ADDRESSES:
-            addresses = shard.addresses or _NO_ADDRESSES
-            parts.append(struct.pack("<Q32s", addresses.length, addresses.sha256))
-        if version > _OF_ROTATED_CODES:
-            parts.append(struct.pack("<I", len(shard.runs)))
-            parts += [_RUN.pack(run.pack, run.offset, run.length, run.count, run.sha256) for run in shard.runs]
+        addresses = shard.addresses or _NO_ADDRESSES
+        parts.append(
+            struct.pack("<IQQ32sI", shard.pack, shard.offset, addresses.length, addresses.sha256, len(shard.runs))
+        )
+        parts += [_RUN.pack(run.pack, run.offset, run.length, run.count, run.sha256) for run in shard.runs]
     for file in routing.files:
         parts.append(struct.pack("<BQQ32s", file.present, file.rows, file.live_rows, file.delete_fingerprint))
         parts.append(packed_text(file.path))
     body = b"".join(parts)
     partitions, dims = routing.codebook.shape
-    numbers = dims, partitions, len(routing.shards), len(routing.files), routing.base_snapshot_id, 0
-    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, version, *numbers, 0)))
-    return _HEADER.pack(MAGIC, version, *numbers, checksum) + body
+    numbers = dims, partitions, len(routing.shards), len(routing.files), routing.base_snapshot_id, COMMON
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, *numbers, 0)))
+    return _HEADER.pack(MAGIC, VERSION, *numbers, checksum) + body
 
 
 def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
@@ -208,16 +186,12 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     """
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
-    magic, version, dims, partitions, shards, files, base, reserved, checksum = _HEADER.unpack_from(data)
-    if magic == MAGIC and version > VERSION:
-        raise LaterFormatError(f"routing blob of version {version}: a later release wrote it, this one reads {VERSION}")
-    if magic != MAGIC or version < _WITHOUT_PACKS:
-        raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    magic, version, dims, partitions, shards, files, base, features, checksum = _HEADER.unpack_from(data)
+    require_format("routing blob", (magic, version), (MAGIC, VERSION))
     body = data[_HEADER.size :]
     if (computed := zlib.crc32(body, zlib.crc32(data[: _HEADER.size - 4] + bytes(4)))) != checksum:
         raise ChecksumError(f"routing blob has CRC-32 {computed:08x}, {checksum:08x} is stored")
-    if reserved:
-        raise BadBlobError(f"routing blob: reserved field at byte 32 is {reserved:#x}, not 0")
+    require_features("routing blob", features, COMMON)
     cursor = Cursor(body, "routing blob")
     build_id, definition = cursor.text("build id"), cursor.text("definition")
     allowed_bytes = _ALWAYS_ALLOWED + 2 * len(data) if file_size is None else file_size
@@ -229,9 +203,8 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards, allowed_bytes // 8, version),
+        shards=_decode_shards(cursor, shards, allowed_bytes // 8),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
-        has_codes=version == _OF_ROTATED_CODES,
     )
     cursor.finish()
     if partitions and int(to_shard.max()) >= shards:
@@ -241,16 +214,16 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     return routing
 
 
-def _decode_shards(cursor: Cursor, count: int, max_tombstones: int, version: int) -> tuple[ShardEntry, ...]:
+def _decode_shards(cursor: Cursor, count: int, max_tombstones: int) -> tuple[ShardEntry, ...]:
     """Shard table; at most `max_tombstones` in all shards together: four bytes of a bitmap may stand for 65,536."""
     shards: list[ShardEntry] = []
     for number in range(count):
-        shards.append(_decode_shard(cursor, number, max_tombstones, version))
+        shards.append(_decode_shard(cursor, number, max_tombstones))
         max_tombstones -= len(shards[-1].tombstones)
     return tuple(shards)
 
 
-def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int) -> ShardEntry:
+def _decode_shard(cursor: Cursor, number: int, max_tombstones: int) -> ShardEntry:
     part = f"shard {number}"
     count, live_rows, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
     tombstones = deletion_vector.decode(bytes(cursor.take(size, part)), max_positions=max_tombstones)
@@ -258,14 +231,14 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, version: int
         raise BadBlobError(f"routing blob: {part} has {count} nodes, {live_rows} live and {len(tombstones)} tombstones")
     if count and medoid >= count:
         raise BadBlobError(f"routing blob: {part} has medoid {medoid} of {count} nodes")
-    pack, offset = cursor.unpack("IQ", part) if version > _WITHOUT_PACKS else (0, 0)
+    pack, offset = cursor.unpack("IQ", part)
     if offset and not pack:
         raise BadBlobError(f"routing blob: {part} lies in no pack and has offset {offset}")
-    moved = AddressesEntry(*cursor.unpack("Q32s", part)) if version > _WITHOUT_ADDRESSES else _NO_ADDRESSES
+    moved = AddressesEntry(*cursor.unpack("Q32s", part))
     if not moved.length and moved != _NO_ADDRESSES:
         raise BadBlobError(f"routing blob: {part} has a sha256 of no addresses")
     addresses = moved if moved.length else None
-    runs = _decode_runs(cursor, part, count) if version > _OF_ROTATED_CODES else ()
+    runs = _decode_runs(cursor, part, count)
     return ShardEntry(count, live_rows, medoid, recall, length, sha256, tombstones, pack, offset, addresses, runs)
 
 

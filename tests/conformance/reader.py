@@ -98,8 +98,8 @@ def centroid(data: bytes) -> dict[str, Any]:
 def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
     read = Bytes(data)
-    magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
-    need(magic == b"ANNR" and version in (1, 2, 3, 4, 5) and zero == 0, "header")
+    magic, version, dims, k, shards, files, base, features, checksum = read("4s5IqII")
+    need((magic, version, features) == (b"ANNR", 6, 1), "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
     out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
     out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
@@ -108,9 +108,9 @@ def routing(data: bytes) -> dict[str, Any]:
         *numbers, length = read("IIIfQ32sI")
         dead = deletion_vector(read.take(length))
         out["shards"].append((*numbers, dead))
-        out["packs"].append(tuple(read("IQ")) if version > 1 else (0, 0))
-        out["addresses"].append(tuple(read("Q32s")) if version > 2 else (0, bytes(32)))
-        runs = [read("IQQI32s") for _ in range(read("I"))] if version > 4 else []
+        out["packs"].append(tuple(read("IQ")))
+        out["addresses"].append(tuple(read("Q32s")))
+        runs = [read("IQQI32s") for _ in range(read("I"))]
         need(not runs or sum(run[3] for run in runs) == numbers[0], "number of vectors")
         places = sorted(run[:3] for run in runs)
         need(all(a[0] < b[0] or a[1] + a[2] <= b[1] for a, b in itertools.pairwise(places)), "runs that overlap")

@@ -16,7 +16,7 @@ from icepuffin.puffin import BytesSource
 from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
 from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
 from tests.puffin import samples
 
@@ -43,7 +43,6 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
-    ("routing of codes", routing.encode(replace(samples.moved_routing(), has_codes=True)), routing.decode),
     ("routing of runs", routing.encode(samples.routing_of_runs()), routing.decode),
     ("shard of codes", shard_bytes(samples.coded_shard(5, 3)), shard.decode),
     (
@@ -206,7 +205,6 @@ def test_a_shard_is_rounded_where_it_does_not_hold_the_vectors_it_was_built_over
 
 def test_vectors_apart_are_read_as_written() -> None:
     value = samples.routing_of_runs()
-    assert routing.encode(value)[4] == 5
     assert same(routing.decode(routing.encode(value)), value)
     assert [entry.bytes_by_pack for entry in value.shards] == [{0: 12_345}, {2: 99 + 80, 0: 120}]
     assert (value.packs, value.shards[1].all_bytes) == (2, 299)
@@ -241,18 +239,21 @@ def test_two_shards_may_name_one_run() -> None:
     assert same(routing.decode(routing.encode(twice)), twice)
 
 
-def test_older_releases_read_a_routing_blob_without_packs_moved_rows_or_codes() -> None:
-    values = samples.routing(), samples.packed_routing(), samples.moved_routing()
-    assert [routing.encode(value)[4] for value in values] == [1, 2, 3]
-    coded = replace(samples.routing(), has_codes=True)
-    assert routing.encode(coded)[4] == 4
-    assert same(routing.decode(routing.encode(coded)), coded)
+@pytest.mark.parametrize("value", [samples.routing(), samples.moved_routing(), samples.routing_of_runs()])
+def test_a_routing_blob_has_one_layout_and_its_feature_bit(value: routing.Routing) -> None:
+    assert struct.unpack_from("<4sI24xI", routing.encode(value)) == (b"ANNR", 6, 1)
 
 
-def test_a_routing_blob_of_a_later_release_is_reported_as_later() -> None:
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(1, EarlierFormatError), (5, EarlierFormatError), (7, LaterFormatError), (99, LaterFormatError)],
+)
+def test_a_routing_blob_of_another_layout_is_reported_as_earlier_or_later(
+    version: int, error: type[BadBlobError]
+) -> None:
     data = bytearray(routing.encode(samples.moved_routing()))
-    data[4] = 6
-    with pytest.raises(LaterFormatError):
+    data[4] = version
+    with pytest.raises(error, match=f"routing blob of version {version}"):
         routing.decode(bytes(data))
 
 

@@ -92,14 +92,14 @@ def test_changed_shards_take_no_more_than_their_bytes_warrant() -> None:
 def routing_blob(shards: int, shard_entry: bytes, files: int, file_entry: bytes) -> bytes:
     """A routing blob with right checksums, of entries that are all alike."""
     body = bytes(8) + shards * shard_entry + files * file_entry
-    head = struct.pack("<4s5IqI", b"ANNR", 1, 1, 0, shards, files, 7, 0)
+    head = struct.pack("<4s5IqI", b"ANNR", 6, 1, 0, shards, files, 7, 1)
     return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head + bytes(4)))) + body
 
 
 def shard_entry(nodes: int) -> bytes:
     """Of nodes that are all dead, which a bitmap of runs says in few bytes."""
     bitmap = deletion_vector.encode(np.arange(nodes))
-    return struct.pack("<IIIfQ32sI", nodes, 0, 0, 1.0, 9, bytes(32), len(bitmap)) + bitmap
+    return struct.pack("<IIIfQ32sI", nodes, 0, 0, 1.0, 9, bytes(32), len(bitmap)) + bitmap + bytes(56)
 
 
 def file_entry(path: bytes) -> bytes:

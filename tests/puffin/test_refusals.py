@@ -132,9 +132,10 @@ ROUTING = routing.encode(samples.routing())
         decoding(routing.decode, data, reason)
         for data, reason in (
             (ROUTING[:39], "39 bytes has no header"),
-            (b"X" + ROUTING[1:], "starts with b'XNNR' version 1"),
+            (b"X" + ROUTING[1:], "starts with b'XNNR' version 6"),
             (changed(ROUTING, (4, "<I", 0)), "starts with b'ANNR' version 0"),
-            (sealed(changed(ROUTING, (32, "<I", 1)), 36), "reserved field at byte 32 is 0x1"),
+            (sealed(changed(ROUTING, (32, "<I", 0)), 36), "routing blob lacks feature bit 0"),
+            (sealed(changed(ROUTING, (32, "<I", 2**31 + 3)), 36), "has feature bit 1, 31: a later release wrote it"),
             (sealed(changed(ROUTING, (44, "B", 0xFF)), 36), "build id is not UTF-8"),
             (sealed(changed(ROUTING, (40, "<I", 2**32 - 1)), 36), "build id needs 4294967295 bytes at 4"),
             (sealed(bytearray(ROUTING + b"\0"), 36), "1 bytes follow its end"),

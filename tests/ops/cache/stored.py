@@ -19,7 +19,6 @@ from icepuffin.ops.cache.ready_shard import NodeAddresses
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from icepuffin.puffin.blobs.shard import Shard
 from tests.ann_kernels.data import packed
 
@@ -87,12 +86,10 @@ def stored(
     shard: Shard,
     name: str = "shard",
     *,
-    with_hash: bool = True,
-    version: int = 1,
     runs: Sequence[int] = (),
 ) -> ShardKey:
-    """Write a shard. Returns its key, by its sha256 where that is to be known. `runs`: numbers of vectors that lie in a
-    file of their own each, where they are not in the blob.
+    """Write a shard, and return its key. `runs`: numbers of vectors that lie in a file of their own each, where they
+    are not in the blob.
     """
     blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard, apart=bool(runs)))
     path = folder / name
@@ -100,8 +97,7 @@ def stored(
     where = ObjectRange(f"file://{path}", 0, len(blob))
     pieces = np.split(np.asarray(shard.vectors), np.cumsum(runs)[:-1]) if runs else []
     places = tuple(_run(folder / f"{name}-{number}", piece) for number, piece in enumerate(pieces))
-    sha256 = hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256
-    return ShardKey(StoredShard(where, runs=places), sha256, version)
+    return ShardKey(StoredShard(where, runs=places), hashlib.sha256(blob).digest())
 
 
 def _run(path: Path, vectors: npt.NDArray[Any]) -> StoredRun:

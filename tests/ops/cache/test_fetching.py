@@ -26,7 +26,6 @@ from icepuffin.ops.cache.ready_shard import from_arrays, to_arrays
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
-from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from tests.ann_kernels.data import clustered, near_duplicates
 from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
@@ -69,7 +68,6 @@ def large(content: str = "vectors") -> Shard:
     content=st.sampled_from(["vectors", "halves", "lean", "4", "5", "8"]),
     piece=st.sampled_from([512, 1_024, 1 << 12, 1 << 15, 1 << 23]),
     at_once=st.integers(1, 4),
-    with_hash=st.booleans(),
     compact=st.booleans(),
 )
 def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
@@ -78,13 +76,12 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
     content: str,
     piece: int,
     at_once: int,
-    with_hash: bool,
     compact: bool,
 ) -> None:
     monkeypatch.setattr(LocalStorage, "piece_bytes", piece)
     monkeypatch.setattr(fetching, "_PIECES_AT_ONCE", at_once)
     shard = large(content)
-    key = replace(stored(tmp_path, shard, with_hash=with_hash), compact=compact)
+    key = replace(stored(tmp_path, shard), compact=compact)
     whole = shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)))
     arrays, values = to_arrays(ready(whole, compact=compact))
     for kept in (ShardCache(CacheSettings.off()).shard(key, STORAGE), kept_by(ShardCache(in_new(tmp_path)), key)):
@@ -126,11 +123,10 @@ def test_a_file_that_is_filled_in_place_is_that_of_the_finished_arrays(
 
 
 @pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("with_hash", [False, True])
 @pytest.mark.parametrize("content", ["vectors", "lean", "4", "5", "8"])
-def test_a_shard_without_a_node_can_be_read(tmp_path: Path, content: str, with_hash: bool, compact: bool) -> None:
+def test_a_shard_without_a_node_can_be_read(tmp_path: Path, content: str, compact: bool) -> None:
     """An index of few distinct vectors has some."""
-    key = replace(stored(tmp_path, without_nodes(large(content)), with_hash=with_hash), compact=compact)
+    key = replace(stored(tmp_path, without_nodes(large(content))), compact=compact)
     assert kept_by(ShardCache(in_new(tmp_path)), key).count == 0
 
 
@@ -181,10 +177,9 @@ def in_new(folder: Path) -> CacheSettings:
     return CacheSettings(folder / f"cache-{len(list(folder.iterdir()))}", 1 << 30, 0)
 
 
-@pytest.mark.parametrize("with_hash", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.99999])
-def test_a_blob_that_is_cut_off_does_not_enter(tmp_path: Path, share: float, with_hash: bool) -> None:
-    key = stored(tmp_path, large(), with_hash=with_hash)
+def test_a_blob_that_is_cut_off_does_not_enter(tmp_path: Path, share: float) -> None:
+    key = stored(tmp_path, large())
     data = (tmp_path / "shard").read_bytes()
     (tmp_path / "shard").write_bytes(data[: int(share * len(data))])
     with pytest.raises(PuffinError):
@@ -193,22 +188,14 @@ def test_a_blob_that_is_cut_off_does_not_enter(tmp_path: Path, share: float, wit
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7), with_hash=st.booleans())
-@example(place=367, bit=0, with_hash=False)  # the last byte of the section table
-@example(place=368, bit=0, with_hash=False)  # the first byte after it
-@example(place=368, bit=0, with_hash=True)
-def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int, with_hash: bool) -> None:
-    key = stored(tmp_path, large(), with_hash=with_hash)
+@given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7))
+@example(place=367, bit=0)  # the last byte of the section table
+@example(place=368, bit=0)  # the first byte after it
+def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int) -> None:
+    key = stored(tmp_path, large())
     data = bytearray((tmp_path / "shard").read_bytes())
-    sections = header_of(data).sections
-    covered = [range(start_of_sections(len(sections)))]
-    covered += [range(entry.offset, entry.offset + entry.stored_length) for entry in sections]
-    offset = place % len(data)
-    data[offset] ^= 1 << bit
+    data[place % len(data)] ^= 1 << bit
     (tmp_path / "shard").write_bytes(data)
-    gap = not any(offset in part for part in covered)
-    if gap and not with_hash:
-        return  # bytes between sections, and before the first, mean nothing
     with pytest.raises(PuffinError):
         ShardCache(CacheSettings.off()).shard(key, STORAGE)
 
@@ -217,16 +204,15 @@ def header_of(data: bytearray) -> Any:
     return shard_blob.ShardReader(shard_blob.BytesSource(bytes(data))).header
 
 
-@pytest.mark.parametrize("with_hash", [True, False])
 @pytest.mark.parametrize("half", [False, True])
 def test_vectors_that_lie_apart_come_in_their_order(
-    tmp_path: Path, half: bool, with_hash: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalStorage, "piece_bytes", 1024)
     shard = random_shard()
     if half:
         shard = replace(shard, vectors=np.asarray(shard.vectors).astype(np.float16))
-    key = stored(tmp_path, shard, runs=(1, 30, 27, 2), with_hash=with_hash)
+    key = stored(tmp_path, shard, runs=(1, 30, 27, 2))
     ready_shard = ShardCache(CacheSettings.off()).shard(key, STORAGE)
     assert np.array_equal(ready_shard.vectors, np.asarray(shard.vectors).astype(np.float32))
     assert np.array_equal(ready_shard.row_positions, shard.row_positions)

@@ -36,7 +36,7 @@ def cache_in(folder: Path, *, disk: int = 1 << 30, memory: int = 1 << 30) -> Sha
 def test_every_key_gets_its_own_addresses_in_any_order(tmp_path: Path, disk: int, memory: int) -> None:
     expected: list[tuple[ShardKey, np.ndarray]] = []
     for number in range(3):
-        key = stored(tmp_path, random_shard(number), f"shard-{number}", with_hash=number < 2)
+        key = stored(tmp_path, random_shard(number), f"shard-{number}")
         expected.append((key, np.arange(ROWS) + 1000 * number))
         expected += [moved(tmp_path, key, seed) for seed in (1 + number, 5)]  # 5: equal ones for all shards
     rng = random.Random(3)

@@ -27,7 +27,6 @@ from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.ops.cache.stored import (
     DIMS,
-    ROWS,
     STORAGE,
     BusyDisk,
     answers,
@@ -199,38 +198,11 @@ def test_a_shard_that_a_refresh_copied_is_recognised(tmp_path: Path) -> None:
     assert kept_by(cache_in(tmp_path), copied).count == SHARD.count
 
 
-def test_a_shard_without_a_hash_is_identified_by_its_place_and_version(tmp_path: Path) -> None:
-    keys = [stored(tmp_path, random_shard(seed), f"shard-{seed}", with_hash=False) for seed in range(2)]
-    for _ in range(2):
-        found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
-        assert found == [0, 1000]
-
-
-def test_what_has_the_name_and_the_place_of_a_deleted_version_is_not_taken_for_it(tmp_path: Path) -> None:
-    deleted = stored(tmp_path, random_shard(0), with_hash=False, version=1)
-    caches = cache_in(tmp_path), cache_in(tmp_path, memory=2 * ONE)
-    assert [kept_by(cache, deleted).row_positions[0] for cache in caches] == [0, 0]
-    blob = bytearray((tmp_path / "shard").read_bytes())
-    after = stored(tmp_path, replace(random_shard(0), file_slots=np.ones(ROWS, np.uint32)), with_hash=False, version=2)
-    assert (after.where, len(blob)) == (deleted.where, after.where.length)
-    assert [kept_by(cache, after).file_slots[0] for cache in caches] == [1, 1]
-
-
 def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
     other = stored(tmp_path, random_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
-        kept_by(cache_in(tmp_path), ShardKey(other.stored, key.sha256, key.index_snapshot_id))
-    assert not files_of(tmp_path)
-
-
-def test_bytes_of_unknown_sha256_are_compared_with_the_checksums_of_their_sections(tmp_path: Path) -> None:
-    key = stored(tmp_path, SHARD, with_hash=False)
-    data = bytearray((tmp_path / "shard").read_bytes())
-    flip(data, data.index(np.ascontiguousarray(SHARD.vectors).tobytes()[:64]))
-    (tmp_path / "shard").write_bytes(data)
-    with pytest.raises(ChecksumError):
-        kept_by(cache_in(tmp_path), key)
+        kept_by(cache_in(tmp_path), ShardKey(other.stored, key.sha256))
     assert not files_of(tmp_path)
 
 
@@ -242,7 +214,7 @@ def test_files_of_another_layout_have_other_names(tmp_path: Path, monkeypatch: p
 
 
 def test_a_blob_that_is_not_valid_does_not_enter(tmp_path: Path) -> None:
-    key = stored(tmp_path, SHARD, with_hash=False)
+    key = stored(tmp_path, SHARD)
     (tmp_path / "shard").write_bytes(b"nothing" * 100)
     with pytest.raises(BadBlobError):
         kept_by(cache_in(tmp_path), key)
@@ -369,7 +341,7 @@ def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3:
     local = stored(tmp_path, SHARD)
     path = f"s3://lake/cache/{tmp_path.name}"
     open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
-    key = ShardKey(StoredShard(replace(local.where, path=path)), local.sha256, local.index_snapshot_id)
+    key = ShardKey(StoredShard(replace(local.where, path=path)), local.sha256)
     cache = cache_in(tmp_path, memory=10 * ONE)
     cache.shard(key, s3)
     stranger = StorageConfig({**s3.properties, "s3.secret-access-key": "wrong"})

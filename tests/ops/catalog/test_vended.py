@@ -224,7 +224,7 @@ def test_who_lost_access_is_served_nothing_out_of_the_cache(
     build(table)
     config = storage_of(table)
     opened = open_version(index_versions(table, "e")[-1], config)
-    key = ShardKey(opened.shards[0], opened.routing.shards[0].sha256, opened.bound.index_snapshot_id)
+    key = ShardKey(opened.shards[0], opened.routing.shards[0].sha256)
     process_cache().shard(key, config)
     lake.lost = True
     with pytest.raises(ForbiddenError):

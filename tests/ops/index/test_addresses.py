@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.index import Action, IndexReport, drop_index, packs
-from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import How, ObjectRange
@@ -23,7 +21,6 @@ from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs import routing
 from icepuffin.puffin.types import BlobType
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
@@ -195,23 +192,7 @@ def test_damaged_addresses_are_noticed_and_never_answered_by(table: Table) -> No
     assert_right(table)
 
 
-def test_an_older_release_says_that_a_later_one_wrote_the_version(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compact(table)
-    version = index_versions(table.refresh(), "e")[-1]
-    monkeypatch.setattr(routing, "VERSION", 2)
-    with pytest.raises(NotAnIndexError, match="a later release wrote it"):
-        open_version(version, STORAGE)
-
-
-def test_what_no_row_has_moved_in_is_read_by_older_releases(table: Table, packed: bool) -> None:
-    lean = replace(DEFINITION, vectors="none")
-    index_head(table, lean)
+def test_where_no_row_has_moved_there_is_no_addresses_blob(table: Table) -> None:
     table.append(make_rows(600, 620))
-    index_head(table, lean)
-    version = newest(table)
-    assert BlobType.ADDRESSES not in blob_types(version)
-    assert routing.encode(version.routing)[4] == (2 if packed else 1)
     index_head(table)
-    assert routing.encode(newest(table).routing)[4] == 5, "vectors lie apart"
+    assert BlobType.ADDRESSES not in blob_types(newest(table))

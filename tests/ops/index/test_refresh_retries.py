@@ -178,7 +178,7 @@ def test_shards_in_the_cache_make_the_same_bytes(changed: ChangedTable, monkeypa
     """
     base = open_version(index_versions(changed.table, "e")[-1], STORAGE)
     for shard, entry in zip(base.shards, base.routing.shards, strict=True):
-        process_cache().shard(ShardKey(shard, entry.sha256, base.bound.index_snapshot_id), STORAGE)
+        process_cache().shard(ShardKey(shard, entry.sha256), STORAGE)
     reads: list[StoredShard] = []
     monkeypatch.setattr(masked_recall, "open_shard", lambda shard, _: reads.append(shard))
     assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected

@@ -125,7 +125,6 @@ def test_a_shard_of_codes_holds_no_vectors_and_takes_the_bytes_of_its_codes(tabl
     assert Section.PQ_CODES not in kinds
     codes = (Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES)
     assert sum(kinds[kind] for kind in codes) == reader.header.count * rotated_bytes(16, 5)
-    assert opened.routing.has_codes
 
 
 def test_a_target_reads_data_files_only_where_codes_do_not_reach_it(table_factory: TableFactory) -> None:

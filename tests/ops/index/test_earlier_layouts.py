@@ -1,0 +1,92 @@
+"""A table whose index has blobs of a layout that was given up: refused by readers, built anew by the next refresh."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import Action, create_index, drop_index, packs, plan
+from icepuffin.ops.index.integrity import check_integrity, remedy
+from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.runs.maintenance import collect_table_garbage
+from icepuffin.ops.search import Coverage, IndexUnavailableError, StalePolicy, open_index
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.storage import open_storage
+from icepuffin.puffin.blobs import routing
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Two snapshots with versions of the layout before, which share a pack."""
+    new_table = table_factory()
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    create_index(new_table, DEFINITION)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(routing, "VERSION", routing.VERSION - 1)
+        for first, last in ((0, 200), (200, 210)):
+            new_table.append(make_rows(first, last))
+            index_head(new_table)
+    assert index_versions(new_table.refresh(), "e")[-1].packs
+    return new_table
+
+
+def test_search_and_sql_are_refused_with_the_command_that_mends_the_index(table: Table, sql_catalog: Catalog) -> None:
+    for stale in StalePolicy:
+        with pytest.raises(IndexUnavailableError, match=r"of version 5: its layout was given up.*refresh"):
+            open_index(table, DEFINITION, storage=STORAGE, stale=stale)
+    vector = ", ".join(f"{value:.6f}" for value in queries(1)[0])
+    command = f"icepuffin refresh db.t --index e --snapshot {table.metadata.current_snapshot_id}"
+    with pytest.raises(IndexUnavailableError, match=f"{command}$"):
+        SqlSession.on(sql_catalog, storage=STORAGE).sql(
+            f"SELECT id, l2_distance(embedding, ARRAY({vector})) AS d FROM db.t ORDER BY d LIMIT 5"
+        )
+
+
+@pytest.mark.parametrize("appended", [0, 10])
+def test_the_next_refresh_builds_anew_and_says_why(table: Table, appended: int) -> None:
+    if appended:
+        table.append(make_rows(210, 210 + appended))
+    report = index_head(table)
+    assert report.action is Action.BUILT
+    assert "routing blob of version 5: its layout was given up" in report.reason
+    found, recall = answer_with_recall(table)
+    assert (found.coverage, found.warnings, recall >= 0.96) == (Coverage.EXACT_VERSION, (), True)
+    assert index_head(table).action is Action.REUSED
+    table.append(make_rows(300, 310))
+    assert index_head(table).action is Action.REFRESHED
+
+
+def test_a_run_takes_nothing_that_was_staged_for_another_layout(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = table.metadata.current_snapshot_id or 0
+    now = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
+    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id == now
+    monkeypatch.setattr(plan, "FORMAT_VERSION", plan.FORMAT_VERSION - 1)
+    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != now
+
+
+def test_the_check_of_integrity_names_the_refresh(table: Table) -> None:
+    version = tagged_version(table, "e") or pytest.fail("gone")
+    checked = check_integrity(table, version, STORAGE)
+    assert "its layout was given up" in checked.faults[0]
+    assert "icepuffin refresh db.t --index e" in remedy("db.t", "e", version, checked)
+
+
+@pytest.mark.parametrize("built_anew", [False, True])
+def test_nothing_of_it_stays_once_the_index_is_dropped(table: Table, built_anew: bool) -> None:
+    if built_anew:
+        index_head(table)
+    drop_index(table.refresh(), "e")
+    collect_table_garbage(
+        table.refresh(), storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0, dry_run=False
+    )
+    table.refresh()
+    assert set(table.metadata.refs) == {"main"}
+    assert [snapshot.parent_snapshot_id is None for snapshot in table.metadata.snapshots] == [True, False]
+    folder = f"{table.location()}/metadata"
+    assert not [item.path for item in open_storage(folder, STORAGE).list(folder) if "ann-e" in item.path]
+    assert table.scan().to_arrow().num_rows == 210
