@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.large_arrays import new_array
-from icepuffin.ops.model import ObjectRange, StorageConfig, StoredAddresses, StoredRun, StoredShard
+from icepuffin.ops.model import StorageConfig, StoredAddresses, StoredRun, StoredShard
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs.shard import ShardReader
-from icepuffin.puffin.blobs.shard_header import Section, ShardHeader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.sources import RangeSource
 
@@ -101,25 +100,3 @@ class RunsReader:
                 vectors[end : end + len(part)] = np.frombuffer(part, np.uint8)
                 end += len(part)
         return vectors
-
-
-def vector_places(shard: StoredShard, header: ShardHeader) -> tuple[ObjectRange, ...]:
-    """Where the vectors of all nodes lie, in order; empty where a shard has none.
-
-    `header`: of the shard's blob, which older releases wrote the vectors into.
-    """
-    inside = header.find(Section.VECTORS)
-    if inside is None:
-        return tuple(run.place for run in shard.runs)
-    return (ObjectRange(shard.blob.path, shard.blob.offset + inside.offset, inside.stored_length),)
-
-
-def vector_place(shard: StoredShard, header: ShardHeader, node: int) -> ObjectRange:
-    """Where the vector of one node lies. Raises IndexError where there is none."""
-    row_bytes = header.vector_bytes // max(1, header.count)
-    offset = node * row_bytes
-    for place in vector_places(shard, header):
-        if offset < place.length:
-            return ObjectRange(place.path, place.offset + offset, row_bytes)
-        offset -= place.length
-    raise IndexError(f"{shard.blob.path}: the shard at {shard.blob.offset} has no vector of node {node}")

@@ -123,8 +123,8 @@ def fetch(
             vectors = room.allocate(shape, np.float32) if _holds_vectors(header) else None
             load_decoders()  # takes a new process as long as 100 MB take a disk
             pieces = chain([first], pieces)
-            _take(_first(where, pieces, storage), blob, header, vectors, where, sha256)
-            # the vectors that lie apart come while the rest is decoded
+            _take(_first(where, pieces, storage), blob, header, where, sha256)
+            # the vectors come while the rest is decoded
             decoding = decoder.submit(_decoded, reader, room, compact=compact)
             if vectors is not None and runs:
                 _take_runs(runs, pieces, header, vectors.reshape(-1), storage)
@@ -136,7 +136,7 @@ def most_bytes(header: ShardHeader, size: int, *, compact: bool = False) -> int:
     """Bytes of the arrays of a shard blob of `size` bytes, at most, as a file."""
     count, dims = header.count, header.dims
     stored = header.find(Section.ADJACENCY)
-    lists = min(4 * count * header.max_degree, most_decoded(size + header.bytes_apart))
+    lists = min(4 * count * header.max_degree, most_decoded(size + header.vector_bytes))
     if compact and stored is not None:
         lists = stored.raw_length
     lengths = [lists, 4 * count, 4 * count + 4, 8 * count]
@@ -249,23 +249,18 @@ def _take(
     pieces: Iterator[bytes],
     blob: _PassingBlob,
     header: ShardHeader,
-    vectors: npt.NDArray[np.float32] | None,
     where: ObjectRange,
     sha256: bytes,
 ) -> None:
-    """Fill the vectors, keep the other sections, and check what has passed."""
-    digest, offset, filled = hashlib.sha256(), 0, 0
+    """Keep the sections, and check what has passed."""
+    digest, offset = hashlib.sha256(), 0
     for piece in pieces:
         digest.update(piece)
         for entry in header.sections:
             low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
             if low >= high or entry.kind in OF_CELLS:
                 continue
-            part = memoryview(piece)[low - offset : high - offset]
-            if entry.kind != Section.VECTORS:
-                blob.keep(entry, low - entry.offset, part)
-            elif vectors is not None:
-                filled = _fill(vectors.reshape(-1), filled, part, header)
+            blob.keep(entry, low - entry.offset, memoryview(piece)[low - offset : high - offset])
         offset += len(piece)
     if digest.digest() != sha256:
         raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
@@ -278,7 +273,7 @@ def _take_runs(
     flat: npt.NDArray[np.float32],
     storage: StorageConfig,
 ) -> None:
-    """Fill the vectors that lie apart from the blob, and check what has passed."""
+    """Fill the vectors, and check what has passed."""
     filled = 0
     for run in runs:
         digest = hashlib.sha256()
@@ -292,7 +287,7 @@ def _take_runs(
 def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: ShardHeader) -> int:
     """Put the next numbers of the vectors in their place; returns the place of the number after them.
 
-    No number is cut in two: sections and pieces begin at multiples of 64 bytes, runs at whole vectors.
+    No number is cut in two: pieces begin at multiples of 64 bytes, runs at whole vectors.
     """
     numbers = np.frombuffer(part, header.vector_type)
     if numbers.dtype.itemsize == 2:

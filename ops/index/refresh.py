@@ -32,7 +32,7 @@ from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.index.version_sizes import fit_of
 from icepuffin.ops.memory import memory_bytes
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
-from icepuffin.ops.shard_reader import open_shard, vector_places
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
@@ -290,8 +290,7 @@ def _make(
             staged, passed = arrivals.blocks.get(shard_id, ()), arrivals.passed_to(shard_id)
             tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard), passed))
             if how is How.INSERTED and definition.holds_vectors:
-                lasting += _vector_places(shard.stored, context.storage)
-                lasting += [run.place for part in passed for run in part.runs]
+                lasting += [run.place for run in chain(shard.stored.runs, *(part.runs for part in passed))]
             rows += shard.entry.count + arriving
     delta_id = ShardId(len(kept))
     if placement.target == NEW_DELTA and delta_id in arrivals.blocks:
@@ -308,11 +307,6 @@ def _make(
         stored = replace(result.stored, addresses=relocated.addresses)
         results[relocated.shard_id] = replace(result, stored=stored, slots=relocated.slots)
     return tuple(results[shard_id] for shard_id in sorted(results))
-
-
-def _vector_places(shard: StoredShard, storage: StorageConfig) -> tuple[ObjectRange, ...]:
-    """Where the vectors of a shard lie. The header is read of those that older releases wrote, vectors and all."""
-    return tuple(run.place for run in shard.runs) or vector_places(shard, open_shard(shard, storage).header)
 
 
 def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[RelocatedShard]:

@@ -1,7 +1,7 @@
 """A shard of the base version, with the nodes whose rows have moved or are gone since."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,13 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.large_arrays import as_floats, new_array
-from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredRun, StoredShard
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
 from icepuffin.ops.shard_codes import as_kernels_take
-from icepuffin.ops.shard_reader import open_shard, vector_places
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
 from icepuffin.ops.vector_column import element_type_of, exact_vectors
-from icepuffin.ops.vector_runs import sha256_of
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -59,14 +58,6 @@ class BaseShard:
             where = moves.staged
             yield moves.nodes
             yield open_storage(where.path, self.storage).read_range(where.path, where.offset, where.length)
-
-    def runs(self, reader: ShardReader, vectors: npt.NDArray[np.float32]) -> tuple[StoredRun, ...]:
-        """Where the vectors of all nodes lie; empty where the shard has none. `vectors`: those vectors, f32[N, D]."""
-        if self.stored.runs or not len(vectors):
-            return self.stored.runs
-        of_older_releases = vector_places(self.stored, reader.header)
-        runs = (StoredRun(place, len(vectors), b"") for place in of_older_releases)
-        return tuple(replace(run, sha256=sha256_of(vectors, run)) for run in runs)
 
     def is_live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N], whether each node has a live row."""

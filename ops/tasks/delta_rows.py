@@ -74,7 +74,7 @@ def scatter_delta(task: DeltaRowsTask) -> DissolvedDelta:
     reader = task.base.reader()
     rows, is_live = task.base.rows(reader), task.base.is_live(reader)
     labels, _ = grouped_centroids.assign(rows.vectors, task.codebook, threads=task.threads)
-    destinations, runs = task.partition_to_shard[labels], task.base.runs(reader, rows.vectors)
+    destinations, runs = task.partition_to_shard[labels], task.base.stored.runs
     storage, stem = open_storage(task.staging, task.storage), f"{task.staging}/delta-{task.shard_id}"
     passed: dict[int, tuple[StoredRun, ...]] = {}
     with contextlib.ExitStack() as stack:

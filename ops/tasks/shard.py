@@ -248,7 +248,7 @@ def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredS
 def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _MeasuredShard:
     reader = base.reader()
     base_rows = base.rows(reader)
-    runs = (*base.runs(reader, base_rows.vectors), *(run for rows in task.passed for run in rows.runs))
+    runs = (*base.stored.runs, *(run for rows in task.passed for run in rows.runs))
     rows = base_rows.join(incoming)
     del base_rows  # the graph needs the room
     is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
@@ -343,7 +343,7 @@ def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
-        for chunk in shard_blob.encode(measured.shard, apart=True):
+        for chunk in shard_blob.encode(measured.shard):
             digest.update(chunk)
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do

@@ -1,7 +1,7 @@
 """Blob `flockdb-ann-index-v1` (`DANN`): one Vamana graph, with what is needed to search it and to find its rows.
 
 Puffin codec none, so that a section can be read alone. Header (128 bytes), section table (48 bytes a section),
-sections at 64-byte alignment in the order of `Section`. Vectors of f32 or f16 may lie apart, in blobs
+sections at 64-byte alignment in the order of `Section`. Vectors of f32 or f16 lie apart, in blobs
 `icepuffin-ann-vectors-v1`, which are these numbers and nothing else. `docs/formats.md` is the normative text.
 """
 
@@ -107,11 +107,11 @@ class Shard:
         return self.vectors is None or self.vectors.dtype != np.float32
 
 
-def encode(shard: Shard, *, apart: bool = False) -> Iterator[bytes | memoryview]:
-    """Chunks of the blob, in order; large sections are not copied. `apart`: whether its vectors are stored elsewhere,
-    as `stored_vectors` gives them. Raises BlobTooLargeError where lists are too uneven to be read again.
+def encode(shard: Shard) -> Iterator[bytes | memoryview]:
+    """Chunks of the blob, in order; large sections are not copied. Its vectors are stored elsewhere, as
+    `stored_vectors` gives them. Raises BlobTooLargeError where lists are too uneven to be read again.
     """
-    payloads = [payload for payload in _payloads(shard) if not (apart and payload[0] == Section.VECTORS)]
+    payloads = list(_payloads(shard))
     _require_readable(shard, payloads)
     position = start = start_of_sections(len(payloads))
     entries = []
@@ -127,7 +127,7 @@ def encode(shard: Shard, *, apart: bool = False) -> Iterator[bytes | memoryview]
 
 
 def _require_readable(shard: Shard, payloads: list[tuple[Section, memoryview, int, bool]]) -> None:
-    size = sum(len(stored) for kind, stored, _, _ in payloads if kind != Section.VECTORS)
+    size = sum(len(stored) for _, stored, _, _ in payloads)
     size += 0 if shard.vectors is None else shard.vectors.nbytes
     width = padded_width(shard.degrees, shard.max_degree)
     lists = next(raw_length for kind, _, raw_length, _ in payloads if kind == Section.ADJACENCY)
@@ -174,8 +174,6 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
     lists, offsets = encode_adjacency(shard.neighbors, shard.degrees)
     yield _framed(Section.ADJACENCY_OFFSETS, encode_signed(offsets.view(np.int64)))
     yield _framed(Section.ADJACENCY, lists)
-    if shard.vectors is not None:
-        yield Section.VECTORS, stored_vectors(shard.vectors), shard.vectors.nbytes, False
     yield _framed(Section.LOCATIONS, encode_locations(shard.file_slots, shard.row_positions))
     yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
     if (codes := shard.codes) is not None:
@@ -220,7 +218,7 @@ class VectorsApart(Protocol):
 
 
 class NoVectors:
-    """Stands for vectors that lie nowhere but in the blob, if there are any."""
+    """Stands for the vectors of a shard that has none."""
 
     nbytes = 0
 
@@ -233,8 +231,8 @@ class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
     `read_addresses`: gives the addresses blob that takes the place of the shard's own locations; None where these hold.
-    It is called when locations are read, and may raise what is its own. `vectors`: those of a shard whose blob has
-    none. `checksums`: whether sections are compared with their checksums; not needed for bytes whose sha256 was right.
+    It is called when locations are read, and may raise what is its own. `vectors`: those of the shard, where it has
+    any. `checksums`: whether sections are compared with their checksums; not needed for bytes whose sha256 was right.
     No more memory is taken than 64 MiB and 8 times the bytes of the blob and of `vectors`. Raises BadBlobError where
     these are not as many as the shard has nodes.
     """
@@ -340,7 +338,7 @@ class ShardReader:
         warrant it.
         """
         lists, offsets = self._stored_lists()
-        room = most_decoded(self.source.size() + self.header.bytes_apart)
+        room = most_decoded(self.source.size() + self.header.vector_bytes)
         room = lists_room(room, self.header.count, len(lists))
         return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room, allocate=allocate)
 
@@ -357,14 +355,12 @@ class ShardReader:
         return self.read_section(Section.ADJACENCY), offsets
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return self._shaped(self.read_section(kind), kind, dtype, shape)
+        return self._shaped(self.read_section(kind), f"section {kind.name} has", dtype, shape)
 
-    def _shaped(
-        self, raw: npt.NDArray[np.uint8], kind: Section, dtype: str, shape: tuple[int, ...]
-    ) -> npt.NDArray[Any]:
+    def _shaped(self, raw: npt.NDArray[np.uint8], part: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if len(raw) != size:
-            raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {size}")
+            raise BadBlobError(f"shard blob: {part} {len(raw)} bytes, {shape} {dtype} needs {size}")
         array = raw.view(dtype).reshape(shape)
         return np.require(array, array.dtype.newbyteorder("="), ["ALIGNED"])
 
@@ -393,11 +389,10 @@ class ShardReader:
 
     def read_vectors(self) -> npt.NDArray[Any] | None:
         """f32 or f16 [N, D]; None in a lean shard. Raises BadBlobError where rounding to f16 has made one infinite."""
-        dtype, kind = self.header.vector_type, Section.VECTORS
+        dtype = self.header.vector_type
         if dtype is None:
             return None
-        raw = self.read_section(kind) if self.header.find(kind) else self._vectors.read()
-        vectors = self._shaped(raw, kind, dtype.str, (self.header.count, self.header.dims))
+        vectors = self._shaped(self._vectors.read(), "vectors have", dtype.str, (self.header.count, self.header.dims))
         if dtype.itemsize == 2:
             for start in range(0, len(vectors), _CHECKED_ROWS):
                 require_finite(vectors[start : start + _CHECKED_ROWS])
@@ -443,13 +438,10 @@ class ShardReader:
 
 
 def require_vectors(header: ShardHeader, size: int) -> None:
-    """Raises BadBlobError where a shard does not have all of its vectors. `size`: of those that lie apart, in bytes."""
-    entry = header.find(Section.VECTORS)
-    if size != header.bytes_apart or (entry and entry.stored_length != header.vector_bytes):
-        inside = entry.stored_length if entry else 0
+    """Raises BadBlobError where a shard has not as many vectors as nodes. `size`: of all vectors, in bytes."""
+    if size != header.vector_bytes:
         raise BadBlobError(
-            f"shard blob: section VECTORS has {inside:,} bytes, and {size:,} lie apart, "
-            f"{header.count:,} x {header.dims} need {header.vector_bytes:,}"
+            f"shard blob: vectors have {size:,} bytes, {header.count:,} x {header.dims} need {header.vector_bytes:,}"
         )
 
 
@@ -463,8 +455,8 @@ def require_finite(vectors: npt.NDArray[np.float16]) -> None:
         )
 
 
-def decode(data: bytes | memoryview, *, vectors: VectorsApart | None = None, checksums: bool = True) -> Shard:
-    """Parse and check a whole blob; vectors and codes stay where they are in it. `vectors`, `checksums` as for
-    `ShardReader`. Raises BadBlobError, ChecksumError.
+def decode(data: bytes | memoryview, vectors: VectorsApart | None = None) -> Shard:
+    """Parse and check a whole blob; codes stay where they are in it. `vectors` as for `ShardReader`. Raises
+    BadBlobError, ChecksumError.
     """
-    return ShardReader(BytesSource(data), vectors=vectors, checksums=checksums).read()
+    return ShardReader(BytesSource(data), vectors=vectors).read()

@@ -8,21 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from icepuffin.puffin.blobs.formats import COMMON, require_features, require_format
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import MAX_DIMS, MAX_METRIC
 
 MAGIC = b"DANN"
-VERSION = 4
-_OF_CELLS = 4
-"""Version of shards that have cells, whatever else they hold"""
-_OF_VECTORS_APART = 3
-"""Version of shards whose vectors lie apart, and that have no cells"""
-_OF_ROTATED_CODES = 2
-"""Version of shards that hold rotated codes"""
-_WHOLE = 1
-"""Version of shards that hold all that belongs to them, and no rotated codes"""
+VERSION = 5
+_CELLS_BIT = 2
+"""Feature bit of shards that have cells"""
 ALIGNMENT = 64
 _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
@@ -39,7 +34,6 @@ class Section(enum.IntEnum):
     PQ_CODES = 2
     ADJACENCY_OFFSETS = 3
     ADJACENCY = 4
-    VECTORS = 5
     LOCATIONS = 6
     CONTENT_HASHES = 7
     ROTATION = 8
@@ -56,14 +50,8 @@ _OF_CODES = frozenset({Section.ROTATION, Section.CODE_TERMS, Section.HIGH_CODES,
 OF_CELLS = frozenset({Section.CELLS, Section.CELL_DIRECTORY})
 """Sections that a search of the whole shard does not need"""
 VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
-"""Formats of vectors that are stored as numbers"""
-_FORMATS = {
-    _WHOLE: (0, 1, 2),
-    _OF_ROTATED_CODES: CODE_BITS,
-    _OF_VECTORS_APART: (1, 2),
-    _OF_CELLS: (0, 1, 2, *CODE_BITS),
-}
-"""Vector formats of each version of the blob"""
+"""Formats of vectors that are stored as numbers; none where there are none"""
+_FORMATS = (*VECTOR_FORMATS, *CODE_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +87,18 @@ class ShardHeader:
 
     @property
     def vector_type(self) -> np.dtype[Any] | None:
-        """Type of the numbers of its vectors, wherever they lie; None where it has none."""
+        """Type of the numbers of its vectors, which lie apart from the blob; None where it has none."""
         return VECTOR_FORMATS.get(self.vector_format)
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of its vectors, wherever they lie; 0 where it has none."""
+        """Bytes of its vectors; 0 where it has none."""
         return 0 if self.vector_type is None else self.count * self.dims * self.vector_type.itemsize
 
     @property
-    def bytes_apart(self) -> int:
-        """Bytes of its vectors where they lie apart from the blob; else 0."""
-        return 0 if self.find(Section.VECTORS) else self.vector_bytes
-
-    @property
-    def version(self) -> int:
-        """Version of the blob: the one of the first release that reads it."""
-        if self.find(Section.CELLS):
-            return _OF_CELLS
-        if self.code_bits:
-            return _OF_ROTATED_CODES
-        return _OF_VECTORS_APART if self.vector_type is not None and not self.find(Section.VECTORS) else _WHOLE
+    def features(self) -> int:
+        """Feature bits of the blob."""
+        return COMMON | (_CELLS_BIT if self.find(Section.CELLS) else 0)
 
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
@@ -131,8 +110,8 @@ class ShardHeader:
 
     def _fields(self, checksum: int) -> bytes:
         graph = self.dims, self.count, self.max_degree, self.search_list, self.metric, self.medoid, self.alpha
-        rest = self.pq_m, self.pq_bits, self.vector_format, len(self.sections), 0
-        return _FIELDS.pack(MAGIC, self.version, *graph, *rest, checksum)
+        rest = self.pq_m, self.pq_bits, self.vector_format, len(self.sections), self.features
+        return _FIELDS.pack(MAGIC, VERSION, *graph, *rest, checksum)
 
 
 def start_of_sections(count: int) -> int:
@@ -146,14 +125,9 @@ def read_header(source: RangeSource) -> ShardHeader:
     raw = head[: _FIELDS.size]
     if len(raw) < _FIELDS.size:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
-    values = _FIELDS.unpack(raw)
-    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
-        values
-    )
-    if magic == MAGIC and version > VERSION:
-        raise LaterFormatError(f"shard blob of version {version}: a later release wrote it, this one reads {VERSION}")
-    if magic != MAGIC or version < _WHOLE:
-        raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    magic, version, *graph, pq_m, nbits, fmt, sections, features, crc = _FIELDS.unpack(raw)
+    dims, count, degree, search_list, metric, medoid, alpha = graph
+    require_format("shard blob", (magic, version), (MAGIC, VERSION))
     if sections > len(Section):
         raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
     table = head[_FIELDS.size : start_of_sections(sections)]
@@ -162,29 +136,29 @@ def read_header(source: RangeSource) -> ShardHeader:
     unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
     if zlib.crc32(unsealed + table) != crc or any(raw[_CHECKSUM_AT + 4 :]):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
-    formats = _FORMATS[version]
-    if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in formats:
+    if not 1 <= dims <= MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in _FORMATS:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
         )
-    if flags or metric > MAX_METRIC:
-        raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
+    require_features("shard blob", features, COMMON | _CELLS_BIT)
+    if metric > MAX_METRIC:
+        raise BadBlobError(f"shard blob: unknown metric {metric}")
     if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits not in _PQ_BITS or pq_m * nbits % 8)):
         raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
     entries = tuple(SectionEntry.from_bytes(table, number) for number in range(sections))
     _check_sections(entries, source.size())
     header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, entries)
-    if header.version != version:
-        raise BadBlobError(f"shard blob of version {version}: its vectors lie where version {header.version} has them")
-    _check_lengths(header, source.size() + header.bytes_apart)
+    _check_lengths(header, source.size() + header.vector_bytes)
     _check_codes(header)
+    if header.features != features:
+        raise BadBlobError(f"shard blob: feature bits {features:#b}, its sections are those of {header.features:#b}")
     return header
 
 
 def most_decoded(size: int) -> int:
     """Bytes that the graph of a shard of `size` bytes may take in memory, padded lists and all.
 
-    `size`: of its blob, and of its vectors where they lie apart.
+    `size`: of its blob and of its vectors.
     """
     return _ALWAYS_ALLOWED + _DECODED_PER_BYTE * size
 
@@ -226,7 +200,7 @@ def _check_codes(header: ShardHeader) -> None:
     kinds = {Section(entry.kind) for entry in header.sections}
     if kinds & OF_CELLS not in (frozenset(), OF_CELLS):
         raise BadBlobError("shard blob: cells without their directory, or the other way round")
-    if kinds & _OF_CODES != expected or (bits and (header.pq_m or Section.VECTORS in kinds)):
+    if kinds & _OF_CODES != expected or (bits and header.pq_m):
         raise BadBlobError(f"shard blob: sections {sorted(kinds)} do not fit vector format {header.vector_format}")
 
 

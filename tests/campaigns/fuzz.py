@@ -39,6 +39,7 @@ _PER_BYTE = 8
 _ROUTING_CHECKSUM = 36
 _ADDRESSES_CHECKSUM = 12
 _INCLUDED_CHECKSUM = 16
+_VECTOR_FORMAT = 44
 _NODES = 20
 """Nodes of the shards, and of the one that addresses are for"""
 _CLEAR_REFS = os.open("/proc/self/clear_refs", os.O_WRONLY)
@@ -64,7 +65,9 @@ def _routing(data: bytes) -> Any:
 
 
 def _shard(data: bytes) -> Any:
-    return shard.decode(resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data)
+    kind = "f2" if data[_VECTOR_FORMAT : _VECTOR_FORMAT + 1] == b"\x02" else "f4"
+    vectors = samples.ApartVectors(samples.shard(_NODES, vectors=kind, pq_bits=0))
+    return shard.decode(resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data, vectors)
 
 
 def _addresses(data: bytes) -> Any:

@@ -239,9 +239,8 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
     """Section 5. `apart`: its runs, one after the other."""
     read = Bytes(data)
     magic, version, dims, count, degree, search_list, metric, medoid = read("4s7I")
-    alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
-    need((magic, flags, read.take(68)) == (b"DANN", 0, bytes(68)), "header")
-    need(vectors in {1: (0, 1, 2), 2: (4, 5, 8), 3: (1, 2), 4: (0, 1, 2, 4, 5, 8)}[version], "version")
+    alpha, m, bits, vectors, sections, features, checksum = read("f6I")
+    need((magic, version, read.take(68)) == (b"DANN", 5, bytes(68)) and features in (1, 3), "header")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
     need((bits in (4, 8) and m * bits % 8 == 0 if m else bits == 0) and vectors in (0, 1, 2, 4, 5, 8), "formats")
     need(m == 0 or vectors <= 2, "PQ beside rotated codes")
@@ -254,10 +253,8 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
         raw[kind] = frames(data[offset:last]) if codec else data[offset:last]
         need(len(raw[kind]) == length, "section length")
     need(last == len(data), "end")
-    need(version == 4 or ((5 in raw) == (version == 1 and vectors > 0) and (version == 3 or not apart)), "vectors")
-    need((version == 4) == (12 in raw) == (13 in raw) and not (5 in raw and apart), "cells")
-    raw[5] = raw.get(5, apart)
-    need(vectors > 2 or len(raw[5]) == count * dims * (0, 4, 2)[vectors], "number of vectors")
+    need((features == 3) == (12 in raw) == (13 in raw), "cells")
+    need(5 not in raw and len(apart) == count * dims * {1: 4, 2: 2}.get(vectors, 0), "number of vectors")
     out: dict[str, Any] = {"dims": dims, "degree": degree, "search_list": search_list, "metric": metric}
     out |= {"medoid": medoid, "alpha": alpha}
     out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)
@@ -265,9 +262,9 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
     out["hashes"] = Bytes(raw[7]).array("<u8", count)
     out["codebook"] = Bytes(raw[1]).array("<f4", m, 2**bits, dims // m) if m else None
     out["codes"] = Bytes(raw[2]).array("u1", count, m * bits // 8) if m else None
-    out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors in (1, 2) else None
+    out["vectors"] = Bytes(apart).array(("", "<f4", "<f2")[vectors], count, dims) if vectors in (1, 2) else None
     out["rotated"] = rotated_codes(raw, vectors, count, dims) if vectors > 2 else None
-    out["cells"] = cells(raw, dims, out) if version == 4 else None
+    out["cells"] = cells(raw, dims, out) if features == 3 else None
     return out
 
 

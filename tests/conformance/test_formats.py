@@ -48,7 +48,7 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
     check_centroid(reader.centroid(payload[BlobType.CENTROID]))
     check_routing(reader.routing(payload[BlobType.ROUTING]))
     assert reader.addresses(payload[BlobType.ADDRESSES]) == ([4, 4, 9], [2**35, 0, 7])
-    check_shard(reader.shard(payload[BlobType.SHARD]), samples.shard())
+    check_shard(reader.shard(payload[BlobType.SHARD], vectors_of(samples.shard())), samples.shard())
 
 
 def test_attributes_are_read_through_the_text() -> None:
@@ -79,27 +79,23 @@ def test_included_columns_are_read_through_the_text() -> None:
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq_bits: int) -> None:
     value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
-    check_shard(reader.shard(b"".join(shard.encode(value))), value)
-
-
-@pytest.mark.parametrize("vectors", ["f4", "f2"])
-@pytest.mark.parametrize("count", [0, 1, 300])
-def test_shards_without_their_vectors_are_read_through_the_text(count: int, vectors: str) -> None:
-    value = samples.shard(count, vectors=vectors, pq_bits=0)
-    data = b"".join(shard.encode(value, apart=True))
-    stored = shard.stored_vectors(np.asarray(value.vectors))
-    assert data[4] == 3
-    check_shard(reader.shard(data, bytes(stored)), value)
-    if count:
+    data, stored = b"".join(shard.encode(value)), vectors_of(value)
+    check_shard(reader.shard(data, stored), value)
+    if stored:
         with pytest.raises(reader.RefusedError, match="number of vectors"):
-            reader.shard(data, bytes(stored[:-8]))
+            reader.shard(data, stored[:-8])
+
+
+def vectors_of(value: shard.Shard) -> bytes:
+    """The vectors of a sample, which lie apart from its blob."""
+    return b"" if value.vectors is None else bytes(shard.stored_vectors(value.vectors))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
 def test_cells_are_read_through_the_text(bits: int, vectors: str | None) -> None:
     value = samples.shard_of_cells(50, dims=7, bits=bits, vectors=vectors)
-    read = reader.shard(b"".join(shard.encode(value)))
+    read = reader.shard(b"".join(shard.encode(value)), vectors_of(value))
     check_shard(read, value)
     assert value.cells is not None
     directory = value.cells.directory

@@ -25,6 +25,15 @@ def shard_bytes(value: Shard) -> bytes:
     return b"".join(shard.encode(value))
 
 
+def decoded(data: bytes, value: Shard) -> Shard:
+    """The shard in the bytes, with the vectors of `value`."""
+    return shard.decode(data, samples.ApartVectors(value))
+
+
+def reader_of(data: bytes, value: Shard, **options: Any) -> ShardReader:
+    return ShardReader(BytesSource(data), vectors=samples.ApartVectors(value), **options)
+
+
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
@@ -50,7 +59,7 @@ ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
         addresses.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7),
         partial(addresses.decode, count=9),
     ),
-    ("shard", shard_bytes(samples.shard(12, pq_bits=0)), shard.decode),
+    ("shard", shard_bytes(samples.shard(12, pq_bits=0)), partial(decoded, value=samples.shard(12, pq_bits=0))),
     ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
 ]
 BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED], ids=[row[0] for row in ENCODED])
@@ -62,18 +71,23 @@ BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED]
 def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq_bits: int) -> None:
     value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
     data = shard_bytes(value)
-    assert same(shard.decode(data), value)
+    assert same(decoded(data, value), value)
     assert data == shard_bytes(value)
-    assert all(entry.offset % 64 == 0 for entry in ShardReader(BytesSource(data)).header.sections)
+    assert all(entry.offset % 64 == 0 for entry in reader_of(data, value).header.sections)
 
 
 @pytest.mark.parametrize("bits", [4, 5, 8])
-def test_a_shard_of_codes_is_read_as_written_and_older_releases_say_that_it_is_later(bits: int) -> None:
+def test_a_shard_of_codes_is_read_as_written(bits: int) -> None:
     value = samples.coded_shard(bits)
-    data = shard_bytes(value)
-    assert same(shard.decode(data), value)
-    assert data[4] == 2
-    assert shard_bytes(samples.shard())[4] == 1, "other shards are for older releases, too"
+    assert same(shard.decode(shard_bytes(value)), value)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_shard_of_another_layout_is_reported_as_earlier(version: int) -> None:
+    data = bytearray(shard_bytes(samples.shard()))
+    data[4] = version
+    with pytest.raises(EarlierFormatError, match=f"shard blob of version {version}"):
+        shard.decode(bytes(data))
 
 
 def _without_its_last_section(data: bytearray) -> None:
@@ -208,20 +222,20 @@ def test_vectors_apart_are_read_as_written() -> None:
     assert same(routing.decode(routing.encode(value)), value)
     assert [entry.bytes_by_pack for entry in value.shards] == [{0: 12_345}, {2: 99 + 80, 0: 120}]
     assert (value.packs, value.shards[1].all_bytes) == (2, 299)
-    sample = samples.shard(vectors="f2")
-    data = b"".join(shard.encode(sample, apart=True))
-    assert data[4] == 3
-    assert len(data) < sum(map(len, shard.encode(sample))) - sample.vectors.nbytes + 64
-    assert same(shard.decode(data, vectors=samples.ApartVectors(sample)), sample)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_shard_has_its_vectors_in_one_place(apart: bool) -> None:
-    sample, other = samples.shard(50), samples.shard(49)
-    data = b"".join(shard.encode(sample, apart=apart))
-    for vectors in (None, samples.ApartVectors(other)) if apart else (samples.ApartVectors(sample),):
-        with pytest.raises(BadBlobError, match="section VECTORS has"):
-            shard.decode(data, vectors=vectors)
+@pytest.mark.parametrize(
+    ("value", "vectors"),
+    [
+        (samples.shard(50), None),
+        (samples.shard(50), samples.shard(49)),
+        (samples.shard(50), samples.shard(50, vectors="f2")),
+        (samples.shard(50, vectors=None), samples.shard(50)),
+    ],
+)
+def test_a_shard_has_as_many_vectors_as_nodes(value: Shard, vectors: Shard | None) -> None:
+    with pytest.raises(BadBlobError, match="shard blob: vectors have"):
+        shard.decode(shard_bytes(value), None if vectors is None else samples.ApartVectors(vectors))
 
 
 def test_the_message_on_runs_is_short_however_many_there_are() -> None:
@@ -259,7 +273,7 @@ def test_a_routing_blob_of_another_layout_is_reported_as_earlier_or_later(
 
 def test_one_section_is_read_alone() -> None:
     value = samples.shard()
-    raw = ShardReader(BytesSource(shard_bytes(value))).read_section(Section.CONTENT_HASHES)
+    raw = reader_of(shard_bytes(value), value).read_section(Section.CONTENT_HASHES)
     assert np.array_equal(raw.view("<u8"), value.content_hashes)
 
 
@@ -318,7 +332,7 @@ def test_a_hostile_shard_with_right_checksums_gives_typed_errors_and_sound_array
                 (0, 1, 127, 128, 255, rng.randrange(256))
             )
         try:
-            read = shard.decode(resealed(changed))
+            read = decoded(resealed(changed), samples.shard(40))
         except PuffinError:
             continue
         used = np.arange(read.neighbors.shape[1]) < read.degrees[:, None]
@@ -436,14 +450,15 @@ def test_a_wrong_checksum_is_an_error() -> None:
 
 
 def test_a_shard_is_checked_without_decoding_it() -> None:
-    data = shard_bytes(samples.shard())
-    reader = ShardReader(BytesSource(data))
+    value = samples.shard()
+    data = shard_bytes(value)
+    reader = reader_of(data, value)
     reader.check()
     for entry in reader.header.sections:
         changed = bytearray(data)
         changed[entry.offset + entry.stored_length // 2] ^= 1
         with pytest.raises(ChecksumError, match=Section(entry.kind).name):
-            ShardReader(BytesSource(bytes(changed))).check()
+            reader_of(bytes(changed), value).check()
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 3000])
@@ -452,7 +467,7 @@ def test_a_shard_with_an_addresses_blob_is_the_shard_with_other_locations(count:
     value = samples.shard(count, vectors=vectors)
     slots, rows = moved(count)
     data = addresses.encode(slots, rows)
-    reader = ShardReader(BytesSource(shard_bytes(value)), read_addresses=lambda: data)
+    reader = reader_of(shard_bytes(value), value, read_addresses=lambda: data)
     assert same(reader.read(), replace(value, file_slots=slots, row_positions=rows))
     assert same(reader.read_locations(), (slots, rows))
     assert len(data) < 1100 + 9 * count, "graph, vectors and hashes are not in it"
@@ -465,9 +480,8 @@ def moved(count: int) -> tuple[Any, Any]:
 
 
 def test_addresses_of_another_shard_are_refused() -> None:
-    reader = ShardReader(
-        BytesSource(shard_bytes(samples.shard(50))), read_addresses=lambda: addresses.encode(*moved(49))
-    )
+    value = samples.shard(50)
+    reader = reader_of(shard_bytes(value), value, read_addresses=lambda: addresses.encode(*moved(49)))
     with pytest.raises(BadBlobError, match="49 nodes, its shard 50"):
         reader.read()
 

@@ -10,12 +10,13 @@ from icepuffin.puffin import BytesSource
 from icepuffin.puffin.blobs import cells, shard
 from icepuffin.puffin.blobs.cells import Cell, CellDirectory, ShardCells
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs.shard_header import read_header
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 from tests.puffin import samples
 
 
 def read(value: Shard) -> Shard:
-    return shard.decode(b"".join(shard.encode(value)))
+    return shard.decode(b"".join(shard.encode(value)), samples.ApartVectors(value))
 
 
 def equal(one: ShardCells, two: ShardCells) -> bool:
@@ -35,12 +36,12 @@ def test_cells_are_read_as_written(bits: int, dims: int, count: int) -> None:
     assert (directory.bits, directory.recall, directory.probes) == (bits, 0.75, 16)
 
 
-def test_older_releases_say_that_a_shard_of_cells_is_later() -> None:
+def test_a_shard_of_cells_has_their_feature_bit() -> None:
     data = b"".join(shard.encode(samples.shard_of_cells()))
-    assert data[4] == 4
-    assert b"".join(shard.encode(replace(samples.shard_of_cells(), cells=None)))[4] == 1
+    assert (data[4], data[52]) == (5, 3)
+    assert b"".join(shard.encode(replace(samples.shard_of_cells(), cells=None)))[52] == 1
     with pytest.raises(LaterFormatError):
-        shard.decode(data[:4] + b"\x05" + data[5:])
+        shard.decode(data[:4] + b"\x06" + data[5:])
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
@@ -48,14 +49,12 @@ def test_cells_stand_beside_whatever_a_shard_holds(vectors: str | None) -> None:
     value = samples.shard_of_cells(vectors=vectors)
     again = read(value)
     assert (again.vectors is None) == (vectors is None)
-    data = b"".join(shard.encode(value, apart=True))
-    apart = samples.ApartVectors(value) if vectors else None
-    assert shard.decode(data, vectors=apart).cells is not None
+    assert again.cells is not None
 
 
 def test_one_cell_is_read_alone() -> None:
     value = samples.shard_of_cells(count=50)
-    reader = ShardReader(BytesSource(b"".join(shard.encode(value))))
+    reader = ShardReader(BytesSource(b"".join(shard.encode(value))), vectors=samples.ApartVectors(value))
     directory = reader.read_directory()
     assert directory is not None
     assert value.cells is not None
@@ -166,13 +165,13 @@ def test_cells_come_with_their_directory() -> None:
     value = samples.shard_of_cells(count=50)
     data = bytearray(b"".join(shard.encode(value)))
     sections = int.from_bytes(data[48:52], "little")
-    last = ShardReader(BytesSource(bytes(data))).header.sections[-2]
+    last = read_header(BytesSource(bytes(data))).sections[-2]
     del data[last.offset + last.stored_length :]
     data[48:52] = (sections - 1).to_bytes(4, "little")
     table = bytes(data[128 : 128 + 48 * (sections - 1)])
     data[56:60] = zlib.crc32(bytes(data[:56]) + bytes(72) + table).to_bytes(4, "little")
     with pytest.raises(BadBlobError, match="without their directory"):
-        ShardReader(BytesSource(bytes(data)))
+        read_header(BytesSource(bytes(data)))
 
 
 def test_cells_are_written_in_the_memory_of_their_section() -> None:

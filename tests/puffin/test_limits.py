@@ -239,15 +239,15 @@ class RecordedSource(BytesSource):
 
 
 def test_a_shard_is_checked_in_parts_of_8_mib() -> None:
-    source = RecordedSource(shard_bytes(samples.shard(36, dims=1 << 16, pq_bits=0)))
+    source = RecordedSource(shard_bytes(samples.coded_shard(8, 300, dims=1 << 16)))
     ShardReader(source).check()
     assert max(source.lengths) == 8 * MIB
 
 
-def test_vectors_that_lie_apart_make_room_for_the_lists_of_their_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they do in its blob: seven bytes each for lists, offsets, degrees and locations in memory."""
+def test_vectors_make_room_for_the_lists_of_their_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the blob does: seven bytes each for lists, offsets, degrees and locations in memory."""
     sample = samples.shard(50, dims=96, pq_bits=0)
-    data, vectors = b"".join(shard.encode(sample, apart=True)), samples.ApartVectors(sample)
+    data, vectors = b"".join(shard.encode(sample)), samples.ApartVectors(sample)
     lists, _ = encode_adjacency(sample.neighbors, sample.degrees)
     needed = sample.count * (4 * padded_width(sample.degrees, sample.max_degree) + 24) + len(lists)
     room = needed - 7 * (len(data) + vectors.nbytes)

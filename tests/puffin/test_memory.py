@@ -53,8 +53,9 @@ def sparse(count: int, *, longest: int = 1) -> Shard:
 
 
 def test_a_degree_that_no_list_has_takes_no_memory() -> None:
-    data = shard_bytes(sparse(20_000))
-    peak, read = taken(lambda: shard.decode(data))
+    value = sparse(20_000)
+    data, vectors = shard_bytes(value), samples.ApartVectors(value)
+    peak, read = taken(lambda: shard.decode(data, vectors))
     assert read.count == 20_000
     assert peak <= 8 << 20
 
@@ -63,10 +64,10 @@ def test_one_long_list_does_not_make_room_for_all() -> None:
     wide = sparse(20_000, longest=4_000)
     with pytest.raises(BlobTooLargeError, match="smaller max_degree, or with more shards"):
         shard_bytes(wide)
-    data = hostile(wide)
-    peak, error = taken(lambda: shard.decode(data))
+    data, vectors = hostile(wide), samples.ApartVectors(wide)
+    peak, error = taken(lambda: shard.decode(data, vectors))
     assert isinstance(error, BlobTooLargeError)
-    assert peak <= ALWAYS + A_BYTE * len(data)
+    assert peak <= ALWAYS + A_BYTE * (len(data) + vectors.nbytes)
 
 
 def hostile(value: Shard) -> bytes:
@@ -78,15 +79,17 @@ def hostile(value: Shard) -> bytes:
 
 def test_changed_shards_take_no_more_than_their_bytes_warrant() -> None:
     rng = random.Random(4)
-    plain = [hostile(value) for value in (sparse(20_000), sparse(3_000, longest=2_900), samples.shard(400))]
+    values = sparse(20_000), sparse(3_000, longest=2_900), samples.shard(400)
+    plain = [(hostile(value), samples.ApartVectors(value)) for value in values]
     for _ in range(400):
-        changed = bytearray(rng.choice(plain))
+        whole, vectors = rng.choice(plain)
+        changed = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             at = rng.randrange(464 if rng.random() < 0.8 else len(changed))
             changed[at] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
         data = resealed(changed)
-        peak, _ = taken(lambda data=data: shard.decode(data))
-        assert peak <= ALWAYS + A_BYTE * len(data)
+        peak, _ = taken(lambda data=data, vectors=vectors: shard.decode(data, vectors))
+        assert peak <= ALWAYS + A_BYTE * (len(data) + vectors.nbytes)
 
 
 def routing_blob(shards: int, shard_entry: bytes, files: int, file_entry: bytes) -> bytes:

@@ -346,12 +346,14 @@ def test_as_many_values_as_codes_can_tell_apart_and_files_without_rows_are_read(
     assert not len(attributes.lists_of(body(0, 1, 0, 0, after=bytes(2 + 4))).rows)
 
 
-SHARD = shard_bytes(samples.shard(pq_bits=0))
-CODED = shard_bytes(samples.coded_shard(5))
+SAMPLE = samples.shard(pq_bits=0)
+SHARD = shard_bytes(SAMPLE)
+CODED_SAMPLE = samples.coded_shard(5)
+CODED = shard_bytes(CODED_SAMPLE)
 INFINITE, NO_CODEBOOK = samples.shard(vectors="f2", pq_bits=0), samples.shard()
 INFINITE.vectors[3, 2] = np.inf
 NO_CODEBOOK.pq_codebook[1, 2, 0] = np.nan
-OFFSETS, LISTS, VECTORS, LOCATIONS, HASHES = (128 + 48 * number for number in range(5))
+OFFSETS, LISTS, LOCATIONS, HASHES = (128 + 48 * number for number in range(4))
 """Bytes before the entry of each section"""
 
 
@@ -362,40 +364,44 @@ def number_of(place: int, layout: str = "<Q") -> int:
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(shard.decode, data if isinstance(data, bytes) else resealed(changed(SHARD, *data)), reason)
-        for data, reason in (
-            (SHARD[:127], "127 bytes has no header"),
-            (SHARD[: 128 + 100], "the section table is cut off"),
-            (b"X" + SHARD[1:], "starts with b'XANN' version 1"),
-            ([(4, "<I", 0)], "starts with b'DANN' version 0"),
-            ([(48, "<I", 14)], "declares 14 sections, there are 13 kinds"),
-            ([(8, "<I", 0)], "dims 0, degree 6"),
-            ([(8, "<I", MAX_DIMS + 1)], f"dims {MAX_DIMS + 1}, degree 6"),
-            ([(16, "<I", 0)], "degree 0, count 50"),
-            ([(16, "<I", 4_097)], "degree 4097, count 50"),
-            ([(12, "<I", 2**31)], "count 2147483648"),
-            ([(44, "<I", 3)], "vector format 3 is out of range"),
-            ([(52, "<I", 1)], "unknown flags 0x1"),
-            ([(24, "<I", MAX_METRIC + 1)], f"or metric {MAX_METRIC + 1}"),
-            ([(28, "<I", 50)], "medoid 50 of 50 nodes"),
-            ([(36, "<I", 3), (40, "<I", 8)], "PQ 3 x 8 bits of 8 dims"),
-            ([(LISTS, "<I", 3)], "section kind 3 after 3"),
-            ([(HASHES, "<I", 14)], "section kind 14 after 6"),
-            ([(HASHES, "<I", 8)], "no content hashes, or not of 50 nodes"),
-            ([(12, "<I", 49)], "no content hashes, or not of 49 nodes"),
-            ([(LISTS + 8, "<Q", number_of(LISTS + 8) - 64)], "is misplaced"),
-            ([(LISTS + 8, "<Q", number_of(LISTS + 8) + 1)], "is misplaced"),
-            ([(HASHES + 16, "<Q", 8 * 50 + 64), (HASHES + 24, "<Q", 8 * 50 + 64)], "is misplaced"),
-            (resealed(bytearray(SHARD + bytes(64))), "64 bytes follow the last section"),
-            ([(VECTORS + 4, "<I", 2)], "section 5 has unknown codec 2"),
-            ([(VECTORS + 24, "<Q", 8)], "section 5 is stored raw in 1600 bytes but declares 8"),
-            ([(HASHES + 4, "<I", 1)], "section 7 is framed, it must be stored as it is"),
-            ([(4, "<I", 3)], "shard blob of version 3: its vectors lie where version 1 has them"),
-            ([(VECTORS + 16, "<Q", 1_599), (VECTORS + 24, "<Q", 1_599)], "section VECTORS has 1,599 bytes, and 0 lie"),
-            (resealed(changed(CODED, (36, "<I", 4), (40, "<I", 8))), "do not fit vector format"),
-            (shard_bytes(INFINITE), "an f16 vector is not finite"),
-            (shard_bytes(NO_CODEBOOK), "the PQ codebook is not finite"),
-            ([(VECTORS + 4, "<I", 1)], "section 5 is framed, it must be stored as it is"),
+        decoding(
+            partial(shard.decode, vectors=samples.ApartVectors(value)),
+            data if isinstance(data, bytes) else resealed(changed(SHARD, *data)),
+            reason,
+        )
+        for value, data, reason in (
+            (SAMPLE, SHARD[:127], "127 bytes has no header"),
+            (SAMPLE, SHARD[: 128 + 100], "the section table is cut off"),
+            (SAMPLE, b"X" + SHARD[1:], "starts with b'XANN' version 5"),
+            (SAMPLE, [(4, "<I", 0)], "starts with b'DANN' version 0"),
+            (SAMPLE, [(48, "<I", 13)], "declares 13 sections, there are 12 kinds"),
+            (SAMPLE, [(8, "<I", 0)], "dims 0, degree 6"),
+            (SAMPLE, [(8, "<I", MAX_DIMS + 1)], f"dims {MAX_DIMS + 1}, degree 6"),
+            (SAMPLE, [(16, "<I", 0)], "degree 0, count 50"),
+            (SAMPLE, [(16, "<I", 4_097)], "degree 4097, count 50"),
+            (SAMPLE, [(12, "<I", 2**31)], "count 2147483648"),
+            (SAMPLE, [(44, "<I", 3)], "vector format 3 is out of range"),
+            (SAMPLE, [(52, "<I", 0)], "shard blob lacks feature bit 0"),
+            (SAMPLE, [(52, "<I", 3)], "feature bits 0b11, its sections are those of 0b1"),
+            (SAMPLE, [(52, "<I", 5)], "shard blob has feature bit 2: a later release wrote it"),
+            (SAMPLE, [(24, "<I", MAX_METRIC + 1)], f"unknown metric {MAX_METRIC + 1}"),
+            (SAMPLE, [(28, "<I", 50)], "medoid 50 of 50 nodes"),
+            (SAMPLE, [(36, "<I", 3), (40, "<I", 8)], "PQ 3 x 8 bits of 8 dims"),
+            (SAMPLE, [(LISTS, "<I", 3)], "section kind 3 after 3"),
+            (SAMPLE, [(HASHES, "<I", 14)], "section kind 14 after 6"),
+            (SAMPLE, [(HASHES, "<I", 8)], "no content hashes, or not of 50 nodes"),
+            (SAMPLE, [(12, "<I", 49)], "no content hashes, or not of 49 nodes"),
+            (SAMPLE, [(LISTS + 8, "<Q", number_of(LISTS + 8) - 64)], "is misplaced"),
+            (SAMPLE, [(LISTS + 8, "<Q", number_of(LISTS + 8) + 1)], "is misplaced"),
+            (SAMPLE, [(HASHES + 16, "<Q", 8 * 50 + 64), (HASHES + 24, "<Q", 8 * 50 + 64)], "is misplaced"),
+            (SAMPLE, resealed(bytearray(SHARD + bytes(64))), "64 bytes follow the last section"),
+            (SAMPLE, [(HASHES + 4, "<I", 2)], "section 7 has unknown codec 2"),
+            (SAMPLE, [(HASHES + 24, "<Q", 8)], "section 7 is stored raw in 400 bytes but declares 8"),
+            (SAMPLE, [(LOCATIONS, "<I", 5)], "section kind 5 after 4"),
+            (SAMPLE, [(HASHES + 4, "<I", 1)], "section 7 is framed, it must be stored as it is"),
+            (CODED_SAMPLE, resealed(changed(CODED, (36, "<I", 4), (40, "<I", 8))), "do not fit vector format"),
+            (INFINITE, shard_bytes(INFINITE), "an f16 vector is not finite"),
+            (NO_CODEBOOK, shard_bytes(NO_CODEBOOK), "the PQ codebook is not finite"),
         )
     ],
     ids=lambda case: case[1],
@@ -429,7 +435,7 @@ def test_a_blob_of_a_later_version_is_that_and_bytes_of_another_kind_are_none(ki
 
 
 def test_a_shard_without_a_section_says_which() -> None:
-    reader = shard.ShardReader(BytesSource(SHARD))
+    reader = shard.ShardReader(BytesSource(SHARD), vectors=samples.ApartVectors(SAMPLE))
     assert_refused((partial(reader.read_section, shard.Section.CELLS), "shard blob has no section CELLS"))
 
 
@@ -442,7 +448,7 @@ class CutSource(BytesSource):
 
 def test_a_shard_whose_bytes_end_too_soon_is_refused() -> None:
     with pytest.raises(BadBlobError, match=f"section CONTENT_HASHES is cut off at {len(SHARD) - 10}"):
-        shard.ShardReader(CutSource(SHARD)).check()
+        shard.ShardReader(CutSource(SHARD), vectors=samples.ApartVectors(SAMPLE)).check()
 
 
 def test_the_bytes_of_a_shards_head_that_nothing_uses_are_zero() -> None:

@@ -21,6 +21,7 @@ from icepuffin.ops.shard_codes import as_kernels_take, as_stored
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 from tests.ann_kernels.data import packed
+from tests.puffin.samples import ApartVectors
 
 ROWS = 60
 _BEFORE = b"before" * 200
@@ -50,7 +51,12 @@ def random_shard(seed: int = 0, rows: int = ROWS, dims: int = DIMS) -> Shard:
         neighbors=graph.neighbors, degrees=graph.degrees, file_slots=np.zeros(rows, np.uint32),
         row_positions=np.arange(rows) + 1000 * seed, content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
     )  # fmt: skip
-    return shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)))
+    return decoded(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)), shard)
+
+
+def decoded(blob: bytes, shard: Shard) -> Shard:
+    """The shard in the bytes, with the vectors of `shard`."""
+    return shard_blob.decode(blob, ApartVectors(shard))
 
 
 def lean(shard: Shard) -> Shard:
@@ -88,10 +94,12 @@ def stored(
     *,
     runs: Sequence[int] = (),
 ) -> ShardKey:
-    """Write a shard, and return its key. `runs`: numbers of vectors that lie in a file of their own each, where they
-    are not in the blob.
+    """Write a shard, and return its key. `runs`: numbers of vectors that lie in a file of their own each; else all lie
+    in one.
     """
-    blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard, apart=bool(runs)))
+    blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
+    if shard.vectors is not None and shard.count and not runs:
+        runs = (shard.count,)
     path = folder / name
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))

@@ -26,9 +26,10 @@ from icepuffin.ops.cache.ready_shard import from_arrays, to_arrays
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_header import read_header
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from tests.ann_kernels.data import clustered, near_duplicates
-from tests.ops.cache.stored import STORAGE, coded, kept_by, lean, random_shard, ready, stored
+from tests.ops.cache.stored import STORAGE, coded, decoded, kept_by, lean, random_shard, ready, stored
 
 
 def graph_of(vectors: npt.NDArray[np.float32]) -> Shard:
@@ -82,7 +83,7 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
     monkeypatch.setattr(fetching, "_PIECES_AT_ONCE", at_once)
     shard = large(content)
     key = replace(stored(tmp_path, shard), compact=compact)
-    whole = shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)))
+    whole = decoded(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)), shard)
     arrays, values = to_arrays(ready(whole, compact=compact))
     for kept in (ShardCache(CacheSettings.off()).shard(key, STORAGE), kept_by(ShardCache(in_new(tmp_path)), key)):
         others, other_values = to_arrays(kept)
@@ -110,10 +111,11 @@ def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
 def test_a_file_that_is_filled_in_place_is_that_of_the_finished_arrays(
     tmp_path: Path, make: Callable[[], Shard], kinds: set[str], compact: bool
 ) -> None:
-    key = replace(stored(tmp_path, make()), compact=compact)
+    shard = make()
+    key = replace(stored(tmp_path, shard), compact=compact)
     kept_by(ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 0)), key)
     (path,) = (tmp_path / "cache").glob("*/*.shard")
-    arrays, values = to_arrays(ready(shard_blob.decode((tmp_path / "shard").read_bytes()), compact=compact))
+    arrays, values = to_arrays(ready(decoded((tmp_path / "shard").read_bytes(), shard), compact=compact))
     prefixes = {name.split("_")[0] for name in arrays} & {"sq4", "sq8", "signs"}
     assert prefixes == kinds - ({"signs"} if compact else set())
     other = DiskCache.opened(tmp_path / "other", 1 << 30)
@@ -201,7 +203,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int) -> None:
 
 
 def header_of(data: bytearray) -> Any:
-    return shard_blob.ShardReader(shard_blob.BytesSource(bytes(data))).header
+    return read_header(shard_blob.BytesSource(bytes(data)))
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -261,7 +263,7 @@ def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) ->
     for number, (shard, compact) in enumerate(product(shards, (False, True))):
         blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
         header = header_of(bytearray(blob))
-        size = sum(array.nbytes for array in to_arrays(ready(shard_blob.decode(blob), compact=compact))[0].values())
+        size = sum(array.nbytes for array in to_arrays(ready(decoded(blob, shard), compact=compact))[0].values())
         most = fetching.most_bytes(header, len(blob), compact=compact)
         assert size <= most <= 1.05 * size + 6_000
         disk = DiskCache.opened(tmp_path / str(number), 1 << 30)

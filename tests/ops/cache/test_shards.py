@@ -338,7 +338,7 @@ def file_size(key: ShardKey, folder: Path) -> int:
 
 @pytest.mark.services
 def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3: StorageConfig) -> None:
-    local = stored(tmp_path, SHARD)
+    local = stored(tmp_path, lean(SHARD))
     path = f"s3://lake/cache/{tmp_path.name}"
     open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
     key = ShardKey(StoredShard(replace(local.where, path=path)), local.sha256)

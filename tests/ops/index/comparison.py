@@ -6,7 +6,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
 from icepuffin.ops.search import SearchResult, exact_search, open_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -22,6 +22,15 @@ def index_head(table: Table, definition: IndexDefinition = DEFINITION, threads: 
     head = table.metadata.current_snapshot_id
     assert head is not None
     return materialize_index(table, definition, head, runner=LocalRunner(threads), storage=STORAGE)
+
+
+def vector_place(shard: StoredShard, node: int) -> ObjectRange:
+    """Where the vector of a node lies."""
+    for run in shard.runs:
+        if node < run.count:
+            return run.part(node, 1)
+        node -= run.count
+    raise IndexError(node)
 
 
 def content(report: IndexReport) -> bytes:

@@ -38,7 +38,7 @@ from icepuffin.ops.model import LiveFile
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.shard_reader import open_shard, vector_place
+from icepuffin.ops.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -46,7 +46,7 @@ from icepuffin.puffin.blobs import attributes, centroid, included_columns, routi
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head, vector_place
 
 TableFactory = Callable[..., Table]
 
@@ -61,12 +61,12 @@ def table(table_factory: TableFactory) -> Table:
     return new_table.refresh()
 
 
-def damage(table: Table, section: Section, shard: int = 0) -> None:
-    """Flip a bit of a shard of the newest version."""
+def damage(table: Table, section: Section | None, shard: int = 0) -> None:
+    """Flip a bit of a shard of the newest version, or of its vectors."""
     stored = open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards[shard]
     part, header = stored.blob, open_shard(stored, STORAGE).header
-    if section is Section.VECTORS:
-        offset = vector_place(stored, header, header.count // 2).offset
+    if section is None:
+        offset = vector_place(stored, header.count // 2).offset
     else:
         entry = header.find(section)
         assert entry is not None
@@ -301,7 +301,7 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
 
 def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "CHECK_INTERVAL", 2**300)
-    damage(table, Section.VECTORS, shard_that_is_only_copied(table))
+    damage(table, None, shard_that_is_only_copied(table))
     delete_a_row(table)
     assert index_head(table).action is Action.REFRESHED, "it read locations alone"
     assert len(faults(table)) == 1
@@ -312,7 +312,7 @@ def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypa
     assert index_head(table).index_snapshot_id == report.index_snapshot_id, "of two versions of a snapshot the newer"
 
 
-@pytest.mark.parametrize("section", [Section.VECTORS, Section.ADJACENCY, Section.CONTENT_HASHES])
+@pytest.mark.parametrize("section", [None, Section.ADJACENCY, Section.CONTENT_HASHES])
 def test_what_is_only_copied_is_found_by_chance(
     table: Table, section: Section, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +341,7 @@ def test_a_whole_version_stays_when_it_is_verified(table: Table) -> None:
 def test_a_dropped_index_comes_back_only_where_its_file_is_whole(table: Table) -> None:
     bindings.drop(table, "ann_e")
     assert index_head(table).action is Action.RETAGGED
-    damage(table, Section.VECTORS)
+    damage(table, None)
     bindings.drop(table, "ann_e")
     report = index_head(table)
     assert report.action is Action.BUILT

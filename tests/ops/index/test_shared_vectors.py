@@ -15,11 +15,10 @@ from icepuffin.ops import vector_runs
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, packs, refresh, stages
-from icepuffin.ops.index.assembly import Assembly
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ObjectRange, StoredRun
-from icepuffin.ops.shard_reader import check_shard, open_shard, vector_place
+from icepuffin.ops.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks import delta_rows, markers
@@ -27,10 +26,9 @@ from icepuffin.ops.tasks import shard as shard_task
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.shard import ShardTask
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head, vector_place
 
 TableFactory = Callable[..., Table]
 ROW_BYTES = 4 * 16
@@ -72,7 +70,7 @@ def require_right(table: Table, definition: IndexDefinition = DEFINITION) -> Non
             expected = by_place[version.routing.files[slots[node]].path, int(positions[node])]
             expected = prepare(expected[None], definition.metric)[0].astype(vectors.dtype)
             assert np.array_equal(vectors[node], expected)
-            place = vector_place(stored, reader.header, node)
+            place = vector_place(stored, node)
             assert read(place) == expected.tobytes()
             nodes += 1
     assert nodes == len(table.scan().to_arrow())
@@ -238,35 +236,6 @@ def test_a_rebuilt_shard_has_its_vectors_in_one_run(table: Table) -> None:
     index_head(table)
     assert [len(runs) for runs in runs_of(head_version(table))] == [1, 1, 1, 1]
     assert head_version(table).routing.shards[0].count < 200
-
-
-@pytest.mark.parametrize("in_pack", [True, False])
-def test_a_refresh_takes_vectors_out_of_blobs_of_older_releases(
-    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, in_pack: bool
-) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", 1 if in_pack else 1 << 30)
-    table = table_factory()
-    table.append(make_rows(0, 600))
-    with monkeypatch.context() as older:
-        encode = shard_blob.encode
-        older.setattr(shard_task.shard_blob, "encode", lambda shard, **_: encode(shard))
-        older.setattr(shard_task, "_stored_runs", lambda *_: ((), memoryview(b"")))
-        index_head(table)
-    version = head_version(table)
-    assert runs_of(version) == [[], [], []]
-    require_right(table)
-    table.append(make_rows(600, 1200))
-    lasting: list[ObjectRange] = []
-    begin = Assembly.begin
-    monkeypatch.setattr(Assembly, "begin", lambda own, kept, places: lasting.extend(places) or begin(own, kept, places))
-    report = index_head(table)
-    assert {shard.how for shard in report.shard_reports} == {"inserted"}
-    after = head_version(table)
-    old_paths = {stored.path for stored in version.shards}
-    assert lasting == ([place for runs in runs_of(after) for place in runs[:1]] if in_pack else lasting)
-    assert sum(place.length for place in lasting) == 600 * ROW_BYTES, "of old blobs their vectors last alone"
-    assert all((runs[0].path in old_paths) is in_pack and len(runs) == 2 for runs in runs_of(after))
-    require_right(table)
 
 
 def test_other_vectors_than_were_published_are_noticed(table: Table) -> None:

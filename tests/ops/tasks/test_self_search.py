@@ -1,5 +1,6 @@
 """Rows that are searched by their own vectors come back from sound shards, and do not from broken ones."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
 from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.index.integrity import search_shards
 from icepuffin.ops.index.self_search import fault_of
-from icepuffin.ops.model import ObjectRange, StoredShard
+from icepuffin.ops.model import ObjectRange, StoredRun, StoredShard
 from icepuffin.ops.tasks.recall_gate import measure_recall
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, search_rows, self_search
@@ -215,18 +216,24 @@ def test_shards_are_read_where_they_lie(tmp_path: Path, threads: int) -> None:
     halves = [vectors[:700], vectors[700:]]
     shards = [shard_of(half, Metric.L2) for half in halves]
     blobs = [b"".join(bytes(part) for part in shard_blob.encode(shard)) for shard in shards]
-    (tmp_path / "f").write_bytes(b"PFA1" + blobs[0] + blobs[1])
-    starts, dead, nodes = [4, 4 + len(blobs[0])], [np.empty(0, np.int64), np.array([9])], np.arange(40)
+    pieces = [bytes(shard_blob.stored_vectors(shard.vectors)) for shard in shards]
+    (tmp_path / "f").write_bytes(b"PFA1" + blobs[0] + pieces[0] + blobs[1] + pieces[1])
+    starts, dead = [4, 4 + len(blobs[0] + pieces[0])], [np.empty(0, np.int64), np.array([9])]
+    nodes, path = np.arange(40), f"file://{tmp_path}/f"
+    runs = [
+        StoredRun(ObjectRange(path, start + len(blob), len(piece)), len(half), hashlib.sha256(piece).digest())
+        for start, blob, piece, half in zip(starts, blobs, pieces, halves, strict=True)
+    ]
     tasks = [
         SelfSearchTask(
-            StoredShard(ObjectRange(f"file://{tmp_path}/f", start, len(blob))),
+            StoredShard(ObjectRange(path, start, len(blob)), runs=(run,)),
             deletion_vector.encode(tombstones),
             addresses_of(shard.file_slots[nodes], shard.row_positions[nodes]),
             half[nodes],
             STORAGE,
             threads,
         )
-        for start, blob, tombstones, shard, half in zip(starts, blobs, dead, shards, halves, strict=True)
+        for start, blob, run, tombstones, shard, half in zip(starts, blobs, runs, dead, shards, halves, strict=True)
     ]
     parts = [
         searched(shard, half, nodes, tombstones) for shard, half, tombstones in zip(shards, halves, dead, strict=True)
