@@ -8,10 +8,6 @@ from math import isfinite
 
 from icepuffin.ops.recall_curve import GATE_QUERIES
 
-RECALL_RULE = "2"
-"""Name of the rule by which recall counts: that of `icepuffin.ann_kernels.recall`. What was measured by another one, as
-by the first, in which rows as far as the k-th stood for nearer ones, counts as not measured
-"""
 _DECIMALS = 6
 
 

@@ -20,7 +20,6 @@ from icepuffin.ops.catalog.bound_versions import BoundPack
 from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.ball_limits import limited, merged
-from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.included_columns import IncludedColumn, Place, Values, ValuesBlob, included_blob, values_blobs
 from icepuffin.ops.index.pack_files import PackedBlob, PackFiles, blob_bodies, new_places, unlike_written
 from icepuffin.ops.index.packs import MOST_PACK_BYTES, is_pack, pack_number, packs_to_share
@@ -37,7 +36,6 @@ from icepuffin.ops.index.shard_parts import ShardPart, shard_ranges, written_par
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import (
     COLUMN_NAMES,
-    MEASURED_BY,
     RECALL_CURVES,
     ROUTING_CURVE,
     SAMPLE_CURVE,
@@ -47,7 +45,6 @@ from icepuffin.ops.index.version_reader import (
     stored_shards,
 )
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
-from icepuffin.ops.shard_recall import RECALL_RULE
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
@@ -275,7 +272,6 @@ class Assembly:
         curves = {SAMPLE_CURVE: shard_set.layout.sample_curve, ROUTING_CURVE: shard_set.layout.routing_curve}
         of_routing = {name: curve for name, curve in curves.items() if curve}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
-        of_routing |= {MEASURED_BY: RECALL_RULE} if plan.definition.has_graphs else {}
         if any(any(entry.bytes_by_pack) for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         for shard in shard_set.shards:
@@ -318,7 +314,7 @@ class Assembly:
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
             build_id=plan.build_id,
-            definition=_readable(plan.definition).to_json(),
+            definition=plan.definition.to_json(),
             codebook=shard_set.layout.codebook,
             partition_to_shard=shard_set.layout.partition_to_shard,
             shards=entries,
@@ -328,11 +324,6 @@ class Assembly:
             (BlobType.ROUTING, *encode(routing_blob.encode(routing), "zstd")),
             (BlobType.CENTROID, *encode(centroid_blob.encode(balls), "zstd")),
         ]
-
-
-def _readable(definition: IndexDefinition) -> IndexDefinition:
-    """What a search needs of a definition: older releases read it, whatever else it has."""
-    return replace(definition, filters=(), filter_ids=None, include=(), include_ids=None, blob_names=OWN_NAMES)
 
 
 def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:

@@ -284,7 +284,7 @@ class IndexDefinition:
     def require_meaning(self) -> None:
         """Raises DefinitionError for a parameter that means nothing to the method of the index.
 
-        Definitions of before may have such, and are read: this is for new ones.
+        Where somebody has set one in the table's properties it is read: this is for new definitions.
         """
         defaults = {name: INDEX_PARAMETERS[name].default for name in _OF_GRAPHS}
         if not self.has_graphs and (odd := [name for name in _OF_GRAPHS if getattr(self, name) != defaults[name]]):
@@ -319,16 +319,8 @@ class IndexDefinition:
         return index_tag(self.name)
 
     def to_json(self) -> str:
-        """Canonical: equal definitions give equal text. Without lists of columns, and with graphs, older releases read
-        it.
-        """
-        items = asdict(self)
-        for names_of, ids_of in COLUMN_LISTS.items():
-            if not items[names_of]:
-                del items[names_of], items[ids_of]
-        for name in self._unset:
-            del items[name]
-        return json.dumps(items, sort_keys=True, separators=(",", ":"))
+        """Canonical: equal definitions give equal text."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
@@ -342,19 +334,12 @@ class IndexDefinition:
         except (TypeError, ValueError) as error:
             raise DefinitionError(f"not an index definition: {error}") from error
 
-    @property
-    def _unset(self) -> tuple[str, ...]:
-        """Later parameters that have their defaults: they are left out, so that older releases read the rest."""
-        return tuple(name for name in _LATER_PARAMETERS if getattr(self, name) == INDEX_PARAMETERS[name].default)
-
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
         if not self.has_graphs:
-            of_bytes = () if "element_type" in self._unset else ("element_type",)
-            return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", *of_bytes)}
+            return {name: getattr(self, name) for name in ("method", "field_id", "metric", "seed", "element_type")}
         upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows", "blob_names")
-        later = {"pq_nbits", "element_type", "cells"} & {*self._unset}  # graphs of before they were there are the same
-        skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep, *later)
+        skipped = ("name", "column", *COLUMN_LISTS, *COLUMN_LISTS.values(), *upkeep)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
@@ -363,7 +348,6 @@ class IndexDefinition:
         for names_of, ids_of in COLUMN_LISTS.items():
             of_columns = {key: json.dumps(items.pop(key, ())) for key in (names_of, ids_of)}
             items |= of_columns if getattr(self, names_of) else {}
-        items = {key: value for key, value in items.items() if key not in self._unset}
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items.items()}
 
 
@@ -373,8 +357,6 @@ INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
 """All index parameters, by name."""
 
 
-_LATER_PARAMETERS = ("method", "blob_names", "pq_nbits", "element_type", "cells", "build_anew_rows")
-"""Parameters that the first files of this project did not have"""
 _OF_GRAPHS = (
     *("max_degree", "search_list", "alpha", "pq_m", "pq_nbits", "vectors", "cells", "shards"),
     *("rebuild_ratio", "max_deltas", "delta_share", "build_anew_rows"),

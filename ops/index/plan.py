@@ -43,7 +43,6 @@ from icepuffin.ops.index.version_reader import (
 from icepuffin.ops.index.version_sizes import FORMAT_VERSION
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
-from icepuffin.ops.shard_recall import RECALL_RULE
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner
 from icepuffin.ops.vector_column import VectorSchema
@@ -175,7 +174,7 @@ def plan_version(
 
     fitting = [version for version in nearest if version.may_have(distances)]  # others have graphs of other vectors
     opened, unreadable = _open_nearest(table, fitting, definition, live, ancestors, storage, faults)
-    candidates = [item for item in opened if _is_alike(item, definition)]
+    candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
     if (
         existing
@@ -197,8 +196,6 @@ def plan_version(
         plan = _refresh_or_build(table, plan, base, storage, runner, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
-    elif any(_same_graphs(item, definition) for item in opened):
-        plan = replace(plan, reason="the recall of the versions there are was measured by an older rule")
     elif nearest:
         plan = replace(plan, reason="the definition has changed since the versions there are")
     repeated = "" if base is None else _tagged_otherwise(plan, opened)
@@ -271,12 +268,6 @@ def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:
     return version.definition.graph_identity() == definition.graph_identity()
 
 
-def _is_alike(version: OpenVersion, definition: IndexDefinition) -> bool:
-    """Whether a version has the graphs of the definition, and their recall was measured as it is today."""
-    is_measured = version.recall_rule == RECALL_RULE or not definition.has_graphs
-    return is_measured and _same_graphs(version, definition)
-
-
 def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
     """A clause on the parameters of the version that has the index's tag, where they are others; empty else.
 
@@ -320,7 +311,7 @@ def _open_nearest(
         if version.base_snapshot_id not in ancestors:
             continue
         own = version.base_snapshot_id == live.snapshot_id
-        if any(_is_alike(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):
+        if any(_same_graphs(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):
             break
     return opened, unreadable
 
@@ -457,7 +448,6 @@ def _build_id(plan: VersionPlan) -> str:
         "definition": plan.definition.graph_identity(),
         "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
         "format": FORMAT_VERSION,
-        "recall": RECALL_RULE,
         "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
         "base": _identity(base) if base else None,
         "changes": _decided(plan.changes) if base else None,

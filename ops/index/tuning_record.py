@@ -23,7 +23,6 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.measured_points import MeasuredPoint
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.shard_recall import RECALL_RULE
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.version_reader import OpenVersion
@@ -129,13 +128,13 @@ def _point(row: list[Any]) -> MeasuredPoint:
 
 
 def identity_of(opened: "OpenVersion") -> dict[str, Any]:
-    """What measured points depend on: a version's parameters of graphs, dimensions and shards of the codebook, and the
-    rule by which recall counts. As JSON has them.
+    """What measured points depend on: a version's parameters of graphs, dimensions and shards of the codebook, as JSON
+    has them.
     """
     routing = opened.routing
     shards = len(np.unique(routing.partition_to_shard))
     identity: dict[str, Any] = json.loads(json.dumps(opened.definition.graph_identity()))
-    return {**identity, "dims": routing.dims, "routed_shards": shards, "recall_rule": RECALL_RULE}
+    return {**identity, "dims": routing.dims, "routed_shards": shards}
 
 
 def find_record(table: Table, index: str) -> TuningRecord | None:

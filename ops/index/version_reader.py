@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from math import nan
 
 from pyiceberg.table import Table
 
@@ -26,7 +25,7 @@ from icepuffin.ops.model import (
     StoredRun,
     StoredShard,
 )
-from icepuffin.ops.shard_recall import RECALL_RULE, ShardRecall
+from icepuffin.ops.shard_recall import ShardRecall
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, StorageError, open_storage, path_mover, relative_to
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.tasks.file_balls import Ball
@@ -53,8 +52,6 @@ RECALL_CURVES = "ann.recall_curves"
 """Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
 SHARD_RECALL = "ann.shard_{}.recall"
 """Property of the routing blob, by shard id: its recall as it was last measured; see `icepuffin.ops.shard_recall`"""
-MEASURED_BY = "ann.recall_rule"
-"""Property of the routing blob: `icepuffin.ops.shard_recall.RECALL_RULE` as it was when recall was measured"""
 COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
@@ -85,7 +82,7 @@ class OpenVersion:
     sample_curve: str
     """Routing curve, measured in a sample of the rows"""
     routing_curve: str
-    """Routing curve, measured in the table; empty in files of older releases"""
+    """Routing curve, measured in the table; empty where every query probes all shards"""
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
@@ -97,8 +94,6 @@ class OpenVersion:
 
     included_bytes: int = 0
     """Bytes of the values of included columns in the version's own file"""
-    recall_rule: str = ""
-    """Rule by which its recall was measured; empty in files of older releases"""
 
     @property
     def bytes_total(self) -> int:
@@ -161,13 +156,10 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         blobs = by_type.get(BlobType.SHARD, [])
         shards = stored_shards(path, reader.footer.blobs, routing, version.packs, source.size())
         routing_properties = by_type[BlobType.ROUTING][0].properties
-        recall_rule = routing_properties.get(MEASURED_BY, "")
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
-        if recall_rule != RECALL_RULE:
-            curves = ("",) * len(curves)
-        recalls = _shard_recalls(routing, routing_properties, is_measured=recall_rule == RECALL_RULE)
+        recalls = _shard_recalls(routing, routing_properties)
         sample_curve = routing_properties.get(SAMPLE_CURVE, "")
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
@@ -202,7 +194,6 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         attributes,
         included,
         included_bytes=included_bytes,
-        recall_rule=recall_rule,
     )
 
 
@@ -224,12 +215,12 @@ def _source(version: DerivedVersion, storage: StorageConfig) -> PrefetchedSource
     return source if size == expected else PrefetchedSource(store, path, size=size)
 
 
-def _shard_recalls(routing: Routing, properties: Mapping[str, str], *, is_measured: bool) -> tuple[ShardRecall, ...]:
-    """Recall of each shard, by the properties of the routing blob; NaN where it was measured by another rule."""
+def _shard_recalls(routing: Routing, properties: Mapping[str, str]) -> tuple[ShardRecall, ...]:
+    """Recall of each shard, by the properties of the routing blob."""
     return tuple(
         ShardRecall.parse(
-            properties.get(SHARD_RECALL.format(shard_id), "") if is_measured else "",
-            written=entry.recall if is_measured else nan,
+            properties.get(SHARD_RECALL.format(shard_id), ""),
+            written=entry.recall,
             live_rows=entry.live_rows,
             tombstones=len(entry.tombstones),
         )

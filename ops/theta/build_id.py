@@ -14,9 +14,8 @@ from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"
 """Property of our theta blobs that holds the build id. A slot whose blobs have the expected ids is not written again"""
-FORMAT = "theta/2"
-"""First part of every build id; to be raised when the same rows give other sketches. Sketches of `theta/1` may contain
-values that another engine counted, and may lack the values of columns that a data file does not have"""
+FORMAT = "theta/3"
+"""First part of every build id; to be raised when the same rows give other sketches"""
 
 
 def build_ids(table_uuid: str, columns: Mapping[int, str], files: Iterable[FileKey]) -> dict[int, str]:
@@ -38,7 +37,7 @@ def _build_id(table_uuid: str, field_id: int, column_type: str, rows: bytes) -> 
 
 
 def sealed_as(properties: Mapping[str, str] | None) -> str:
-    """The build id among a blob's properties; empty where no release of ours wrote it."""
+    """The build id among a blob's properties; empty where another engine wrote it."""
     return (properties or {}).get(PROPERTY, "")
 
 

@@ -3,7 +3,7 @@
 The file is bound to the table like an index version (tag `theta_sketches`), and so are the packs that several versions
 share (see `packs`). One blob per data file in each:
 
-* type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
+* type `icepuffin-theta-files-v3`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
   that apply to it, hex), `columns` (JSON: [[field id, type and mapped names, bytes of the image], ..]), and `added-by`
   (id of the snapshot that added it) where the file has no sequence number
@@ -30,7 +30,7 @@ from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.reader import MAX_FOOTER
 from icepuffin.puffin.writer import ByteSink, FileInfo
 
-FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
+FILE_SKETCHES = "icepuffin-theta-files-v3"
 
 BUDGET_BYTES = 256 << 20
 """Budget of the file sketches of a snapshot, in bytes, with their entries in footers; beyond it those of the shortest
@@ -99,7 +99,7 @@ class FileSketchesReader:
         self._reader = reader
         self._fetch = fetch
         self._blobs: dict[tuple[str, str], BlobMetadata] = {}
-        for blob in reader.footer.of_type(FILE_SKETCHES_V2):
+        for blob in reader.footer.of_type(FILE_SKETCHES):
             self._blobs[path_here(blob.properties.get("path", "")), blob.properties.get("deletes", "")] = blob
 
     def __contains__(self, key: FileKey) -> bool:
@@ -158,7 +158,7 @@ class FileSketchesReader:
             columns[column] = decode(data[offset : offset + length])
             offset += length
         if offset != len(data):
-            raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: {offset} bytes are listed, {len(data)} are there")
+            raise BadBlobError(f"{FILE_SKETCHES} at {blob.offset}: {offset} bytes are listed, {len(data)} are there")
         return FileSketches(key, columns)
 
 
@@ -168,7 +168,7 @@ def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
         for field_id, type_, length in rows:
             yield (int(field_id), str(type_)), int(length)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: bad property `columns`: {error}") from error
+        raise BadBlobError(f"{FILE_SKETCHES} at {blob.offset}: bad property `columns`: {error}") from error
 
 
 def within_budget(
@@ -214,7 +214,7 @@ def write_file_sketches(
         layout = [[i, type_, len(image)] for ((i, type_), _), image in zip(columns, images, strict=True)]
         added_by = {"added-by": str(file.key.added_by)} if file.key.added_by else {}
         writer.add_blob(
-            FILE_SKETCHES_V2,
+            FILE_SKETCHES,
             fields=[i for (i, _), _ in columns],
             snapshot_id=snapshot_id,
             sequence_number=sequence_number,

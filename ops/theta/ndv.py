@@ -108,7 +108,7 @@ def nearest_statistics(table: Table, snapshot: Snapshot) -> StatisticsFile | Non
 def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
     remedy = "materialise the sketches again"
     if is_outdated(blob.properties):
-        return False, f"counted by an older release, for snapshot {blob.snapshot_id}; {remedy}"
+        return False, f"counted in an earlier format, for snapshot {blob.snapshot_id}; {remedy}"
     if not is_ours(blob.properties):
         return False, f"counted by another engine, for snapshot {blob.snapshot_id} as it says; {remedy}"
     if counted_for(blob, snapshot):

@@ -344,7 +344,7 @@ def test_sketches_by_data_file_are_read_through_the_text() -> None:
     sink = io.BytesIO()
     write_file_sketches(sink, [file], snapshot_id=4, sequence_number=2, build_id="b")
     ((blob, data),), _ = reader.puffin(sink.getvalue())
-    assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v2", [1, 3], "zstd")
+    assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v3", [1, 3], "zstd")
     assert (blob["properties"]["path"], blob["properties"]["deletes"]) == ("data/a.parquet", "ab" * 32)
     offset, read = 0, {}
     for field, kind, length in json.loads(blob["properties"]["columns"]):

@@ -193,7 +193,7 @@ def test_the_footer_for_the_sketches_of_eighty_thousand_data_files_is_read() -> 
     names = (f"{folder}/{n:05d}-{n}-0a1b2c3d-1111-2222-3333-444455556666-00001.parquet" for n in range(files))
     blobs = (
         BlobMetadata(
-            "icepuffin-theta-files-v2", (1,), 2**62, n, 4, 0, "zstd", {"columns": '[[1,"long",9]]', "path": name}
+            "icepuffin-theta-files-v3", (1,), 2**62, n, 4, 0, "zstd", {"columns": '[[1,"long",9]]', "path": name}
         )
         for n, name in enumerate(names)
     )

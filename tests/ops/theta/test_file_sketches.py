@@ -11,7 +11,7 @@ from icepuffin.ops.theta import file_sketches
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches
 from icepuffin.ops.theta.file_sketches import (
-    FILE_SKETCHES_V2,
+    FILE_SKETCHES,
     FileKey,
     FileSketches,
     FileSketchesReader,
@@ -75,7 +75,7 @@ def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
     writer.add_blob(
-        FILE_SKETCHES_V2,
+        FILE_SKETCHES,
         fields=[1],
         snapshot_id=1,
         sequence_number=1,
@@ -92,7 +92,7 @@ def test_bytes_that_no_column_has_are_an_error() -> None:
     writer = PuffinWriter(sink)
     properties = {"path": "p", "deletes": "", "columns": f'[[1, "long", {len(image)}]]'}
     writer.add_blob(
-        FILE_SKETCHES_V2, fields=[1], snapshot_id=1, sequence_number=1, data=image + b"\0", properties=properties
+        FILE_SKETCHES, fields=[1], snapshot_id=1, sequence_number=1, data=image + b"\0", properties=properties
     )
     writer.finish()
     with pytest.raises(BadBlobError, match=f"at 4: {len(image)} bytes are listed, {len(image) + 1} are there"):
@@ -105,7 +105,7 @@ def test_a_note_has_the_first_of_many_broken_listings() -> None:
     writer = PuffinWriter(sink)
     for key in keys:
         properties = {"path": key.path, "deletes": "", "columns": "{"}
-        writer.add_blob(FILE_SKETCHES_V2, fields=[1], snapshot_id=1, sequence_number=1, data=b"", properties=properties)
+        writer.add_blob(FILE_SKETCHES, fields=[1], snapshot_id=1, sequence_number=1, data=b"", properties=properties)
     writer.finish()
     version = DerivedVersion(
         BlobKind.SKETCHES, "theta", SnapshotId(2), SnapshotId(1), "x", "file:///sketches.puffin", 2, 0, 1, ()

@@ -197,20 +197,20 @@ def test_a_sketch_that_is_sealed_otherwise_is_not_extended(table: Table, seal: s
     assert (report.ndv["id"], report.files_sketched) == (500, 2)
 
 
-def test_what_an_older_release_sealed_is_neither_current_nor_fresh_and_is_counted_again(table: Table) -> None:
+def test_what_is_sealed_in_an_earlier_format_is_neither_current_nor_fresh_and_is_counted_again(table: Table) -> None:
     snapshot = append(table, 0, 300)
     materialize(table, snapshot, columns=("id", "name"))
     _sealed(table, snapshot, "0" * 64)
     found = read_ndv(table, snapshot)
     assert not found.fresh
-    assert "an older release" in found.entries["id"].why
+    assert "an earlier format" in found.entries["id"].why
     assert overwritten_by(table, snapshot) is not None, "so that the sensor requests a run"
     report = materialize(table, snapshot, columns=("id",))
     assert (report.outcome, report.fresh, set(report.ndv)) == (ThetaOutcome.WRITTEN, True, {"id"})
     assert overwritten_by(table, snapshot) is None
 
 
-def test_one_column_that_an_older_release_sealed_makes_the_slot_be_written_again(table: Table) -> None:
+def test_one_column_that_is_sealed_in_an_earlier_format_makes_the_slot_be_written_again(table: Table) -> None:
     snapshot = append(table, 0, 300)
     materialize(table, snapshot, columns=("id", "name"))
     _sealed(table, snapshot, "0" * 64, field_ids=(2,))
@@ -287,11 +287,11 @@ def test_the_files_of_a_snapshot_are_listed_once_for_the_build_ids_of_all_column
     columns = {1: "long", 2: 'string ["größe"]', 30: "decimal(9, 2)"}
     rows = sorted([file.path, file.deletes] for file in files)
     expected = {
-        field_id: sha256(json.dumps(["theta/2", 4096, "t", field_id, text, rows]).encode()).hexdigest()
+        field_id: sha256(json.dumps(["theta/3", 4096, "t", field_id, text, rows]).encode()).hexdigest()
         for field_id, text in columns.items()
     }
     listed_once = iter(files)
-    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/2:{seal}" for i, seal in expected.items()}
+    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/3:{seal}" for i, seal in expected.items()}
 
 
 def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_names_is_not_extended(

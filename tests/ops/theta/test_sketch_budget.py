@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks import sketch_plan
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FILE_SKETCHES_V2, image_bytes
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FILE_SKETCHES, image_bytes
 from icepuffin.ops.theta.plan import plan_sketches
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
 from icepuffin.puffin import FileSource, PuffinReader
@@ -100,7 +100,7 @@ def of_files(report: ThetaReport) -> dict[str, list[tuple[int, list[int]]]]:
     by_path = {}
     for path in folder.glob(f"theta-*{Path(report.file_sketches_path).name.split('-', 2)[-1]}"):
         reader = PuffinReader(FileSource(str(path)))
-        for blob in reader.footer.of_type(FILE_SKETCHES_V2):
+        for blob in reader.footer.of_type(FILE_SKETCHES):
             data, images = reader.read_blob(blob), []
             for _, _, length in json.loads(blob.properties["columns"]):
                 images.append(pair(decode(data[:length])))
