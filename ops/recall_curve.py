@@ -137,7 +137,7 @@ def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
-    """The curve as JSON text, with four decimals. Points for 10 rows have no k: so older releases read them alone."""
+    """The curve as JSON text, with four decimals. Points for 10 rows have no k."""
     rows = [[round(value, 4) for value in astuple(point)] for point in points]
     return json.dumps([row[:-1] if row[-1] == MEASURED_K else row for row in rows], separators=(",", ":"))
 

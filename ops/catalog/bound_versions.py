@@ -72,9 +72,9 @@ class DerivedVersion:
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
     sizes: str = ""
-    """Text of its sizes; empty for file sketches, and where its summary has none, as that of an older release"""
+    """Text of its sizes; empty for file sketches, and where its summary has none, as without graphs"""
     distances: str = ""
-    """Column and distances; empty for file sketches, and where its summary has none, as that of an older release"""
+    """Column and distances; empty for file sketches, and where its summary has none"""
     packs: tuple[BoundPack, ...] = ()
     """Packs that its shards or sketches lie in, in the order of the numbers that a routing blob gives them"""
     fields: frozenset[int] | None = None

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _CHANGES = ("added-", "deleted-", "removed-")
 """Prefixes of the counts of a commit that changed files"""
 _MARKS = {f"{kind}.{key}": kind for kind in BlobKind for key in ("base-snapshot-id", "pack")}
-"""Kinds by the keys by which snapshots without `KIND_KEY` are known, which were made before there was that"""
+"""Kinds by the keys by which snapshots without `KIND_KEY` are known"""
 
 
 @dataclass(frozen=True, slots=True)

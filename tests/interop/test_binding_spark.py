@@ -85,7 +85,7 @@ def test_expiry_leaves_our_tags_whatever_the_table_says_of_refs(lake: Lake) -> N
     assert open_storage(sketches.file_sketches_path, STORAGE).exists(sketches.file_sketches_path)
 
 
-def test_tags_of_an_earlier_release_are_mended_by_the_next_refresh(lake: Lake) -> None:
+def test_tags_without_an_age_are_mended_by_the_next_refresh(lake: Lake) -> None:
     table = lake.create("mended", **AGED_REFS)
     table.append(make_rows(0, 20))
     report = index_head(table)

@@ -78,7 +78,7 @@ def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
             np.testing.assert_array_equal(answer, wanted)
 
 
-def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
+def test_what_was_kept_in_another_layout_is_not_looked_for(tmp_path: Path) -> None:
     """It let codes pass that do not tell near-duplicates apart."""
     cache, key = cache_in(tmp_path), stored(tmp_path, SHARD)
     first_layout = hashlib.sha256(f"1\0True\0{key.sha256.hex()}".encode()).hexdigest()

@@ -556,7 +556,7 @@ def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
     assert table.refresh().metadata.refs == refs
 
 
-def test_a_tag_of_an_earlier_release_is_mended_where_it_is(table: Table) -> None:
+def test_a_tag_without_an_age_is_mended_where_it_is(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     set_ref(table, "ann_e", version.index_snapshot_id, SnapshotRefType.TAG)
     assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms is None
@@ -590,7 +590,7 @@ def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:
 
 
 @pytest.mark.parametrize("mend", ["refresh", "sweep"])
-def test_tags_of_an_earlier_release_are_mended_by(mend: str, table: Table) -> None:
+def test_tags_without_an_age_are_mended_by(mend: str, table: Table) -> None:
     create_index(table, DEFINITION)
     index_head(table)
     head = data_snapshots(table.refresh())[0].snapshot_id

@@ -306,7 +306,7 @@ def test_a_table_that_has_outgrown_its_shards_gets_more(
 def test_an_index_that_has_outgrown_its_shards_is_kept_while_no_rows_come(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of an earlier release may have: deletes make it no larger."""
+    """As one may have whose limit was higher: deletes make it no larger."""
     definition = replace(DEFINITION, shards=None)
     table = table_factory()
     table.append(make_rows(0, 600))

@@ -183,7 +183,7 @@ def test_a_version_whose_nodes_are_not_the_rows_is_not_published(
 def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
     table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an older release may have left it."""
+    """As a defect may have left it."""
     from icepuffin.ops.index import new_version  # noqa: PLC0415
 
     with monkeypatch.context() as patched:
@@ -233,7 +233,7 @@ def test_rows_are_searched_in_the_shards_that_were_written(table: Table) -> None
 
 
 def test_a_kept_shard_is_searched_in_its_turn(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its vectors were wrong when it was written, by an older release, say."""
+    """Its vectors were wrong when it was written, by a defect, say."""
     drop_everything(table)
     with monkeypatch.context() as patched:
         other_vectors(patched)

@@ -97,7 +97,7 @@ def test_a_sweep_deletes_markers_before_what_they_name(table: Table, monkeypatch
 
 
 def test_a_run_that_reuses_the_version_of_the_head_makes_its_tag_last(table: Table) -> None:
-    """As tags of earlier releases do not, which any engine's expiry may drop."""
+    """As tags without an age do not, which any engine's expiry may drop."""
     report = materialize(table, DEFINITION)
     bare = without_age(tag_update("ann_e", tag_ref(report.index_snapshot_id or SnapshotId(0), LASTING_MS)))
     assert attempt_commit(table.refresh(), (bare,), ()) is CommitOutcome.DONE

@@ -168,7 +168,7 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
 
 
 def test_the_version_under_the_index_tag_needs_no_other_whatever_age_the_tag_has(table: Table) -> None:
-    """A tag of an earlier release has none; the next refresh makes it last."""
+    """A tag that somebody set anew has none; the next refresh makes it last."""
     newest = index_versions(table, "e")[-1]
     ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
     tag = SetSnapshotRefUpdate(ref_name="ann_e", type="tag", snapshot_id=newest.index_snapshot_id, **ages)

@@ -208,7 +208,7 @@ def name_columns(table: Table) -> None:
         "no version",
         "the snapshots of the versions have expired",
         "columns are found by other names",
-        "versions of an older release",
+        "versions without sizes",
         "the definition has changed",
         "commits that do not say what they added",
         "most rows are new",
