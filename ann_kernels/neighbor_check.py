@@ -22,6 +22,7 @@ from icepuffin.ann_kernels.distance_computers import (
 )
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
 from icepuffin.ann_kernels.scalar_quantization import ranked_exactly
 from icepuffin.ann_kernels.side_by_side import for_each
 from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_distance, key_node, sort_key
@@ -84,31 +85,23 @@ class NeighborCheck:
         """Whether the nearest rows are among the nearest by code, as far as a search ranks these exactly."""
         if self.metric is Metric.INNER_PRODUCT and not _are_floats(self.exact):
             return False
-        queries, candidates = self.exact.shape
-        return all(
-            self._number(self._nearest(k), k) >= _REQUIRED_RECALL * queries * min(k, candidates) for k in _NEAREST
-        )
+        return all(self._recall(self.exact[:, : ranked_exactly(k)], k) >= _REQUIRED_RECALL for k in _NEAREST)
 
     def are_kept(self, codes: Codes) -> bool:
         """Whether signs that the codes have leave the nearest rows in the narrowest beam, which meets the candidates in
         the order of their numbers.
         """
         k = _NEAREST[-1]
-        nearest = self._nearest(k)
         in_beam = np.zeros(self.candidates.shape, np.bool_)
         order = np.argsort(self.candidates, axis=1)
-        _fill_beams(codes.queries(self.queries, self.metric), self.candidates, order, nearest.shape[1], in_beam)
-        return self._number(nearest & in_beam[:, : nearest.shape[1]], k) >= _REQUIRED_KEPT * self._number(nearest, k)
+        ranked = self.exact[:, : ranked_exactly(k)]
+        _fill_beams(codes.queries(self.queries, self.metric), self.candidates, order, ranked.shape[1], in_beam)
+        kept = np.where(in_beam[:, : ranked.shape[1]], ranked, np.inf)
+        return self._recall(kept, k) >= _REQUIRED_KEPT * self._recall(ranked, k)
 
-    def _nearest(self, k: int) -> Bool:
-        """bool[Q, r]: which of the first candidates, those that a search ranks exactly, are the k nearest."""
-        expected = min(k, self.exact.shape[1])
-        limits = np.partition(self.exact, expected - 1, axis=1)[:, expected - 1 : expected]
-        return np.asarray(self.exact[:, : ranked_exactly(k)] <= limits)
-
-    def _number(self, marked: Bool, k: int) -> int:
-        """How many are marked, of all queries; of each the number that k rows need at most."""
-        return int(np.minimum(marked.sum(axis=1), min(k, self.exact.shape[1])).sum())
+    def _recall(self, distances: F64, k: int) -> float:
+        """Mean recall of some candidates, by their distances f64[Q, n]: inf for those that are none."""
+        return float(recalls_of(distances, np.sort(self.exact, axis=1)[:, :k]).mean())
 
 
 def preserves_neighbors(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -191,6 +193,17 @@ def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: 
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
     assert preserves_neighbors(coded, vectors, metric)
+
+
+def test_rows_as_far_as_the_tenth_stand_for_no_nearer_row_that_codes_misplace() -> None:
+    exact = np.ones((4, 256))
+    exact[:, 0] = 0.1
+    candidates = np.tile(np.arange(256, dtype=np.int32), (4, 1))
+    check = NeighborCheck(Metric.L2, np.zeros((4, 8), np.float32), candidates, exact)
+    assert check.are_preserved
+    misplaced = exact.copy()
+    misplaced[:, -4:] = 0.5
+    assert not replace(check, exact=misplaced).are_preserved
 
 
 @pytest.mark.parametrize("count", [2, 50, 3_000])
