@@ -57,8 +57,9 @@ _MORE_PLACES = 1.5
 """Places of a beam's list per node that is expected in it for k live ones, where there are tombstones: it is widened up
 to there, and goes on from where it is
 """
-_WIDER_WHERE_LOST = 4
-"""Times that a beam is as wide that takes as long as comparing may, where equal distances hide the nearest rows"""
+_COMPARED_WHERE_LOST = 480
+"""Live vectors that are compared per node of a beam's width, at most, where equal distances hide the nearest rows.
+Whatever the codes: what the recall gate measured holds for readers whose codes are others"""
 _QUERIES_PER_TASK = 64
 _KEYS_PER_TASK = 1 << 20
 """Places in the candidate lists of a task, at most: 8 MiB; or those of one query"""
@@ -228,8 +229,8 @@ class Searcher:
 
         Where tombstones crowd the live nodes out, the beam is widened, and goes on from where it is; then it begins
         anew, twice as wide, up to the width from which comparing all live vectors is faster. They are compared, too,
-        where a beam is full of nodes that are equally far, and comparing is as fast as a beam four times as wide. A
-        beam as wide as the graph is answered by comparing the vectors, where the walk goes by codes. Where few nodes
+        where a beam is full of nodes that are equally far, if they are at most `_COMPARED_WHERE_LOST` times its width.
+        A beam as wide as the graph is answered by comparing the vectors, where the walk goes by codes. Where few nodes
         are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes, but for half of
         its width at first, which finds the way.
 
@@ -307,11 +308,11 @@ class Searcher:
         return Beam(first, min(max(widest, places), self._count), min(k, self._live_count), 0)
 
     def _is_lost(self, results: Results, width: int) -> bool:
-        """Whether equal distances may have led a walk nowhere, and comparing takes no longer than a much wider beam.
+        """Whether equal distances may have led a walk nowhere, and there are few enough vectors to compare them all.
 
         Among nodes that are all as far from a query no edge leads nearer to it.
         """
-        return bool(results.work[:, 3].any()) and self._compares and self._compares_from(_WIDER_WHERE_LOST * width)
+        return bool(results.work[:, 3].any()) and self._live_count <= _COMPARED_WHERE_LOST * width
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""

@@ -36,10 +36,24 @@ def test_a_stored_vector_finds_its_equals_where_all_others_are_equally_far(
     recalls, distances = searched(graph, one_hot, metric, 16)
     assert (recalls == 1).all()
     assert distances <= 1.5 * len(one_hot)
-    monkeypatch.setattr(graph_search, "_WIDER_WHERE_LOST", 0)
+    monkeypatch.setattr(graph_search, "_COMPARED_WHERE_LOST", 0)
     walked, fewer = searched(graph, one_hot, metric, 16)
     assert walked.min() < 0.5, "a walk alone meets too few"
     assert fewer < distances
+
+
+def test_as_many_rows_are_compared_whatever_the_codes() -> None:
+    """What the recall gate measures by codes of one byte holds for readers that have others, or none."""
+    vectors = np.repeat(np.eye(KINDS, dtype=np.float32), 12, axis=0)
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=16, search_list=32))
+    queries = vectors[:: 12 * 8]
+    coded, plain = (Searcher(graph, vectors, Metric.L2, coded_from=fewest) for fewest in (1, len(vectors) + 1))
+    assert coded.compares_codes
+    assert not plain.compares_codes
+    for searcher in (coded, plain):
+        _, distances, stats = searcher.search(queries, 12, search_list=16)
+        assert (distances == 0).all()
+        assert stats.distances.max() >= len(vectors)
 
 
 def test_ties_make_no_hubs() -> None:
