@@ -181,13 +181,18 @@ class Searcher:
         """Memory that no thread uses: new marks per query would cost more than the query"""
         self._live = Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live)
         self._live_count = self._live.count()
+        self._reachable_count = graph.count
 
-    def masked(self, live: Bitmap) -> "Searcher":
-        """The same searcher, codes and all, that returns only the nodes in `live`."""
+    def masked(self, live: Bitmap, *, unreachable: int = 0) -> "Searcher":
+        """The same searcher, codes and all, that returns only the nodes in `live`.
+
+        unreachable: how many of the others no edge leads to: for these no beam is widened.
+        """
         if live.size != self._count:
             raise DimensionError(f"the graph has {self._count} nodes, but there are {live.size} live")
         other = object.__new__(type(self))  # copy.copy would take five times as long
-        other.__dict__.update(self.__dict__, _live=live, _live_count=live.count())
+        reachable = self._count - unreachable
+        other.__dict__.update(self.__dict__, _live=live, _live_count=live.count(), _reachable_count=reachable)
         return other
 
     @property
@@ -300,8 +305,8 @@ class Searcher:
         if meeting:
             return Beam(first, widest, meeting, first // 2)
         places = 0
-        if self._live_count < self._count:
-            places = math.ceil(_MORE_PLACES * k * self._count / self._live_count)
+        if self._live_count < self._reachable_count:
+            places = math.ceil(_MORE_PLACES * k * self._reachable_count / self._live_count)
             # beyond that comparing takes less than what is added
             more = self._live_count // max(1, self._compared_per_node) if self._compares else widest
             places = min(places, widest + more)

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.bitmap import Bitmap
+from icepuffin.ann_kernels.graph import spread_places
 from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.recall import recalls_of
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.recall_curve import widths
 from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
@@ -138,6 +142,28 @@ def test_a_curve_counts_no_tie_for_a_nearer_row() -> None:
     assert sum(missed) > 1
     widest = max(points, key=lambda point: point.search_list)
     assert widest.recall == pytest.approx(1 - 0.1 * np.mean(missed))
+
+
+def test_beams_of_a_curve_are_as_wide_as_it_says() -> None:
+    """For rows that are held out no beam is widened, as it is for tombstones: no walk meets them."""
+    shard, vectors = searchable_shard(Metric.L2, rows=2_000, search_list=10)
+    live = np.ones(shard.count, np.bool_)
+    narrow, *_ = widths(measure_curve(shard, vectors, live, seed=0, threads=1))
+    entries = [shard.medoid, *spread_places(shard.count)]
+    nodes = np.setdiff1d(np.arange(shard.count), entries)
+    held_out = np.sort(np.random.default_rng([0, 1]).choice(nodes, 128, replace=False))
+    others = live.copy()
+    others[held_out] = False
+    _, exact = exact_top_k(vectors[held_out], vectors, 10, Metric.L2, is_live=others)
+    with recall_gate._held_out(shard, held_out):
+        searcher = searcher_of(shard, vectors, live)
+        answers, distances, stats = searcher.search(vectors[held_out], 10, search_list=10)
+        _, wider, _ = searcher.masked(Bitmap.of(others)).search(vectors[held_out], 10, search_list=10)
+    assert not np.isin(answers, held_out).any()
+    assert narrow.search_list == 10
+    assert narrow.recall == pytest.approx(recalls_of(distances, exact).mean(), abs=1e-3)
+    assert narrow.recall < recalls_of(wider, exact).mean() - 0.005
+    assert narrow.distances == pytest.approx(stats.distances.mean(), abs=1)
 
 
 def test_no_edge_leads_to_a_row_that_is_held_out() -> None:
