@@ -56,6 +56,13 @@ class Changes:
     """Deleted row positions of the files that have more deletes now, by file slot; older deletes may be included"""
     lineage_files: tuple[tuple[FileSlot, LiveFile], ...] = ()
     """(file slot, file) of files that are gone and whose rows have ids: these may have moved to added files"""
+    reread: frozenset[str] = frozenset()
+    """Paths of those of `added` whose vectors the version has: a row that was deleted there may be live again"""
+
+    @property
+    def new(self) -> tuple[LiveFile, ...]:
+        """Files whose vectors the version need not have: new ones, and those in which other columns are found now"""
+        return tuple(file for file in self.added if file.path not in self.reread)
 
     @property
     def move_live_positions(self) -> bool:
@@ -93,6 +100,7 @@ def find_changes(
         emptied_slots=tuple(sorted(emptied.values())),
         lineage_files=_lineage_files(table, base, with_ids) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in reread},
+        reread=frozenset(same[path].path for path in reread),
     )
 
 
@@ -234,22 +242,21 @@ def _with_undeleted_rows(
 
 def sample_new_rows(
     base: OpenVersion,
-    live: LiveFiles,
+    files: Sequence[LiveFile],
     schema: Schema,
     field_id: int,
     storage: StorageConfig,
     *,
     among: Sequence[npt.NDArray[np.int64]] | None = None,
 ) -> RowSample:
-    """How many rows of new files have a vector, and how many of these `base` has, by a sample of at most 512 rows.
+    """How many rows of new `files` have a vector, and how many of these `base` has, by a sample of at most 512 rows.
 
     `among`: the nodes that count, by shard. Default: all. Reads the hashes of all shards, 8 bytes per node. Vectors
     that cannot be read count as unknown: the build names them. Raises StorageError, PuffinError, DataFileError.
     """
     from icepuffin.ops.shard_reader import open_shard  # noqa: PLC0415  numba, which few plans need
 
-    same = frozenset(same_files(base, live).values())
-    new = [file for number, file in enumerate(live.files) if number not in same and file.record_count]
+    new = [file for file in files if file.record_count]
     rng = np.random.default_rng(len(new))
     drawn = [(*_sample(new[place], rng, schema, field_id, storage), weight) for place, weight in _chosen(new, rng)]
     rows = sum(weight for _, count, weight in drawn if count)

@@ -29,7 +29,7 @@ from icepuffin.ops.index.sizes import (
     choose_shard_count,
     rows_per_shard,
 )
-from icepuffin.ops.index.version_reader import OpenVersion, same_files
+from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
@@ -215,11 +215,11 @@ def _moved_fraction(
     that the base version covers.
     """
     arriving = _live_rows(plan.added)
-    same = {plan.live.files[number].path for number in same_files(base, plan.live).values()}
-    new = _live_rows([file for file in plan.added if file.path not in same])
+    files = plan.changes.new
+    new = _live_rows(files)
     share = plan.shared_fraction
     if share is None or any(len(now) < entry.count for now, entry in zip(dead, base.routing.shards, strict=True)):
-        sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage, among=dead) if new else None
+        sample = sample_new_rows(base, files, plan.schema, plan.field_id, storage, among=dead) if new else None
         share = sample.shared if sample else 0.0
     return (share * new + arriving - new) / max(1, arriving)
 

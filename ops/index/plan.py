@@ -37,7 +37,6 @@ from icepuffin.ops.index.version_reader import (
     covers_all_older_files,
     lost_packs,
     open_versions,
-    same_files,
     shared_rows,
 )
 from icepuffin.ops.index.version_sizes import FORMAT_VERSION
@@ -349,13 +348,14 @@ def _refresh_or_build(
     """
     changes = find_changes(table, base, plan.live, storage, runner)
     covered = covered_paths(base)
-    slots = frozenset(covered[path] for path in same_files(base, plan.live))
+    slots = frozenset(covered.values()).difference(changes.emptied_slots)
+    slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
     arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
     staying, is_exact = _staying_rows(slots, base, changes, arriving, runner, storage)
     share = _share(staying, arriving, 0.0)
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        sample = sample_new_rows(base, plan.live, plan.schema, plan.field_id, storage)
+        sample = sample_new_rows(base, changes.new, plan.schema, plan.field_id, storage)
         arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
         sampled = sample.shared
         share = _share(staying, arriving, sampled)

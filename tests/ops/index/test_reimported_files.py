@@ -25,7 +25,7 @@ from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, open_exact, open_index, opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
 TableFactory = Callable[..., Table]
@@ -207,6 +207,29 @@ def test_files_in_which_the_name_mapping_finds_another_column_now_are_read_again
     assert_right(table.refresh())
     assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.EXACT_VERSION
     assert index_head(table).action is Action.REUSED
+
+
+def test_a_name_mapping_that_finds_vectors_of_other_dimensions_has_the_index_built_anew(
+    table_factory: TableFactory, export: Path
+) -> None:
+    """None of the rows has stayed, though all files have."""
+    table, key, second = table_factory(), "schema.name-mapping.default", vectors_of(np.arange(100), seed=5, dims=24)
+    with table.update_schema() as evolution:
+        evolution.add_column("other", ListType(20, FloatType()))
+    original = create_mapping_from_schema(table.schema()).model_dump_json()
+    with table.transaction() as change:
+        change.set_properties({key: original.replace('"embedding"', '"old"').replace('"other"', '"new"')})
+    rows = make_rows(0, 100).rename_columns(["id", "name", "section", "old"])
+    pq.write_table(rows.append_column("new", pa.array(second.tolist(), pa.list_(pa.float32()))), export)
+    add_without_mapping(table, export)
+    assert index_head(table.refresh()).rows == 100
+    with table.transaction() as change:
+        change.set_properties({key: original.replace('"embedding"', '"new"').replace('"other"', '"old"')})
+    report = index_head(table.refresh())
+    assert (report.action, report.rows) == (Action.BUILT, 100)
+    assert "shares only 0% of the rows" in report.reason
+    answer = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(second[:5], 1, columns=["id"])
+    assert answer.rows["id"].to_pylist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("followed", [False, True])
