@@ -5,7 +5,7 @@ A refresh keeps codebook and shards. Rows of another model lie far from all cent
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # numba
@@ -29,6 +29,8 @@ class LayoutFit:
     """Mean distance of a row from the nearest centroid, as measured when it came."""
     built_distance: float = 0.0
     """Mean distance when all shards were last built."""
+    kept_balance: float = 0.0
+    """Balance at which the layout was last kept, since a build was tried in vain; 0 where none was."""
 
     @classmethod
     def of_build(cls, rows: Sequence[int], scattered: Sequence["StagedRows"]) -> "LayoutFit":
@@ -42,11 +44,15 @@ class LayoutFit:
         total = math.fsum(filter(math.isfinite, (one for staged in scattered for one in staged.distances)))
         mean = (self.distance * staying + total) / max(1, staying + arrived)
         balance = max(rows, default=0) * len(rows) / max(1, sum(rows))
-        return LayoutFit(_rounded(balance), self.built_balance, _rounded(mean), self.built_distance)
+        return replace(self, balance=_rounded(balance), distance=_rounded(mean))
 
     @property
     def imbalance(self) -> str:
-        """Reason for which all shards are built anew, in words; empty where they need not be."""
+        """Reason for which all shards are built anew, in words; empty where they need not be, or it was in vain."""
+        return self._out_of_balance if self.balance > MOST_UNEVEN * self.kept_balance else ""
+
+    @property
+    def _out_of_balance(self) -> str:
         if self.balance > MOST_UNEVEN * self.built_balance:
             return (
                 f"shards are out of balance: the largest has {self.balance:.1f} times as many rows as the mean, "
@@ -61,8 +67,8 @@ class LayoutFit:
         A codebook that no longer fits is one, and no reason to build anew by itself: where clusters are tight, rows of
         a new one are as far from all centroids as those of another model. The gate finds what recall that costs.
         """
-        if self.imbalance:
-            return self.imbalance
+        if self._out_of_balance:
+            return self._out_of_balance
         if self.distance > MOST_APART * self.built_distance > 0:
             return (
                 f"the codebook no longer fits: rows lie {self.distance:.3g} from its centroids, "

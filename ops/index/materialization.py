@@ -5,7 +5,6 @@ They are idempotent, and safe to run twice at once.
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -14,15 +13,16 @@ from icepuffin.ops.catalog.bindings import LostRaceError
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.errors import CoverageError, GateFailedError, LayoutMisfitError, ShardTooLargeError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError
 from icepuffin.ops.index.outcome_reports import empty_report, reuse_report
-from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
+from icepuffin.ops.index.plan import VersionPlan, plan_instead, plan_rebuild, plan_version
 from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.index.version_reader import lost_packs
 from icepuffin.ops.model import Action, SnapshotId, StorageConfig
 from icepuffin.ops.stage_clock import StageClock
-from icepuffin.ops.storage import ObjectMissingError
+from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
@@ -63,9 +63,9 @@ def materialize_index(
         try:
             return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
         except ObjectMissingError:
-            # another run of the same build has published it meanwhile, and swept what both had staged
+            # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
-            if replanned.existing is None or replanned.build_id != plan.build_id:
+            if replanned.existing is None:
                 raise
             return carry_out(table, replanned, clock, runner=runner, storage=storage, progress=progress)
 
@@ -94,30 +94,40 @@ def carry_out(
     progress: StageProgress | None = None,
 ) -> IndexReport:
     """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
-    of another model, build from nothing.
+    of another model, build from nothing; see `plan_instead`.
+
+    Raises the error of the second way where both failed, which names the first one's, too.
     """
-    try:
-        return _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
-    except ShardTooLargeError as error:
-        if plan.action is not Action.REFRESHED:
-            raise
-        _log.warning("%s; it is built anew", error)
-        build = plan_build(plan, error.reason)
-    except LayoutMisfitError as misfit:
-        _log.warning("%s, index %s: %s; it is built anew", plan.live.table, plan.definition.name, misfit)
+    first, tried = plan, list[VersionPlan]()
+    while True:
         try:
-            build = plan_build(plan, str(misfit))
-            return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
-        except GateFailedError as error:
-            _log.warning("%s. It is refreshed with the layout that it has", error)
-            build = replace(plan, keeps_layout=True, other_recall=error.recall)
-    except GateFailedError as error:
-        if not plan.may_build_anew:
-            raise
-        _log.warning("%s. It is built anew", error)
-        target = plan.definition.target_recall
-        build = plan_build(plan, f"a refresh has recall@10 {error.recall:.4f}, the target is {target}", error.recall)
-    return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
+            report = _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+        except IcepuffinError as error:
+            other = plan_instead(plan, error, first)
+            if other is None:
+                _name_both(error, plan)
+                raise
+            anew = other.action is Action.BUILT
+            way = "is built anew" if anew else "is refreshed with the layout that it has"
+            _log.warning("%s, index %s: %s. It %s", plan.live.table, plan.definition.name, error, way)
+            tried.append(plan)
+            plan = other
+            continue
+        if tried:
+            from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
+
+            with left_where_refused():
+                for other in tried:
+                    sweep_staged(other, storage)
+        return report
+
+
+def _name_both(error: IcepuffinError, plan: VersionPlan) -> None:
+    """Have the error of a plan name the one of the other way. Of two recalls its message has both."""
+    gates = isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError)
+    if plan.other_error is not None and not gates:
+        way = "refresh" if plan.action is Action.BUILT else "build"
+        error.args = (f"{error}. A {way} was tried before: {plan.other_error}",)
 
 
 def rebuild_tombstoned_shards(

@@ -38,7 +38,7 @@ from icepuffin.ops.model import Action, StorageConfig
 from icepuffin.ops.shard_recall import mean_recall
 from icepuffin.ops.stage_clock import StageClock
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.storage import Storage, left_where_refused, open_storage
+from icepuffin.ops.storage import left_where_refused, open_storage
 from icepuffin.ops.storage.memory import memory_folder
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 
@@ -117,7 +117,7 @@ def make_version(
                 else:
                     require_enclosed(plan, file, storage)
             except CoverageError:  # the next attempt must not reuse what was staged
-                _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
+                sweep_staged(plan, storage)
                 raise
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
@@ -151,16 +151,17 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet, *, has_version: bool) -> N
     recall = mean_recall((shard.written_recall, shard.live_rows) for shard in shard_set.shards)
     if recall is not None and recall < plan.definition.target_recall:
         why = _recall_advice(plan.definition, shard_set)
-        if plan.action is Action.REFRESHED and not plan.may_build_anew:
+        other = plan.other_error.recall if isinstance(plan.other_error, GateFailedError) else None
+        if plan.action is Action.REFRESHED and plan.other_error is None and not plan.may_build_anew:
             why = (
                 f"A version that is built from nothing may find more, and up to build_anew_rows = "
                 f"{plan.definition.build_anew_rows:,} rows one is built by itself: raise it. {why}"
             )
         stays = "the previous version stays" if has_version else "and the index has no version yet"
-        this, other = "where it is built anew", "by a refresh"
+        ways = ["where it is built anew", "by a refresh"]
         if plan.action is Action.REFRESHED:
-            this, other = other, this
-        both = "" if plan.other_recall is None else f" {this}, {plan.other_recall:.4f} {other}"
+            ways.reverse()
+        both = "" if other is None else f" {ways[0]}, {other:.4f} {ways[1]}"
         error = GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}{both}, the target is {plan.definition.target_recall}. Nothing was published, "
@@ -232,7 +233,7 @@ def publish(
             raise
         version = published[-1]
     with left_where_refused():
-        _sweep(store, plan.staging_prefix)
+        sweep_staged(plan, storage)
     if _is_dropped(table, plan):
         with suppress(DefinitionError):  # whoever dropped it has seen the version, and its tags are gone
             drop_index(table, plan.definition.name)
@@ -251,12 +252,14 @@ def _dropped(plan: VersionPlan) -> DefinitionError:
     )
 
 
-def _sweep(store: Storage, prefix: str) -> None:
-    """Delete the staged objects of a published build; markers first, so that none outlives what it names.
+def sweep_staged(plan: VersionPlan, storage: StorageConfig) -> None:
+    """Delete the staged objects of a plan; markers first, so that none outlives what it names.
 
     Objects that another run is still writing have hidden names, and are left alone.
     """
-    paths = sorted(item.path for item in store.list(prefix) if not item.path.rpartition("/")[2].startswith("."))
+    store = open_storage(plan.live.location, storage)
+    listed = store.list(plan.staging_prefix)
+    paths = sorted(item.path for item in listed if not item.path.rpartition("/")[2].startswith("."))
     for are_markers in (True, False):
         store.delete_all([path for path in paths if path.endswith(".json") is are_markers])
         reached(RunStep.SWEEPING)

@@ -18,6 +18,7 @@ from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.changes import (
     Changes,
     changed_files,
@@ -30,6 +31,7 @@ from icepuffin.ops.index.ddl import defined_names
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
+from icepuffin.ops.index.errors import GateFailedError, LayoutMisfitError, ShardTooLargeError
 from icepuffin.ops.index.own_versions import distances_text
 from icepuffin.ops.index.version_reader import (
     OpenVersion,
@@ -40,6 +42,7 @@ from icepuffin.ops.index.version_reader import (
     shared_rows,
 )
 from icepuffin.ops.index.version_sizes import FORMAT_VERSION
+from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.line_lists import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
@@ -83,15 +86,14 @@ class VersionPlan:
     """Changes since the base version; for a build all files are added"""
     shared_fraction: float | None = None
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
-    other_recall: float | None = None
-    """Recall under the target of a refresh, where this is the build after it, or the reverse; None where none was"""
-    keeps_layout: bool = False
-    """Whether a refresh keeps a layout that no longer fits, since the recall of a build is too low"""
+    other_error: IcepuffinError | None = None
+    """Error of the other way, a refresh before this build or a build before this refresh; None where none was tried"""
 
     @property
     def may_build_anew(self) -> bool:
         """Whether it is a refresh in place of which all rows may be indexed anew, by its own decision."""
-        return self.action is Action.REFRESHED and self.live.record_count <= self.definition.build_anew_rows
+        is_first = self.action is Action.REFRESHED and self.other_error is None
+        return is_first and self.live.record_count <= self.definition.build_anew_rows
 
     @property
     def files_prefix(self) -> str:
@@ -478,8 +480,27 @@ def _decided(changes: Changes) -> dict[str, object]:
     }
 
 
-def plan_build(plan: VersionPlan, reason: str, refresh_recall: float | None = None) -> VersionPlan:
-    """A plan that builds from nothing, for where a refresh is not possible, or its recall too low."""
+def plan_instead(plan: VersionPlan, error: IcepuffinError, refresh: VersionPlan) -> VersionPlan | None:
+    """The other way to a version, where one has failed; None where there is none, or the same might succeed again.
+
+    A build follows a refresh that is not possible, or too bad. Where it does not succeed, and only the layout no longer
+    fitted, the first plan, `refresh`, is carried out with the layout that the base version has.
+    """
+    if plan.other_error is None and plan.action is Action.REFRESHED:
+        if isinstance(error, ShardTooLargeError):
+            return _plan_build(plan, error.reason, error)
+        if isinstance(error, LayoutMisfitError):
+            return _plan_build(plan, str(error), error)
+        if isinstance(error, GateFailedError) and plan.may_build_anew:
+            target = plan.definition.target_recall
+            return _plan_build(plan, f"a refresh has recall@10 {error.recall:.4f}, the target is {target}", error)
+    if isinstance(plan.other_error, LayoutMisfitError) and (isinstance(error, NoRoomError) or not error.retryable):
+        return replace(refresh, other_error=error)
+    return None
+
+
+def _plan_build(plan: VersionPlan, reason: str, error: IcepuffinError) -> VersionPlan:
+    """A plan that builds from nothing, in place of a refresh that ended with an error."""
     build = replace(
         plan,
         action=Action.BUILT,
@@ -488,7 +509,7 @@ def plan_build(plan: VersionPlan, reason: str, refresh_recall: float | None = No
         existing=None,
         changes=Changes(added=plan.live.files),
         shared_fraction=None,
-        other_recall=refresh_recall,
+        other_error=error,
     )
     return replace(build, build_id=_build_id(build))
 

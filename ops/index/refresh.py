@@ -13,7 +13,6 @@ from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.errors import LayoutMisfitError
 from icepuffin.ops.index.layout import Layout
-from icepuffin.ops.index.layout_fit import LayoutFit
 from icepuffin.ops.index.masked_recall import measure_masked
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
@@ -150,10 +149,10 @@ def refresh_shards(
     arrivals = Arrivals.of(staged, chain(*(delta.passed for delta in deltas)))
     routed = [shard.live_rows + arrivals.count(ShardId(place)) for place, shard in enumerate(kept[: layout.shards])]
     fit = fit_of(base.bound.sizes).after(routed, sum(shard.live_rows for shard in shards), scattered)
-    if fit.imbalance and plan.may_build_anew and not plan.keeps_layout:
+    if fit.imbalance and plan.may_build_anew:
         raise LayoutMisfitError(fit.imbalance)
-    if plan.keeps_layout:  # a build was tried, and its recall was too low: the next refresh tries none for this cause
-        fit = LayoutFit(fit.balance, fit.balance, fit.distance, fit.distance)
+    if plan.other_error is not None:  # a build was tried in vain: the next refresh tries none for this cause
+        fit = replace(fit, kept_balance=fit.balance)
     results = _make(context, kept, arrivals, placement, on_kept)
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))

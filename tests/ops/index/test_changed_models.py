@@ -14,11 +14,23 @@ from pyiceberg.types import FloatType, ListType
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.assets.ann_index import layout_result
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index import Action, GateFailedError, IndexDefinition, IndexReport, new_version
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index import (
+    Action,
+    DefinitionError,
+    GateFailedError,
+    IndexDefinition,
+    IndexReport,
+    new_version,
+    refresh,
+)
+from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.plan import VersionPlan, plan_version
 from icepuffin.ops.index.work_bounds import refresh_bounds
+from icepuffin.ops.large_arrays import NoRoomError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import Coverage, exact_search, open_index
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
@@ -200,21 +212,65 @@ def test_above_the_limit_the_error_says_how_an_index_is_built_anew(table: Table)
     assert refreshed(table, replace(LEAN, build_anew_rows=ROWS + 200)).action is Action.BUILT
 
 
-@pytest.mark.parametrize(
-    ("apart", "ways"),
-    [(0, ("where it is built anew", "by a refresh")), (30, ("where it is built anew", "by a refresh"))],
-)
-def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(
-    table: Table, apart: float, ways: tuple[str, str]
-) -> None:
+@pytest.mark.parametrize("apart", [0, 30])
+def test_where_a_build_misses_the_gate_too_the_version_of_before_stays(table: Table, apart: float) -> None:
     coarse = replace(LEAN, pq_m=1, pq_nbits=4, target_recall=0.1)
     index_head(table, coarse)
     before = index_versions(table.refresh(), "lean")
     append_narrow_cluster(table, 200, apart)
-    both = r"recall@10 is 0\.\d+ {}, 0\.\d+ {}, the target is .* previous version stays".format(*ways)
+    both = r"recall@10 is 0\.\d+ where it is built anew, 0\.\d+ by a refresh, the target is .* previous version stays"
     with pytest.raises(GateFailedError, match=both):
         index_head(table, replace(coarse, target_recall=1.0))
     assert index_versions(table.refresh(), "lean") == before
+
+
+FAULTS_OF_BUILDS = [ShardTooLargeError, NoRoomError, DefinitionError]
+"""Errors of builds that say nothing about recall, and come again whenever the same is built"""
+
+
+def fail_to_build(monkeypatch: pytest.MonkeyPatch, fault: type[IcepuffinError]) -> list[str]:
+    """Reasons of all builds from now on; each ends with an error."""
+    reasons: list[str] = []
+
+    def build_shards(plan: VersionPlan, **_: object) -> None:
+        reasons.append(plan.reason)
+        raise fault("no room here")
+
+    monkeypatch.setattr(new_version, "build_shards", build_shards)
+    return reasons
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_BUILDS)
+def test_where_a_build_after_a_missed_gate_fails_the_error_names_both(
+    table: Table, fault: type[IcepuffinError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_head(table, LEAN)
+    before = index_versions(table.refresh(), "lean")
+    append_narrow_cluster(table, 200)
+    fail_to_build(monkeypatch, fault)
+    both = r"no room here\. A refresh was tried before: .* recall@10 is 0\.\d+, the target .* previous version stays"
+    with pytest.raises(fault, match=both):
+        index_head(table, LEAN)
+    assert index_versions(table.refresh(), "lean") == before
+
+
+def test_what_was_staged_for_the_way_that_was_given_up_is_deleted(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_gate(plan: VersionPlan, *_: object, **__: object) -> None:
+        listings.append([item.path for item in open_storage(staged, STORAGE).list(staged)])
+        if plan.action is Action.REFRESHED:
+            raise GateFailedError("too low")
+
+    listings: list[list[str]] = []
+    staged = f"{table.location()}/metadata/_icepuffin"
+    monkeypatch.setattr(new_version, "pass_gate", pass_gate)
+    monkeypatch.setattr(refresh, "_small_work", lambda _: 0)
+    table.append(make_rows(ROWS, ROWS + 20))
+    assert index_head(table).action is Action.BUILT
+    of_refresh, of_both = map(set, listings)
+    assert set() < of_refresh < of_both
+    assert not list(open_storage(staged, STORAGE).list(staged))
 
 
 def update_in_batches(table: Table, definition: IndexDefinition, vectors: npt.NDArray[np.float32]) -> list[IndexReport]:
@@ -285,18 +341,37 @@ def test_above_the_limit_a_layout_stays_and_below_it_bounds_foresee_the_build(ta
     assert refresh_bounds(table, EIGHT, head) is None
 
 
-def test_a_layout_stays_where_a_build_would_find_too_little_and_is_not_tried_again(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", [GateFailedError, *FAULTS_OF_BUILDS])
+def test_a_layout_stays_where_a_build_does_not_succeed_and_is_not_tried_again(
+    table: Table, fault: type[IcepuffinError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pass_gate(plan: VersionPlan, shard_set: object, *, has_version: bool) -> None:
-        assert shard_set
-        builds.append(plan.action is Action.BUILT)
-        if has_version and builds[-1]:
-            raise GateFailedError("too low")
-
-    builds: list[bool] = []
-    monkeypatch.setattr(new_version, "pass_gate", pass_gate)
     index_head(table, EIGHT)
+    builds = fail_to_build(monkeypatch, fault)
     reports = update_in_batches(table, EIGHT, narrow_model())
     assert {report.action for report in reports} == {Action.REFRESHED}
-    assert builds.count(True) == 2, "the first version, and one that was tried"
+    assert [reason.partition(":")[0] for reason in builds] == ["shards are out of balance"]
+    last = reports[-1].fit
+    assert last is not None
+    assert last.built_balance < last.kept_balance <= last.balance
+    result = layout_result(reports[-1])
+    assert not result.passed, "it does not fit, whatever was tried"
+    assert (
+        result.metadata["what to do"].value
+        == "nothing while recall is good: a refresh that misses target_recall builds the index anew"
+    )
+    twice = replace(last, balance=2 * 3 * last.kept_balance)
+    assert twice.imbalance, "once the figure has grown as much once more"
+
+
+def test_the_error_of_a_refresh_names_the_build_that_was_tried_before_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_gate(plan: VersionPlan, *_: object, **__: object) -> None:
+        if builds:
+            raise GateFailedError("too low")
+
+    index_head(table, EIGHT)
+    builds = fail_to_build(monkeypatch, ShardTooLargeError)
+    monkeypatch.setattr(new_version, "pass_gate", pass_gate)
+    with pytest.raises(GateFailedError, match=r"too low\. A build was tried before: no room here"):
+        update_in_batches(table, EIGHT, narrow_model())
