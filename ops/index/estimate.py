@@ -62,6 +62,7 @@ def estimate(
     else:
         width, dims = _vector_width(plan, storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
+            dead = dead or plan.dead
             if dead is None:
                 dead = find_dead_nodes(plan.changes, plan.base, runner=LocalRunner(), storage=storage)
             shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)

@@ -75,8 +75,9 @@ def make_version(
     reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     with clock.stage("work"):
-        has_nodes = base is not None and plan.definition.has_graphs
-        dead = find_dead_nodes(plan.changes, base, runner=runner, storage=storage) if base and has_nodes else None
+        dead = plan.dead
+        if dead is None and base and plan.definition.has_graphs:
+            dead = find_dead_nodes(plan.changes, base, runner=runner, storage=storage)
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     kept_values = kept_parts(plan, storage)

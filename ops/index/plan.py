@@ -28,7 +28,7 @@ from icepuffin.ops.index.changes import (
     sample_new_rows,
 )
 from icepuffin.ops.index.ddl import defined_names
-from icepuffin.ops.index.dead_nodes import find_dead_nodes
+from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.definition import OWN_NAMES, IndexDefinition
 from icepuffin.ops.index.definition_columns import has_kept_values, has_plain_values, resolve_field, with_column_ids
 from icepuffin.ops.index.errors import GateFailedError, LayoutMisfitError, ShardTooLargeError
@@ -84,6 +84,8 @@ class VersionPlan:
     """Version to reuse"""
     changes: Changes = field(default_factory=Changes)
     """Changes since the base version; for a build all files are added"""
+    dead: DeadNodes | None = None
+    """Nodes of the base version without a row, where their number decided; None where they were not looked for"""
     shared_fraction: float | None = None
     """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
     other_error: IcepuffinError | None = None
@@ -353,7 +355,10 @@ def _refresh_or_build(
     slots = frozenset(covered.values()).difference(changes.emptied_slots)
     slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
     arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
-    staying, is_exact = _staying_rows(slots, base, changes, arriving, runner, storage)
+    staying, dead = _most_staying(slots, base), None
+    if _is_in_doubt(slots, base, changes, staying, arriving):
+        dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+        staying = _live_nodes(slots, base, changes, dead)
     share = _share(staying, arriving, 0.0)
     how, sampled = "files", None
     if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
@@ -361,9 +366,9 @@ def _refresh_or_build(
         arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
         sampled = sample.shared
         share = _share(staying, arriving, sampled)
-        if share >= SHARED_ENOUGH and not is_exact:
-            staying = _live_nodes(slots, base, changes, runner, storage)
-            share = _share(staying, arriving, sampled)
+        if share >= SHARED_ENOUGH and dead is None:
+            dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+            share = _share(_live_nodes(slots, base, changes, dead), arriving, sampled)
         how = "vectors, by a sample,"
     if share < SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
@@ -374,28 +379,21 @@ def _refresh_or_build(
         + _lacking(base, plan),
         base=base,
         changes=changes if lineage else replace(changes, lineage_files=()),
+        dead=dead,
         shared_fraction=sampled,
     )
 
 
-def _staying_rows(
-    slots: frozenset[FileSlot],
-    base: OpenVersion,
-    changes: Changes,
-    arriving: float,
-    runner: TaskRunner | None,
-    storage: StorageConfig,
-) -> tuple[int, bool]:
-    """(rows with a vector in the files of `slots`, at most; whether it is their number), which it is where that decides
-    before new rows are looked at.
-    """
-    vectors = {slot: base.routing.files[slot].live_rows for slot in slots}
-    deleted = {slot: len(rows) for slot, rows in changes.deleted.items()}
-    most = sum(vectors.values())
-    least = sum(max(0, vectors[slot] - deleted.get(slot, 0)) for slot in vectors)  # a row without a vector may be gone
-    if least >= SHARED_ENOUGH * (least + arriving) or most < SHARED_ENOUGH * (most + arriving):
-        return most, False
-    return _live_nodes(slots, base, changes, runner, storage), True
+def _most_staying(slots: frozenset[FileSlot], base: OpenVersion) -> int:
+    """Rows with a vector in the files of `slots`, at most: as many as the version has."""
+    return sum(base.routing.files[slot].live_rows for slot in slots)
+
+
+def _is_in_doubt(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, most: int, arriving: float) -> bool:
+    """Whether the number of staying rows decides, before new rows are looked at; `most`: that number, at most."""
+    rows = ((base.routing.files[slot].live_rows, len(changes.deleted.get(slot, ()))) for slot in slots)
+    least = sum(max(0, live - deleted) for live, deleted in rows)  # a row without a vector may be gone
+    return least < SHARED_ENOUGH * (least + arriving) and most >= SHARED_ENOUGH * (most + arriving)
 
 
 def _share(staying: int, arriving: float, sampled: float) -> float:
@@ -403,15 +401,8 @@ def _share(staying: int, arriving: float, sampled: float) -> float:
     return (staying + arriving * sampled) / (staying + arriving) if arriving else 1.0
 
 
-def _live_nodes(
-    slots: frozenset[FileSlot],
-    base: OpenVersion,
-    changes: Changes,
-    runner: TaskRunner | None,
-    storage: StorageConfig,
-) -> int:
+def _live_nodes(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, dead: DeadNodes) -> int:
     """Nodes of the version whose rows are still there, and those of the files of `slots` that are read again."""
-    dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
     reread = sum(base.routing.files[slot].live_rows for slot in slots.intersection(changes.emptied_slots))
     return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
 
@@ -508,6 +499,7 @@ def _plan_build(plan: VersionPlan, reason: str, error: IcepuffinError) -> Versio
         base=None,
         existing=None,
         changes=Changes(added=plan.live.files),
+        dead=None,
         shared_fraction=None,
         other_error=error,
     )

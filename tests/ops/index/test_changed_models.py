@@ -21,9 +21,11 @@ from icepuffin.ops.index import (
     GateFailedError,
     IndexDefinition,
     IndexReport,
+    estimate,
     new_version,
     refresh,
 )
+from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.plan import VersionPlan, plan_version
 from icepuffin.ops.index.work_bounds import refresh_bounds
@@ -185,6 +187,26 @@ def test_new_rows_without_a_vector_are_no_reason_to_build_anew(table: Table) -> 
     table.append(pa.concat_tables([(new if row % 8 == 0 else without).slice(row, 1) for row in range(4 * ROWS)]))
     report = index_head(table)
     assert (report.action, report.inserted) == (Action.REFRESHED, ROWS // 2)
+
+
+def test_nodes_that_were_found_to_decide_are_not_looked_for_again(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without a vector are deleted: by the counts of the file they might be others."""
+    table, calls = table_factory(), []
+    table.append(pa.concat_tables([make_rows(0, 200), rows_of(None, 200, 260)]))
+    index_head(table)
+    file = next(iter(table.scan().plan_files())).file
+    append_position_deletes(table, {file.file_path: np.arange(200, 260)})
+    table.refresh().append(make_rows(300, 450))
+    for module in (plan_module, estimate, new_version):
+        original = module.find_dead_nodes
+        monkeypatch.setattr(
+            module, "find_dead_nodes", lambda *args, find=original, **named: calls.append(0) or find(*args, **named)
+        )
+    report = index_head(table)
+    assert (report.action, report.inserted, report.rows) == (Action.REFRESHED, 150, 350)
+    assert len(calls) == 1
 
 
 def append_narrow_cluster(table: Table, rows: int, apart: float = 0) -> None:
