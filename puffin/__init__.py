@@ -2,6 +2,7 @@
 
 from icepuffin.puffin.footer import BlobMetadata, Footer
 from icepuffin.puffin.layout import PlannedBlob, PuffinLayout, plan_puffin
+from icepuffin.puffin.public_footer import DistinctCount
 from icepuffin.puffin.reader import PuffinReader
 from icepuffin.puffin.sources import BytesSource, FileSource, RangeSource
 from icepuffin.puffin.writer import FileInfo, PuffinWriter
@@ -9,6 +10,7 @@ from icepuffin.puffin.writer import FileInfo, PuffinWriter
 __all__ = [
     "BlobMetadata",
     "BytesSource",
+    "DistinctCount",
     "FileInfo",
     "FileSource",
     "Footer",

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icepuffin.puffin.footer import BlobMetadata, Footer
+from icepuffin.puffin.public_footer import DistinctCount
 from icepuffin.puffin.types import MAGIC
-from icepuffin.puffin.writer import footer_bytes
+from icepuffin.puffin.writer import closing_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,14 @@ class PuffinLayout:
     footer_size: int
 
 
-def plan_puffin(blobs: Sequence[PlannedBlob], properties: Mapping[str, str] | None = None) -> PuffinLayout:
-    """Place the blobs in order, each at its alignment, and write the footer that belongs to them."""
+def plan_puffin(
+    blobs: Sequence[PlannedBlob],
+    properties: Mapping[str, str] | None = None,
+    counts: Sequence[DistinctCount] | None = None,
+) -> PuffinLayout:
+    """Place the blobs in order, each at its alignment, and write the footer that belongs to them, and a public one with
+    `counts` unless that is None.
+    """
     position = 0
     gaps: list[bytes] = []
     placed: list[BlobMetadata] = []
@@ -58,6 +65,6 @@ def plan_puffin(blobs: Sequence[PlannedBlob], properties: Mapping[str, str] | No
         )
         position += len(lead) + blob.length
     footer = Footer(tuple(placed), dict(properties or {}))
-    end = footer_bytes(footer)
-    tail = end if blobs else MAGIC + end
-    return PuffinLayout(tuple(gaps), tail, footer, position + len(tail), len(end))
+    lead = b"" if blobs else MAGIC
+    end, footer_size = closing_bytes(footer, position + len(lead), counts)
+    return PuffinLayout(tuple(gaps), lead + end, footer, position + len(lead + end), footer_size)

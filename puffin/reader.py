@@ -10,6 +10,7 @@ from icepuffin.puffin.errors import (
     UnknownFlagsError,
 )
 from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer
+from icepuffin.puffin.public_footer import own_bytes
 from icepuffin.puffin.sources import RangeSource
 from icepuffin.puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
 
@@ -36,17 +37,28 @@ class PuffinReader:
 
     @cached_property
     def footer(self) -> Footer:
-        """The footer, parsed and checked. Also checks the magic at the start of the file."""
-        size = self._source.size()
-        if size < _SMALLEST_FILE:
-            raise TruncatedFileError(f"a Puffin file has at least {_SMALLEST_FILE} bytes, this one {size}")
-        start = max(0, size - TAIL_READ)
-        tail = self._read(start, size - start)
-        if tail[-4:] != MAGIC:
-            raise BadMagicError(f"the file ends with {tail[-4:]!r} at {size - 4}, not with {MAGIC!r}")
-        head = tail[:4] if start == 0 else self._read(0, 4)
+        """The footer, parsed and checked. Also checks the magic at the start of the file.
+
+        Of a file of ours with a public footer it is the one before that.
+        """
+        footer, start = self._footer_before(self._source.size())
+        head = self._read(0, 4)
         if head != MAGIC:
             raise BadMagicError(f"the file starts with {head!r}, not with {MAGIC!r}")
+        end = own_bytes(footer, start)
+        return footer if end is None else self._footer_before(end)[0]
+
+    def _footer_before(self, size: int) -> tuple[Footer, int]:
+        """(the footer that ends at `size`, its place)."""
+        if size < _SMALLEST_FILE:
+            raise TruncatedFileError(f"a Puffin file has at least {_SMALLEST_FILE} bytes, this one {size}")
+        start, tail = self._tail
+        if not tail or size - start < _SMALLEST_FILE:
+            start = max(0, size - TAIL_READ)
+            tail = self._read(start, size - start)
+        tail = tail[: size - start]
+        if tail[-4:] != MAGIC:
+            raise BadMagicError(f"the file ends with {tail[-4:]!r} at {size - 4}, not with {MAGIC!r}")
         flags = int.from_bytes(tail[-8:-4], "little")
         if flags & ~FLAG_FOOTER_COMPRESSED:
             raise UnknownFlagsError(f"the footer sets unknown flags {flags:#010x} at {size - 8}")
@@ -65,7 +77,7 @@ class PuffinReader:
         payload = tail[footer_start - start + 4 : -FOOTER_TAIL]
         if flags & FLAG_FOOTER_COMPRESSED:
             payload = decompress(payload, "lz4", where="footer payload", max_bytes=MAX_FOOTER)
-        return decode_footer(payload, blob_area_end=footer_start, stored=payload_size)
+        return decode_footer(payload, blob_area_end=footer_start, stored=payload_size), footer_start
 
     def read_blob(self, blob: BlobMetadata) -> bytes:
         """The blob's payload, decompressed.

@@ -1,12 +1,13 @@
 """Writing Puffin files: blobs are streamed one after the other, the footer comes last, nothing is sought back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from icepuffin.puffin.codec import encode
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.footer import BlobMetadata, Footer, encode_footer
+from icepuffin.puffin.public_footer import DistinctCount, public_footer
 from icepuffin.puffin.types import MAGIC
 
 
@@ -22,8 +23,20 @@ class FileInfo:
 
     file_size: int
     footer_size: int
-    """Bytes of the footer as Iceberg counts it: both magics, payload, size and flags."""
+    """Bytes of the last footer as Iceberg counts it: both magics, payload, size and flags."""
     footer: Footer
+    """Footer of the file's own blobs."""
+
+
+def closing_bytes(footer: Footer, position: int, counts: Sequence[DistinctCount] | None) -> tuple[bytes, int]:
+    """(all that comes after the blobs, which end at `position`; bytes of the last footer). `counts`: of the public
+    footer behind the file's own; None where it has none.
+    """
+    own = footer_bytes(footer)
+    if counts is None:
+        return own, len(own)
+    public = footer_bytes(public_footer(position + len(own), counts, footer.properties))
+    return own + public, len(public)
 
 
 def footer_bytes(footer: Footer) -> bytes:
@@ -81,14 +94,16 @@ class PuffinWriter:
         self._blobs.append(blob)
         return blob
 
-    def finish(self, properties: Mapping[str, str] | None = None) -> FileInfo:
-        """Write the footer. The writer takes no blob afterwards."""
+    def finish(
+        self, properties: Mapping[str, str] | None = None, counts: Sequence[DistinctCount] | None = None
+    ) -> FileInfo:
+        """Write the footer, and a public one with `counts` unless that is None. The writer takes no blob afterwards."""
         self._check_open()
         self._finished = True
         footer = Footer(tuple(self._blobs), dict(properties or {}))
-        tail = footer_bytes(footer)
+        tail, footer_size = closing_bytes(footer, self._position, counts)
         self._write(tail)
-        return FileInfo(self._position, len(tail), footer)
+        return FileInfo(self._position, footer_size, footer)
 
     def _check_open(self) -> None:
         if self._finished:

@@ -48,7 +48,7 @@ from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredShard
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.included_columns import IncludedPart
 from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin import PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin import DistinctCount, PuffinLayout, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import included_columns as included_codec
@@ -157,10 +157,12 @@ class Assembly:
         shard_set: ShardSet,
         columns: Sequence[AttributeBlob] = (),
         included: Sequence[IncludedColumn] = (),
+        counts: Sequence[DistinctCount] = (),
     ) -> VersionFile:
         """Write the rest, and read footers and routing blob back. Raises CoverageError, StorageError.
 
-        `columns`: the values of the columns for conditions. `included`: those of the included columns.
+        `columns`: the values of the columns for conditions. `included`: those of the included columns. `counts`: NDVs
+        of the table's columns for planners.
         """
         if not self._is_begun:
             self.begin({})
@@ -179,14 +181,14 @@ class Assembly:
             self._inline += rest
             self._inline_values = values
         start = time.perf_counter()
-        new_packs, places, value_places = self._pack_files.finish(self._packed, len(self._shared) + 1)
+        new_packs, places, value_places = self._pack_files.finish(self._packed, len(self._shared) + 1, counts)
         places |= new_places(self._inline, self._own_layout(self._inline).footer.blobs, 0)[0]
         entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
         for column in included:
             for part in column.parts:
                 if number := pack_number(part.place, self._shared):
                     value_places[part.values] = number, part.place.offset
-        layout = self._write_file(shard_set, entries, columns, included, value_places)
+        layout = self._write_file(shard_set, entries, columns, included, value_places, counts)
         copy_seconds = time.perf_counter() - start
         packs: tuple[BoundPack | NewPack, ...] = (*self._shared, *new_packs)
         routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, packs)
@@ -263,6 +265,7 @@ class Assembly:
         columns: Sequence[AttributeBlob],
         included: Sequence[IncludedColumn],
         value_places: Mapping[Values, Place],
+        counts: Sequence[DistinctCount],
     ) -> PuffinLayout:
         """`value_places`: those of the values of included columns in packs."""
         plan = self._plan
@@ -295,7 +298,7 @@ class Assembly:
         before, inline = len(blobs), self._inline_values
         blobs += [planned_included_values(plan, blob) for blob in inline]
         blobs += [planned_included(plan, included_blob(column, value_places)) for column in included]
-        layout = plan_puffin(blobs, {"created-by": CREATED_BY})
+        layout = plan_puffin(blobs, {"created-by": CREATED_BY}, counts)
         _, inline_places = new_places(inline, layout.footer.blobs[before : before + len(inline)], 0)
         places = {**value_places, **inline_places}
         tables = [included_codec.encode(included_blob(column, places)) for column in included]

@@ -12,9 +12,11 @@ from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogErro
 from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.catalog_trial import require_bindable
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.files_folder import remember_folder
 from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
+from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.attributes import attribute_blobs
 from icepuffin.ops.index.balls import enclose_files
@@ -41,6 +43,7 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import left_where_refused, open_storage
 from icepuffin.ops.storage.memory import memory_folder
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+from icepuffin.ops.theta.ndv import counts_for_planners
 
 _RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
@@ -109,7 +112,9 @@ def make_version(
             )
         reached(RunStep.MADE)
         with clock.stage("assemble"):
-            file = assembly.finish(shard_set, columns, included)
+            reload_table(table)  # its sketches may have come meanwhile
+            counts = counts_for_planners(table, find_snapshot(table, plan.live.snapshot_id))
+            file = assembly.finish(shard_set, columns, included, counts)
         with clock.stage("verify"):
             try:
                 searched = None

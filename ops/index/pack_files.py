@@ -17,7 +17,7 @@ from icepuffin.ops.index.shard_parts import ShardPart
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
-from icepuffin.puffin import BlobMetadata, PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin import BlobMetadata, DistinctCount, PuffinLayout, PuffinReader, plan_puffin
 
 PackedBlob = ShardPart | ValuesBlob
 
@@ -36,18 +36,18 @@ class PackFiles:
             self._add_file().begin(blob_bodies(self._layout(blobs), blobs), most_bytes)
 
     def finish(
-        self, blobs: Sequence[PackedBlob], number: int
+        self, blobs: Sequence[PackedBlob], number: int, counts: Sequence[DistinctCount]
     ) -> tuple[tuple[NewPack, ...], dict[ObjectRange, Place], dict[Values, Place]]:
         """(the packs, places in them of parts of shards, places of values). Raises CoverageError, StorageError.
 
-        `blobs`: all, those of `begin` included. `number`: of the first pack.
+        `blobs`: all, those of `begin` included. `number`: of the first pack. `counts`: NDVs for planners.
         """
         packs: list[NewPack] = []
         places: dict[ObjectRange, Place] = {}
         value_places: dict[Values, Place] = {}
         for place, group in enumerate(divided(blobs)):
             file = self._files[place] if place < len(self._files) else self._add_file()
-            layout = self._layout(group)
+            layout = self._layout(group, counts)
             file.finish([*blob_bodies(layout, group), (layout.tail,)])
             if PuffinReader(self._store.source(file.path)).footer != layout.footer:
                 raise unlike_written(file.path)
@@ -68,12 +68,12 @@ class PackFiles:
         self._files.append(BackgroundFile(self._store, f"{self._plan.files_prefix}-pack-{uuid.uuid4().hex}.puffin"))
         return self._files[-1]
 
-    def _layout(self, blobs: Sequence[PackedBlob]) -> PuffinLayout:
+    def _layout(self, blobs: Sequence[PackedBlob], counts: Sequence[DistinctCount] = ()) -> PuffinLayout:
         plan = self._plan
         planned = [
             blob.planned(plan) if isinstance(blob, ShardPart) else planned_included_values(plan, blob) for blob in blobs
         ]
-        return plan_puffin(planned, {"created-by": CREATED_BY})
+        return plan_puffin(planned, {"created-by": CREATED_BY}, counts)
 
 
 def blob_bodies(layout: PuffinLayout, blobs: Sequence[PackedBlob]) -> list[Segments]:

@@ -24,7 +24,7 @@ from icepuffin.ops.application import CREATED_BY
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.model import NO_SNAPSHOT, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
-from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
+from icepuffin.puffin import BlobMetadata, DistinctCount, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.reader import MAX_FOOTER
@@ -204,9 +204,15 @@ def image_bytes(sketches: Iterable[ThetaSketch]) -> int:
 
 
 def write_file_sketches(
-    sink: ByteSink, files: Iterable[FileSketches], *, snapshot_id: SnapshotId, sequence_number: int, build_id: str
+    sink: ByteSink,
+    files: Iterable[FileSketches],
+    *,
+    snapshot_id: SnapshotId,
+    sequence_number: int,
+    build_id: str,
+    counts: Sequence[DistinctCount],
 ) -> FileInfo:
-    """Stream the Puffin file of one version into `sink`."""
+    """Stream the Puffin file of one version into `sink`. `counts`: NDVs for planners, in its public footer."""
     writer = PuffinWriter(sink)
     for file in files:
         columns = sorted(file.columns.items())
@@ -222,4 +228,4 @@ def write_file_sketches(
             codec="zstd",
             properties={"path": file.key.path, "deletes": file.key.deletes, "columns": json.dumps(layout), **added_by},
         )
-    return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id})
+    return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id}, counts)

@@ -17,11 +17,12 @@ from icepuffin.ops.tasks.runner import Progress, TaskRunner
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.estimate import measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.ndv import ndv_at
+from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
 from icepuffin.ops.theta.plan import data_snapshot, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics, settle_folder
 from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
+from icepuffin.puffin import DistinctCount
 
 
 def materialize_theta_sketches(
@@ -90,8 +91,10 @@ def materialize_theta_sketches(
     new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
     folder, unbindable = settle_folder(table)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
+    own = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
+    counts = counts_for_planners(table, snapshot, own)
     published = (  # before the statistics, which a retry takes for the end of the work
-        publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder)
+        publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
         if sketched.missing.columns
         else None
     )

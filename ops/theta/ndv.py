@@ -1,5 +1,8 @@
 """NDVs in a table's metadata, with the rule by which one may be used."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -20,6 +23,7 @@ from icepuffin.ops.theta.ancestry import nearest_ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+from icepuffin.puffin import DistinctCount
 
 
 def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
@@ -72,6 +76,20 @@ def ndv_at(table: Table, snapshot_id: SnapshotId, schema: Schema) -> ThetaStatis
     return ThetaStatistics(
         name, SnapshotId(data.snapshot_id), entries, statistics.statistics_path if statistics else None
     )
+
+
+def counts_for_planners(
+    table: Table, snapshot: Snapshot, new: Mapping[int, DistinctCount] = MappingProxyType({})
+) -> tuple[DistinctCount, ...]:
+    """The NDVs of a snapshot for the public footers of our files: by column those that are `new`, by field id, or else
+    what `read_ndv` has, whoever counted it.
+    """
+    counts = {
+        field_id: DistinctCount(field_id, blob.snapshot_id, blob.sequence_number, ndv)
+        for field_id, blob in listed_thetas(_nearest(table, snapshot)).items()
+        if (ndv := ndv_property(blob)) is not None
+    }
+    return tuple(count for _, count in sorted({**counts, **new}.items()))
 
 
 def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:

@@ -40,7 +40,7 @@ from icepuffin.ops.theta.file_sketches import (
 from icepuffin.ops.theta.packs import packs_to_share
 from icepuffin.ops.theta.plan import SketchPlan
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
-from icepuffin.puffin import FileInfo
+from icepuffin.puffin import DistinctCount, FileInfo
 from icepuffin.puffin.errors import BadMagicError, PuffinError, TruncatedFileError
 
 if TYPE_CHECKING:
@@ -150,12 +150,13 @@ def publish_file_sketches(
     budget_bytes: int,
     measurement: str,
     folder: FilesFolder | IcepuffinError,
+    counts: Sequence[DistinctCount],
 ) -> FileSketchesResult:
     """Write the file sketches that no earlier pack has, and bind them to the table. As they are a cache, a failure is a
     note, not an error.
 
     `measurement`: text of the measurement of the run, for the summary of the snapshot. `folder`: folder of the files,
-    or why none can be bound.
+    or why none can be bound. `counts`: NDVs for planners.
     """
     table, snapshot, location = plan.table, plan.snapshot, plan.live.location
     types = {c.field_id: c.counted_as for c in plan.columns}
@@ -182,6 +183,7 @@ def publish_file_sketches(
                 snapshot_id=SnapshotId(snapshot.snapshot_id),
                 sequence_number=snapshot.sequence_number or 0,
                 build_id=plan.version_id,
+                counts=counts,
             )
 
     new_packs: tuple[NewPack, ...] = ()

@@ -48,6 +48,11 @@ class NewSketch:
     most: int
     """Rows of the data files that it counts: there are no more distinct values"""
 
+    @property
+    def ndv(self) -> int:
+        """Number of distinct values, as planners are to take it."""
+        return ndv_of(self.sketch, self.most)
+
 
 def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]:
     """The listed theta blobs of a slot, by field id."""
@@ -154,7 +159,7 @@ def statistics_file(
             sequence_number=snapshot.sequence_number or 0,
             data=theta_blob.encode(new.sketch),
             codec="zstd",
-            properties={"ndv": str(ndv_of(new.sketch, new.most)), PROPERTY: new.build_id},
+            properties={"ndv": str(new.ndv), PROPERTY: new.build_id},
         )
         listed.append(_list_entry(blob))
     for old in carried:

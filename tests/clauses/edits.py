@@ -35,11 +35,11 @@ EDITS = (
     ),
     Edit(
         "footer payload, its size and its flags",
-        "footer", " or footer_start < len(MAGIC):", ":", "test_a_malformed_file_is_refused_with_its_place",
+        "_footer_before", " or footer_start < len(MAGIC):", ":", "test_a_malformed_file_is_refused_with_its_place",
     ),
     Edit(
         "a compressed footer is read; none is written",
-        "footer", "if flags & FLAG_FOOTER_COMPRESSED:", "if False:", "test_a_compressed_footer_is_read",
+        "_footer_before", "if flags & FLAG_FOOTER_COMPRESSED:", "if False:", "test_a_compressed_footer_is_read",
     ),
     Edit(
         "a compressed footer is read; none is written",
@@ -47,7 +47,7 @@ EDITS = (
     ),
     Edit(
         "unknown flags are refused, unknown keys and types ignored",
-        "footer", "flags & ~FLAG_FOOTER_COMPRESSED", "flags & ~0xFFFFFFFF",
+        "_footer_before", "flags & ~FLAG_FOOTER_COMPRESSED", "flags & ~0xFFFFFFFF",
         "test_a_malformed_file_is_refused_with_its_place",
     ),
     Edit(
@@ -81,7 +81,7 @@ EDITS = (
     ),
     Edit(
         "`apache-datasketches-theta-v1`, with `ndv`",
-        "statistics_file", "str(ndv_of(new.sketch, new.most))", 'f"{ndv_of(new.sketch, new.most)} "',
+        "statistics_file", "str(new.ndv)", 'f"{new.ndv} "',
         "test_the_entry_is_what_the_standard_requires",
     ),
     # The Iceberg table specification

@@ -21,13 +21,17 @@ def need(condition: bool, what: str) -> None:
 
 
 def puffin(data: bytes) -> tuple[list[tuple[dict[str, Any], bytes]], dict[str, str]]:
-    """Section 1: ([(blob metadata, payload)], file properties)."""
+    """Section 1: ([(blob metadata, payload)], file properties), of the file's own footer where it has a public one."""
     need(data[:4] == data[-4:] == b"PFA1", "magic")
     size, flags = struct.unpack("<iI", data[-12:-4])
     start = len(data) - 12 - size
     need(size >= 0 and start >= 8 and data[start - 4 : start] == b"PFA1" and flags in (0, 1), "footer")
     payload = data[start : start + size]
     footer = json.loads(lz4.frame.decompress(payload) if flags else payload)
+    if "icepuffin.own-bytes" in footer.get("properties", {}):
+        end = footer["properties"]["icepuffin.own-bytes"]
+        need(end.isdecimal() and int(end) <= start - 4, "own footer")
+        return puffin(data[: int(end)])
     blobs = []
     for blob in footer["blobs"]:
         end = blob["offset"] + blob["length"]

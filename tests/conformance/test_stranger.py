@@ -193,8 +193,10 @@ def test_a_stranger_reads_vectors_out_of_bytes(table_factory: TableFactory, elem
 
 
 def with_community_names(path: Path) -> None:
-    """Rewrite the footer of a file, with the other names of its blobs' types."""
+    """Rewrite the own footer of a file, with the other names of its blobs' types; without the public one."""
     data = path.read_bytes()
+    (size,) = struct.unpack("<i", data[-12:-8])
+    data = data[: int(json.loads(data[-12 - size : -12])["properties"]["icepuffin.own-bytes"])]
     (size,) = struct.unpack("<i", data[-12:-8])
     start = len(data) - 12 - size
     footer = json.loads(data[start:-12])
@@ -342,7 +344,7 @@ def test_sketches_by_data_file_are_read_through_the_text() -> None:
     }
     file = FileSketches(FileKey("data/a.parquet", "ab" * 32), sketches)
     sink = io.BytesIO()
-    write_file_sketches(sink, [file], snapshot_id=4, sequence_number=2, build_id="b")
+    write_file_sketches(sink, [file], snapshot_id=4, sequence_number=2, build_id="b", counts=())
     ((blob, data),), _ = reader.puffin(sink.getvalue())
     assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v3", [1, 3], "zstd")
     assert (blob["properties"]["path"], blob["properties"]["deletes"]) == ("data/a.parquet", "ab" * 32)

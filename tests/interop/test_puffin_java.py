@@ -62,22 +62,31 @@ def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> No
 
 
 def test_java_and_pyiceberg_read_the_files_of_an_index_and_of_its_table_s_sketches(
-    spark: Any, table_factory: Callable[..., Table]
+    spark: Any, table_factory: Callable[..., Table], tmp_path: Path
 ) -> None:
+    """Of an index they see its public footer: NDVs, in blobs of no bytes. What is before that they read, too."""
     table = table_factory()
     table.append(make_rows(0, 200))
+    head = table.refresh().metadata.current_snapshot_id or pytest.fail("empty")
+    sketches = materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
     index = index_head(table, DEFINITION)
-    sketches = materialize_theta_sketches(table.refresh(), index.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+    assert index.puffin_path is not None
+    data = to_path(index.puffin_path).read_bytes()
+    own = int(PuffinFile(data).footer.properties["icepuffin.own-bytes"])
+    (tmp_path / "own.puffin").write_bytes(data[:own])
     iceberg = spark._jvm.org.apache.iceberg
     lists = iceberg.relocated.com.google.common.collect.Lists
     for location, kinds in (
-        (index.puffin_path, {BlobType.ROUTING, BlobType.CENTROID, BlobType.SHARD}),
+        (index.puffin_path, set()),
+        (str(tmp_path / "own.puffin"), {BlobType.ROUTING, BlobType.CENTROID, BlobType.SHARD}),
         (sketches.statistics_path, {BlobType.THETA}),
     ):
         assert location is not None
         path = to_path(location)
         reader = PuffinReader(FileSource(path))
         expected = [(blob.type, blob.fields, reader.read_blob(blob)) for blob in reader.footer.blobs]
+        if location == index.puffin_path:
+            expected = [(BlobType.THETA, (field_id,), b"") for field_id in (1, 2, 3)]
         assert {kind for kind, _, _ in expected} >= kinds
         java = iceberg.puffin.Puffin.read(iceberg.Files.localInput(str(path))).build()
         read = [

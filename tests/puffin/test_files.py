@@ -11,7 +11,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.puffin import BytesSource, FileSource, PlannedBlob, PuffinReader, PuffinWriter, plan_puffin
+from icepuffin.puffin import (
+    BytesSource,
+    DistinctCount,
+    FileSource,
+    PlannedBlob,
+    PuffinReader,
+    PuffinWriter,
+    plan_puffin,
+)
 from icepuffin.puffin.codec import compress, decompress
 from icepuffin.puffin.errors import (
     BadBlobLocationError,
@@ -23,6 +31,8 @@ from icepuffin.puffin.errors import (
     TruncatedFileError,
     UnknownFlagsError,
 )
+from icepuffin.puffin.types import BlobType
+from tests.conformance import reader as conformance
 
 CODECS = [None, "lz4", "zstd"]
 
@@ -318,6 +328,38 @@ def test_a_local_file_is_read_by_range(tmp_path: Path) -> None:
     (tmp_path / "a.puffin").write_bytes(written(b"x", b"yz"))
     reader = PuffinReader(FileSource(tmp_path / "a.puffin"))
     assert [reader.read_blob(blob) for blob in reader.footer.blobs] == [b"x", b"yz"]
+
+
+def test_a_public_footer_hides_the_blobs_from_others_and_from_nobody_here() -> None:
+    count = DistinctCount(field_id=3, snapshot_id=8, sequence_number=9, ndv=17)
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    blob = writer.add_blob("x", fields=[1, 2], snapshot_id=1, sequence_number=2, data=bytes(100_000))
+    info = writer.finish({"created-by": "test"}, [count])
+    data = sink.getvalue()
+    assert info.file_size == len(data)
+    public = json.loads(data[-info.footer_size + 4 : -12])
+    (shown,) = public["blobs"]
+    assert (shown["type"], shown["fields"], shown["properties"]) == (BlobType.THETA, [3], {"ndv": "17"})
+    assert (shown["snapshot-id"], shown["sequence-number"], shown["length"]) == (8, 9, 0)
+    own = int(public["properties"]["icepuffin.own-bytes"])
+    assert own == len(data) - info.footer_size
+    for part in (data, data[:own]):
+        reader = PuffinReader(BytesSource(part))
+        assert reader.footer == info.footer
+        assert reader.read_blob(blob) == bytes(100_000)
+        assert conformance.puffin(part) == conformance.puffin(data[:own])
+    planned = PlannedBlob("x", (1, 2), 1, 2, 100_000)
+    layout = plan_puffin([planned], {"created-by": "test"}, [count])
+    assert layout.gaps[0] + bytes(100_000) + layout.tail == data
+    assert (layout.file_size, layout.footer_size) == (info.file_size, info.footer_size)
+    for text in (str(own + 1), "-1", "", "x", "9" * 30):
+        payload = json.dumps({"blobs": [], "properties": {"icepuffin.own-bytes": text}}).encode()
+        footer = b"PFA1" + payload + len(payload).to_bytes(4, "little") + bytes(4) + b"PFA1"
+        with pytest.raises(BadFooterError, match=rf"the public footer at {own} names a file of '{text[:20]}"):
+            _ = PuffinReader(BytesSource(data[:own] + footer)).footer
+        with pytest.raises(conformance.RefusedError):
+            conformance.puffin(data[:own] + footer)
 
 
 def test_a_finished_file_takes_nothing_more() -> None:

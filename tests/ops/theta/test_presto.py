@@ -1,0 +1,123 @@
+"""Presto's statistics at every moment of a table with sketches and an index: NDVs, no error, few bytes.
+
+`presto_statistics` does what prestodb/presto does in `TableStatisticsMaker` of presto-iceberg (methods
+`getClosestStatisticsFileForSnapshot` and `loadStatisticsFile`, commit 09d43afe), as read there: no server runs.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Set
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
+
+import icepuffin
+from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.index import create_index, packs
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.theta import packs as sketch_packs
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
+
+COLUMNS = frozenset({1, 2, 3})
+"""Field ids of `id`, `name`, `section`"""
+FEW_BYTES = 4096
+
+
+def presto_statistics(table: Table, snapshot_id: int) -> tuple[dict[int, int], int]:
+    """(NDVs by field id, bytes read) of the statistics that Presto plans a query of a snapshot with."""
+    entries = table.metadata.statistics
+    if not entries:
+        return {}, 0
+    return load_statistics(min(entries, key=functools.cmp_to_key(nearer_to(table, snapshot_id))))
+
+
+def nearer_to(table: Table, snapshot_id: int) -> Callable[[StatisticsFile, StatisticsFile], int]:
+    """The order of entries: by the time between the entry's snapshot and this one, whatever its branch."""
+    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.metadata.snapshots}
+
+    def compare(one: StatisticsFile, other: StatisticsFile) -> int:
+        for entry, order in ((one, 1), (other, -1)):
+            if entry.snapshot_id not in times:
+                return order
+        distances = [abs(times[snapshot_id] - times[entry.snapshot_id]) for entry in (one, other)]
+        return distances[0] - distances[1]
+
+    return compare
+
+
+def load_statistics(entry: StatisticsFile) -> tuple[dict[int, int], int]:
+    """Every blob of the last footer is read whole, and must have one field, before its type is looked at."""
+    data = Path(entry.statistics_path.removeprefix("file://")).read_bytes()
+    assert len(data) == entry.file_size_in_bytes
+    size = int.from_bytes(data[-12:-8], "little")
+    assert size + 16 == entry.file_footer_size_in_bytes
+    ndvs, read = {}, size + 16
+    for blob in json.loads(data[-12 - size : -12])["blobs"]:
+        read += blob["length"]
+        (field,) = blob["fields"]
+        if blob["type"] == "apache-datasketches-theta-v1":
+            ndvs[field] = int(blob["properties"]["ndv"])
+    return ndvs, read
+
+
+def sketch(table: Table) -> None:
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    materialize_theta_sketches(table, SnapshotId(head), runner=LocalRunner(1), storage=STORAGE)
+
+
+def build(table: Table) -> None:
+    index_head(table)
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
+    """600 rows in three files, of which shards and sketches come to lie in packs."""
+    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
+    monkeypatch.setattr(packs, "WORTH_SHARE", 0.2)
+    monkeypatch.setattr(sketch_packs, "PACK_BYTES", 2_000)
+    new_table = table_factory()
+    create_index(new_table, DEFINITION)
+    for first in range(0, 600, 200):
+        new_table.append(make_rows(first, first + 200))
+    return new_table
+
+
+def require_statistics(table: Table, columns: Set[int]) -> dict[int, int]:
+    """NDVs of the head. Also reads the statistics of each entry, and those for each snapshot."""
+    metadata = table.refresh().metadata
+    derived = {snapshot.snapshot_id for snapshot in metadata.snapshots if is_derived(snapshot)}
+    for entry in metadata.statistics:
+        ndvs, read = load_statistics(entry)
+        assert ndvs.keys() >= (columns if entry.snapshot_id not in derived else frozenset())
+        assert read < (FEW_BYTES if entry.snapshot_id in derived else 1 << 20)
+    for snapshot in metadata.snapshots:
+        presto_statistics(table, snapshot.snapshot_id)
+    head = metadata.current_snapshot_id
+    assert head is not None
+    ndvs, _ = presto_statistics(table, head)
+    assert ndvs.keys() == columns
+    return ndvs
+
+
+@pytest.mark.parametrize("steps", [(sketch,), (build,), (sketch, build), (build, sketch)])
+def test_presto_has_ndvs_once_there_are_sketches_and_no_error_before(
+    table: Table, steps: tuple[Callable[[Table], None], ...]
+) -> None:
+    columns = frozenset[int]()
+    require_statistics(table, columns)
+    for first in (600, 700):
+        for step in steps:
+            step(table)
+            columns = COLUMNS if step is sketch else columns
+            ndvs = require_statistics(table, columns)
+        if sketch in steps:
+            assert ndvs == {entry.field_id: entry.ndv for entry in icepuffin.read_ndv(table).entries.values()}
+        table.append(make_rows(first, first + 20))
+        require_statistics(table, columns)
+    assert any(entry.file_size_in_bytes > 2 * FEW_BYTES for entry in table.metadata.statistics)
