@@ -86,7 +86,7 @@ def counts_for_planners(
     """
     counts = {
         field_id: DistinctCount(field_id, blob.snapshot_id, blob.sequence_number, ndv)
-        for field_id, blob in listed_thetas(_nearest(table, snapshot)).items()
+        for field_id, blob in listed_thetas(nearest_statistics(table, snapshot)).items()
         if (ndv := ndv_property(blob)) is not None
     }
     return tuple(count for _, count in sorted({**counts, **new}.items()))

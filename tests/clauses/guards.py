@@ -18,7 +18,7 @@ GUARDS = (
         "test_the_values_of_a_footer_take_as_much_memory_as_its_length_allows",
     ),
     Edit(
-        "bound: the length of a footer", "footer",
+        "bound: the length of a footer", "_footer_before",
         "if payload_size > MAX_FOOTER:", "if False:", "test_a_footer_is_read_up_to_its_limit_plain_and_expanded",
     ),
     Edit(

@@ -63,7 +63,7 @@ def test_a_file_that_came_again_under_its_name_is_another() -> None:
     keys = FileKey("a.parquet", "", 6), FileKey("b.parquet", "", 0, SnapshotId(3))
     sink = io.BytesIO()
     files = [FileSketches(key, {(1, "long"): sketch(1)}) for key in keys]
-    write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x")
+    write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x", counts=())
     reader = reader_of(sink.getvalue())
     assert [key in reader for key in keys] == [True, True]
     others = replace(keys[0], added=7), replace(keys[0], deletes="ab"), replace(keys[1], added_by=SnapshotId(4))
