@@ -7,7 +7,7 @@ help:
 	@echo "make setup   the environment alone"
 	@echo "make durations                           the test run, measured: a table of stages and files; FILES=\"tests/test_draws.py\" of some"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
-	@echo "make mutants MODULE=ops/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50 SHORT=1"
+	@echo "make mutants MODULE=ops/recall/confidence.py    which changes of a module, or of a folder, its tests do not notice; SAMPLE=50 SHORT=1"
 	@echo "make nightly SECONDS=1800                all tests that draw, with other seeds than the commit's"
 	@echo "make flaky FILES=\"tests/test_names.py\" N=20    files of tests beside two busy loops on one core"
 	@echo "make clauses                             breaks clauses of the texts, one at a time; WORDS=theta for some alone"

@@ -276,7 +276,7 @@ class _Wait:
         self._is_announced = True
         _log.warning(
             "kernels are compiled into %s, once on this machine: up to half a minute for a search, a minute for "
-            "a first refresh (`python -m icepuffin.ops.kernel_cache` does so beforehand)",
+            "a first refresh (`python -m icepuffin.ops.process.kernel_cache` does so beforehand)",
             folder,
         )
 

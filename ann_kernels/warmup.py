@@ -2,28 +2,30 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels import product_quantization, rotated_quantization, theta, vamana
 from icepuffin.ann_kernels.arrays import F32
-from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
-from icepuffin.ann_kernels.coded_bounds import CodedBounds
-from icepuffin.ann_kernels.dead_rows import DeadRows
-from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.exact_distances import lengths
-from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
-from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
-from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
-from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ann_kernels.locality import locality_order, reorder
-from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE
-from icepuffin.ann_kernels.matching import pair_equal
+from icepuffin.ann_kernels.codes import product_quantization, rotated_quantization
+from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
+from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ann_kernels.distances.exact_distances import lengths
+from icepuffin.ann_kernels.distances.lower_bounds import QUERIES_AT_ONCE
+from icepuffin.ann_kernels.distances.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.distances.top_k import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.locality import locality_order, reorder
+from icepuffin.ann_kernels.graphs.vamana import VamanaParams
+from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.own_candidates import nearest_of_own
-from icepuffin.ann_kernels.postings import Postings, common_rows
-from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
-from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
-from icepuffin.ann_kernels.vamana import VamanaParams
-from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ann_kernels.rows.dead_rows import DeadRows
+from icepuffin.ann_kernels.rows.matching import pair_equal
+from icepuffin.ann_kernels.rows.postings import Postings, common_rows
+from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
+from icepuffin.ann_kernels.sketches import theta
+from icepuffin.ann_kernels.sketches.hashing import content_hash
 
 _ROWS = 4_104
 """Rows enough that a build carves leaves, and a searcher codes them"""

@@ -23,16 +23,16 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.confidence import confidence_interval
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.own_versions import versions_of
-from icepuffin.ops.index.recall_history import recall_drift, recall_history
-from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.recall_history import recall_drift, recall_history
 from icepuffin.ops.model import Action, StorageConfig
-from icepuffin.ops.runs.index import current_definition, refresh_index
+from icepuffin.ops.recall.confidence import confidence_interval
+from icepuffin.ops.runs.index_runs import current_definition, refresh_index
 from icepuffin.ops.search.overview import overview
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
 
 _BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
 _WATCH_RECALL = "nothing while recall is good: a refresh that misses target_recall builds the index anew"

@@ -11,23 +11,23 @@ from pyiceberg.table import Table
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.sensor_states import sensor_states
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.snapshots import find_snapshot, newest_data_snapshots, resolve_snapshot
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import FreshnessLag, index_lag, missing_ref
-from icepuffin.ops.index.own_versions import versions_of
-from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
-from icepuffin.ops.line_lists import listed
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
+from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_history
+from icepuffin.ops.messages import listed
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.resources import Catalogs
-from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports, ReportedRecall
+from icepuffin.ops.search.measured.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.table.snapshots import find_snapshot, newest_data_snapshots, resolve_snapshot
 from icepuffin.ops.theta.ndv import nearest_statistics
 from icepuffin.ops.theta.statistics_slot import damage_of
 
 if TYPE_CHECKING:  # numba
-    from icepuffin.ops.index.integrity import Integrity
+    from icepuffin.ops.index.verify.integrity import Integrity
 
 _Results: TypeAlias = dg.AssetCheckResult | Iterator[dg.AssetCheckResult]
 _VERSIONS_DRAWN = 60
@@ -204,7 +204,7 @@ def integrity_result(spec: TableSpec, definition: IndexDefinition, catalogs: Cat
             severity=dg.AssetCheckSeverity.WARN,
             metadata={"why": f"there is no version at ann_{definition.name} yet"},
         )
-    from icepuffin.ops.index.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
+    from icepuffin.ops.index.verify.integrity import check_integrity, remedy  # noqa: PLC0415  numba: not to define the check
 
     report = check_integrity(table, version, storage_of(table))
     for fault in listed(report.faults):

@@ -13,8 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.charts import as_png, drawable
 from icepuffin.assets.glance import INLINE_CHARACTERS
-from icepuffin.assets.snapshots import SnapshotEntry
-from icepuffin.ops.catalog.summaries import number_of, summary_of
+from icepuffin.assets.newest_snapshots import SnapshotEntry
+from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_KEYS = 90
 """The most labels of an asset: the UI plots no more than 100."""

@@ -14,8 +14,8 @@ from icepuffin.assets.table_settings import TableSettings
 if TYPE_CHECKING:
     import dagster as dg
 
-    from icepuffin.ops.index.definition import IndexDefinition
-    from icepuffin.ops.index.retention_policy import RetentionPolicy
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+    from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
     from icepuffin.ops.resources import Catalogs, Engine
 
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
 
-from icepuffin.ops.index.definition import (
+from icepuffin.ops.index.definitions.index_definition import (
     INDEX_PARAMETERS,
     DefinitionError,
     IndexParameter,
     find_name_clash,
     validate_name,
 )
-from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 
 _CRON_FIELDS = 5
 
@@ -161,7 +161,7 @@ class TableSettings(SettingsModel):
     @classmethod
     def _folder(cls, value: str | None) -> str | None:
         if value is not None:
-            from icepuffin.ops.search.recall_reports import require_absolute  # noqa: PLC0415  slow, and seldom needed
+            from icepuffin.ops.search.measured.recall_reports import require_absolute  # noqa: PLC0415  slow, and seldom needed
             from icepuffin.ops.storage import StorageError  # noqa: PLC0415
 
             try:

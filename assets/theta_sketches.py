@@ -17,10 +17,10 @@ from icepuffin.assets.metadata import (
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.runs.sketches import refresh_sketches
-from icepuffin.ops.theta.report import ThetaOutcome, ThetaReport
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
 _LABELS = {
     "outcome": "outcome",

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from benchmarks.lake import STORAGE, Lake
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
 

@@ -24,8 +24,8 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.search import open_exact, open_index
-from icepuffin.ops.search.pruning import FileBalls
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.search.exact.pruning import FileBalls
+from icepuffin.ops.tasks.task_runner import LocalRunner
 
 _TIMES = 200
 _K = 10

@@ -112,8 +112,8 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runner(options: argparse.Namespace) -> Any:
-    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
-    from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415
+    from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415
+    from icepuffin.ops.tasks.task_runner import LocalRunner  # noqa: PLC0415
 
     if options.inside == "local":
         return LocalRunner(options.threads)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.build import peak_mib, restart_peak_mib
-from icepuffin.ann_kernels import bulk_build, locality, vamana
+from icepuffin.ann_kernels.graphs import bulk_build, locality, vamana
 from icepuffin.ann_kernels.metric import Metric
 
 CANDIDATES = "candidates: all of it"

@@ -28,7 +28,7 @@ from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import open_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from tests.deploy.cluster import Cluster, standalone_cluster
 
 if TYPE_CHECKING:

@@ -30,16 +30,16 @@ import numpy.typing as npt
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows
 from benchmarks.relay import Relay, by_kind, relayed
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache import use_settings
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.cache.settings import PREFETCH, CacheSettings
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.cache.cache_settings import PREFETCH, CacheSettings
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.services.s3proxy import BUCKET, s3proxy
 
 LATENCIES_MS = (0.0, 20.0)

@@ -29,12 +29,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows, held_out
-from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.definition import VectorFormat
+from icepuffin.ops.index.definitions.index_definition import VectorFormat
 from icepuffin.ops.search import IndexReader, open_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.lake import SCHEMA, Lake, arrow_rows
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.codes import kmeans
 
 _CLUSTERS = 10
 _SAMPLE = 20_000

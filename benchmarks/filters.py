@@ -49,8 +49,8 @@ import pyarrow as pa
 
 from benchmarks.filter_columns import COLUMNS, SHAPES, Columns, FilterLake, Shape
 from benchmarks.lake import STORAGE, Lake, held_out
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
 

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.systems import SYSTEMS
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.locality import locality_order, reorder
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.locality import locality_order, reorder
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ann_kernels.top_k import exact_top_k
 
 ROOT = Path(__file__).parents[1]
 SWEEP = (10, 20, 30, 50, 100, 200)

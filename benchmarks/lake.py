@@ -20,21 +20,21 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Record
 
-from icepuffin.ann_kernels import vamana
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.expiration import expire_packs
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.row_deletes import deleted_by_file
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
@@ -250,7 +250,7 @@ def _runner_of(name: str, threads: int) -> TaskRunner:
         return LocalRunner(threads)
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
+    from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{threads},4]").config("spark.driver.memory", "1g")

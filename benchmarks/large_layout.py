@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
-from icepuffin.ann_kernels import grouped_centroids, kmeans
+from icepuffin.ann_kernels.codes import grouped_centroids, kmeans
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, group_partitions
+from icepuffin.ops.index.index_layout import PARTITIONS_PER_SHARD, group_partitions
+from icepuffin.ops.index.planning.sizes import LARGEST_SAMPLE
 from icepuffin.ops.index.routing_recall import MOST_QUERIES, curve_in_sample, split_off_queries
-from icepuffin.ops.index.sizes import LARGEST_SAMPLE
-from icepuffin.ops.recall_curve import ShardCentroids
-from icepuffin.puffin.blobs import routing as routing_blob
-from icepuffin.puffin.blobs.routing import NO_DELETES, CoveredFile, Routing, ShardEntry
+from icepuffin.ops.recall.curves import ShardCentroids
+from icepuffin.puffin.blobs import routing_blob
+from icepuffin.puffin.blobs.routing_blob import NO_DELETES, CoveredFile, Routing, ShardEntry
 from icepuffin.puffin.codec import encode
 
 _PROBES = 200

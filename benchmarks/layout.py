@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.grouped_centroids import NEAR_GROUPS, CentroidGroups
-from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, choose_shard_count, sample_size
-from icepuffin.ops.index.packs import divided
+from icepuffin.ann_kernels.codes import kmeans
+from icepuffin.ann_kernels.codes.grouped_centroids import NEAR_GROUPS, CentroidGroups
+from icepuffin.ops.index.index_layout import PARTITIONS_PER_SHARD, choose_shard_count, sample_size
+from icepuffin.ops.index.versions.index_packs import divided
 from icepuffin.ops.model import ObjectRange
 
 STORED_PER_NODE = 50

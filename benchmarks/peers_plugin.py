@@ -17,7 +17,7 @@ class Icepuffin:
     def __init__(self, spec: dict[str, Any]) -> None:
         import numpy as np  # noqa: PLC0415
 
-        from icepuffin.ann_kernels import graph_search, locality, vamana  # noqa: PLC0415
+        from icepuffin.ann_kernels.graphs import graph_search, locality, vamana  # noqa: PLC0415
         from icepuffin.ann_kernels.metric import Metric  # noqa: PLC0415
 
         self.locality = locality

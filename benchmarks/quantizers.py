@@ -30,7 +30,7 @@ class Icepuffin:
     """The kernels that a build calls."""
 
     def __init__(self, threads: int) -> None:
-        from icepuffin.ann_kernels import kmeans, product_quantization  # noqa: PLC0415  the peers have no icepuffin
+        from icepuffin.ann_kernels.codes import kmeans, product_quantization  # noqa: PLC0415  the peers have no icepuffin
 
         self.threads, self.kmeans, self.pq = threads, kmeans, product_quantization
 

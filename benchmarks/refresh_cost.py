@@ -15,8 +15,9 @@ that stay are copied while others are made. `cpu_ratio_to_rebuild` is of this pr
 machine move less. Bytes are what this process read and wrote by system calls, the store's copying and Spark's workers
 not among them; nor are the workers' kernels among `kernel_seconds`.
 
-`default_rates` has the seconds that a plan's default rates (`ops/index/rates.py`) give for the run's amounts of work,
-and those of the stages that they are for. After a rollback, which does no work, both are of the version before.
+`default_rates` has the seconds that a plan's default rates (`ops/index/planning/rates.py`) give for the run's amounts
+of work, and those of the stages that they are for. After a rollback, which does no work, both are of the version
+before.
 
 `upsert_1pct` deletes by an equality delete: the ids of all data files are read, and no other column.
 
@@ -37,11 +38,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.measurements import measured_versions
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.measurements import measured_versions
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.rates import Amounts, default_seconds
+from icepuffin.ops.index.planning.rates import Amounts, default_seconds
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 HELD_BACK = 0.12

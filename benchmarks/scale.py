@@ -52,9 +52,9 @@ from benchmarks.refresh_cost import append_1pct, delete_only
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, prepare
 from benchmarks.step_costs import Meter, StepCosts, as_json, memory_of, run_step
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.cache.settings import DISK_MB, LAYOUT, LAYOUTS
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.cache.cache_settings import DISK_MB, LAYOUT, LAYOUTS
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, open_index
 

@@ -26,15 +26,15 @@ import numpy.typing as npt
 
 from benchmarks import cold, distributed
 from benchmarks.lake import STORAGE, Lake, held_out
-from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import IndexReader, open_index
-from icepuffin.ops.search.loaded_version import load_version
+from icepuffin.ops.search.indexed.loaded_version import load_version
+from icepuffin.ops.table.live_files import live_files
 
 K = 10
 BATCHES = 6

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.codes import kmeans
 
 F32 = npt.NDArray[np.float32]
 BLOCK = 16_384

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from icepuffin.ann_kernels.theta import ThetaAccumulator, union, warm
-from icepuffin.ann_kernels.theta_estimates import estimate
+from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union, warm
+from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 
 RUNS = 3
 SKETCHES = 200

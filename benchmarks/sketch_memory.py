@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import sketch_versions
+from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.model import SnapshotId, StorageConfig
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader
 

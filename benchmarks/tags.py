@@ -33,11 +33,11 @@ import pyarrow as pa
 
 from benchmarks.filters import progress
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.codes import kmeans
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, SearchResult, open_index
 

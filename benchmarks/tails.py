@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from benchmarks.lake import STORAGE, Lake
 from benchmarks.simulated_vectors import SimulatedVectors, prepare
-from icepuffin.ann_kernels.recall import recalls_of
+from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index

@@ -31,7 +31,7 @@ class Icepuffin:
 
         self.theta: Any = importlib.import_module("icepuffin.ops.theta")
         self.model: Any = importlib.import_module("icepuffin.ops.model")
-        runner: Any = importlib.import_module("icepuffin.ops.tasks.runner")
+        runner: Any = importlib.import_module("icepuffin.ops.tasks.task_runner")
         self.runner = runner.LocalRunner(self.spec["threads"])
         folder = Path(self.spec["scratch"])
         self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
@@ -78,12 +78,12 @@ class IcepuffinCount(Icepuffin):
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
         file_sketches: Any = importlib.import_module("icepuffin.ops.theta.file_sketches")
-        live: Any = importlib.import_module("icepuffin.ops.catalog.live_files")
-        tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
-        planning: Any = importlib.import_module("icepuffin.ops.tasks.sketch_plan")
-        blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
-        kernels: Any = importlib.import_module("icepuffin.ann_kernels.theta")
-        estimates: Any = importlib.import_module("icepuffin.ann_kernels.theta_estimates")
+        live: Any = importlib.import_module("icepuffin.ops.table.live_files")
+        tasks: Any = importlib.import_module("icepuffin.ops.tasks.sketches.theta_task")
+        planning: Any = importlib.import_module("icepuffin.ops.tasks.sketches.sketch_plan")
+        blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta_blob")
+        kernels: Any = importlib.import_module("icepuffin.ann_kernels.sketches.theta")
+        estimates: Any = importlib.import_module("icepuffin.ann_kernels.sketches.theta_estimates")
         table = self.unused[0]
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()

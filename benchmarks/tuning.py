@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.lake import STORAGE, Lake
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ops.cache.cache_settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import IndexReader, exact_search, open_index
-from icepuffin.ops.search.tuning_run import TARGETS, tune
+from icepuffin.ops.search.measured.tuning_run import TARGETS, tune
 
 _TOLERANCE = 1e-6
 """Largest relative difference of distances that are equal but for rounding"""

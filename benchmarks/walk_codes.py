@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kernels import joined_rows, recall_of
-from icepuffin.ann_kernels import four_bit_quantization, rotated_quantization, scalar_quantization, vamana
-from icepuffin.ann_kernels.code_sizes import rotated_bytes
-from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.locality import locality_order, reorder
+from icepuffin.ann_kernels.codes import four_bit_quantization, rotated_quantization, scalar_quantization
+from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.locality import locality_order, reorder
+from icepuffin.ann_kernels.graphs.neighbor_check import preserves_neighbors
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.neighbor_check import preserves_neighbors
-from icepuffin.ann_kernels.top_k import exact_top_k
 
 WIDTHS = (10, 20, 30, 50, 100, 200, 400)
 KINDS = "bytes", "four bits", "signs"

@@ -138,7 +138,7 @@ install_packages() {
 compile_kernels() {
     if has_kernels; then return; fi
     say "kernels for this processor: a minute, once"
-    measured kernels "$python" -m icepuffin.ops.kernel_cache
+    measured kernels "$python" -m icepuffin.ops.process.kernel_cache
     printf '%s' "$sources" >"$venv/.kernels"
 }
 

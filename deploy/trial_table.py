@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import Table
 
 import icepuffin
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.settings import load
 

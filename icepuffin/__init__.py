@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icepuffin import errors
-    from icepuffin.ops.index.ddl import create_index, drop_index
-    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.filters.list_predicate import ArrayContains
+    from icepuffin.ops.index.definitions.ddl import create_index, drop_index
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
     from icepuffin.ops.model import StorageConfig
     from icepuffin.ops.runs.snapshot import refresh
     from icepuffin.ops.search.following_reader import FollowingReader
-    from icepuffin.ops.search.list_predicate import ArrayContains
+    from icepuffin.ops.search.measured.tuning_run import tune
     from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import SearchResult
-    from icepuffin.ops.search.tuning_run import tune
     from icepuffin.ops.spark.knn_join import knn_join
-    from icepuffin.ops.spark.runner import SparkRunner
+    from icepuffin.ops.spark.spark_runner import SparkRunner
     from icepuffin.ops.spark.table_function import register_vector_search
-    from icepuffin.ops.sql.session import SqlSession
+    from icepuffin.ops.sql.sql_session import SqlSession
     from icepuffin.ops.theta.ndv import read_ndv
     from icepuffin.orchestration.component import IcepuffinTableComponent, build_defs
 
@@ -45,16 +45,16 @@ _HOMES = {
     "IndexReader": "icepuffin.ops.search.reader",
     "FollowingReader": "icepuffin.ops.search.following_reader",
     "SearchResult": "icepuffin.ops.search.result",
-    "tune": "icepuffin.ops.search.tuning_run",
-    "IndexDefinition": "icepuffin.ops.index.definition",
-    "ArrayContains": "icepuffin.ops.search.list_predicate",
-    "create_index": "icepuffin.ops.index.ddl",
+    "tune": "icepuffin.ops.search.measured.tuning_run",
+    "IndexDefinition": "icepuffin.ops.index.definitions.index_definition",
+    "ArrayContains": "icepuffin.ops.filters.list_predicate",
+    "create_index": "icepuffin.ops.index.definitions.ddl",
     "refresh": "icepuffin.ops.runs.snapshot",
-    "drop_index": "icepuffin.ops.index.ddl",
+    "drop_index": "icepuffin.ops.index.definitions.ddl",
     "read_ndv": "icepuffin.ops.theta.ndv",
-    "SqlSession": "icepuffin.ops.sql.session",
+    "SqlSession": "icepuffin.ops.sql.sql_session",
     "knn_join": "icepuffin.ops.spark.knn_join",
-    "SparkRunner": "icepuffin.ops.spark.runner",
+    "SparkRunner": "icepuffin.ops.spark.spark_runner",
     "register_vector_search": "icepuffin.ops.spark.table_function",
     "StorageConfig": "icepuffin.ops.model",
     "build_defs": "icepuffin.orchestration.component",
@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        remedy = import_module("icepuffin.ops.extras").remedy(error)
+        remedy = import_module("icepuffin.ops.imports").remedy(error)
         if not remedy:
             raise
         raise ModuleNotFoundError(f"icepuffin.{name} needs {error.name}: {remedy}", name=error.name) from error

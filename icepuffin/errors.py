@@ -4,18 +4,14 @@ All but the first two descend from `IcepuffinError`. Each message names the tabl
 """
 
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ops.catalog.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
-from icepuffin.ops.catalog.bound_versions import TagTakenError
-from icepuffin.ops.catalog.commit import ClockError, TableReplacedError
-from icepuffin.ops.catalog.files_folder import FilesFolderError
-from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
-from icepuffin.ops.catalog.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
+from icepuffin.ops.binding.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
+from icepuffin.ops.binding.bound_versions import TagTakenError
+from icepuffin.ops.binding.commit import ClockError, TableReplacedError
+from icepuffin.ops.binding.files_folder import FilesFolderError
+from icepuffin.ops.binding.statistics import StatisticsError
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
-from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
-from icepuffin.ops.catalog.statistics import StatisticsError
-from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
-from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableFaultError
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.errors import (
     CoverageError,
     GateFailedError,
@@ -23,17 +19,20 @@ from icepuffin.ops.index.errors import (
     NotAnIndexError,
     ShardTooLargeError,
 )
-from icepuffin.ops.index.tuning_record import TuningError
-from icepuffin.ops.large_arrays import NoRoomError
+from icepuffin.ops.index.versions.tuning_record import TuningError
+from icepuffin.ops.process.large_arrays import NoRoomError
+from icepuffin.ops.rows.datafile import DataFileError
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from icepuffin.ops.search.recall_reports import RecallReportError
+from icepuffin.ops.search.measured.recall_reports import RecallReportError
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.storage import AccessError, StorageError
-from icepuffin.ops.table_faults import TableFaultError
-from icepuffin.ops.tasks.runner import RunnerError
-from icepuffin.ops.tasks.sketch_types import SketchTypeError
+from icepuffin.ops.table.format_versions import UnsupportedFormatError
+from icepuffin.ops.table.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
+from icepuffin.ops.table.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
+from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError
+from icepuffin.ops.tasks.task_runner import RunnerError
 from icepuffin.ops.theta.errors import ThetaError
-from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.settings import SettingsError
 from icepuffin.puffin.errors import PuffinError
 

@@ -1,5 +1,7 @@
 """Errors of `icepuffin.ops`. Each message names the table, the snapshot or the file, and what to do next."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import UnionType
 from typing import ClassVar
 
@@ -13,6 +15,29 @@ class IcepuffinError(Exception):
 
 class CatalogUnavailableError(IcepuffinError):
     """Raised when a catalog cannot be opened or does not answer."""
+
+
+class TableFaultError(IcepuffinError):
+    """Raised where a table's metadata has something that nothing here is made for."""
+
+    retryable = False
+
+
+@contextmanager
+def faults_of(table: str) -> Iterator[None]:
+    """Name the table in an error of the block that is none of icepuffin's own: whoever goes through several tables
+    handles `IcepuffinError`. Raises TableFaultError.
+    """
+    try:
+        yield
+    except IcepuffinError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error!s:.200}".splitlines()[0]
+        raise TableFaultError(
+            f"{table}: its metadata has something that icepuffin cannot use ({what}). Other tables are not affected. "
+            "Look at what wrote to it last: its properties, summaries, times and statistics entries"
+        ) from error
 
 
 def require_type(value: object, expected: type | UnionType, argument: str, remedy: str) -> None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import DerivedVersion, tagged_version
+from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
-from icepuffin.ops.catalog.measurements import Measurement
-from icepuffin.ops.catalog.metadata_memo import statistics_by_id
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import index_lag, missing_ref
-from icepuffin.ops.index.own_versions import versions_of
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
+from icepuffin.ops.table.metadata_memo import statistics_by_id
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n"}

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NewType
 
 from icepuffin.ops.errors import require_type
@@ -10,6 +11,8 @@ from icepuffin.ops.errors import require_type
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
+CREATED_BY = f"icepuffin version {version('icepuffin')}"
+"""Value of Puffin's property `created-by`: the application and its version"""
 SnapshotId = NewType("SnapshotId", int)
 """Iceberg's id of a snapshot"""
 NO_SNAPSHOT = SnapshotId(0)

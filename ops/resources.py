@@ -21,17 +21,17 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.catalog.connection import failure, names_that_have, open_catalog, require_database
-from icepuffin.ops.catalog.format_versions import invalid_place, unsupported_format
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
-from icepuffin.ops.costs import CostModel
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.runs.costs import CostModel
+from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
+from icepuffin.ops.table.format_versions import invalid_place, unsupported_format
 
 if TYPE_CHECKING:
-    from icepuffin.ops.tasks.runner import TaskRunner
+    from icepuffin.ops.tasks.task_runner import TaskRunner
 
 
 POLL_SECONDS = 4.0
@@ -287,13 +287,13 @@ class Engine:
 
     def runner(self, rows: int) -> "TaskRunner":
         """The runner for a table of `rows` rows. A Spark session starts with its first task, not before."""
-        from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
+        from icepuffin.ops.tasks.task_runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
         return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
 
     def spark_runner(self) -> "TaskRunner":
         """The runner on Spark, whatever the table's size. Raises NoSparkError where none is set."""
-        from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
+        from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415
 
         if not self._spark_conf:
             raise NoSparkError("no Spark is set: give [spark] master or remote, or leave --spark out")

@@ -1,8 +1,8 @@
 """From settings to catalogs and engines. Imports no Dagster, so that the command line starts fast."""
 
-from icepuffin.ops.costs import CostModel
 from icepuffin.ops.model import MIB
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.runs.costs import CostModel
 from icepuffin.orchestration.settings import Settings, SparkSettings
 
 

@@ -17,7 +17,7 @@ from icepuffin.orchestration.discovery import TableListing, list_tables, listed_
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.jobs import live_recall_job, maintenance_job, refresh_job, verify_job
 from icepuffin.orchestration.schedules import schedules
-from icepuffin.orchestration.sensor.definition import snapshot_sensor
+from icepuffin.orchestration.sensor.sensor_definition import snapshot_sensor
 from icepuffin.orchestration.settings import GarbageSettings, Settings
 
 _log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from icepuffin.ops.index.report import GcReport
-from icepuffin.ops.line_lists import listed
+from icepuffin.ops.index.planning.index_report import GcReport
+from icepuffin.ops.messages import listed
 
 
 def render_gc_report(report: GcReport, *, brief: bool = False) -> Iterator[str]:

@@ -8,8 +8,8 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.runs.index import current_definition, maintain_index
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.runs.index_runs import current_definition, maintain_index
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor

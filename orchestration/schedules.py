@@ -9,9 +9,9 @@ import dagster as dg
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.facts import run_tags, snapshot_materialization, watched_snapshots
 

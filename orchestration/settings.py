@@ -26,7 +26,7 @@ from pydantic import (
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MOST_GRACE_HOURS
-from icepuffin.ops.threads import thread_count
+from icepuffin.ops.process.threads import thread_count
 from icepuffin.orchestration.overrides import (
     OverrideError,
     WrittenNumber,

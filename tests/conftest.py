@@ -20,8 +20,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlalchemy import Engine, event
 
-from icepuffin.ops.cache.settings import DIRECTORY
-from icepuffin.ops.cache.shards import use_settings
+from icepuffin.ops.cache.cache_settings import DIRECTORY
+from icepuffin.ops.cache.shard_cache import use_settings
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.draws import SEED

@@ -56,7 +56,7 @@ class TestRuns:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("module", type=Path, help="a source file or a folder, as ops/catalog/bindings.py")
+    parser.add_argument("module", type=Path, help="a source file or a folder, as ops/binding/bindings.py")
     parser.add_argument("--tests", default="", help="test files or folders [default: those of the module]")
     parser.add_argument("--sample", type=int, default=0, help="how many mutants, drawn at random [default: all]")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="seed of the draw")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -57,22 +58,25 @@ class ImportStage:
 
 LIGHT_STAGES = {
     "definitions of kernels": ImportStage(
-        ("ann_kernels.metric", "ann_kernels.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")
+        ("ann_kernels.metric", "ann_kernels.sketches.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")
     ),
     "settings": ImportStage(("assets.table_settings", "orchestration.cli.index"), ("numba", "pyiceberg")),
-    "lists of indexes": ImportStage(("ops.index.ddl", "ops.catalog.bound_versions"), ("numba",)),
+    "lists of indexes": ImportStage(("ops.index.definitions.ddl", "ops.binding.bound_versions"), ("numba",)),
     "statistics": ImportStage(
-        ("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate", "ops.theta.ndv"), ("numba",)
+        ("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.theta_estimate", "ops.theta.ndv"), ("numba",)
     ),
     "overviews": ImportStage(("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
     "garbage": ImportStage(("ops.runs.maintenance",), ("numba",)),
-    "runs": ImportStage(("ops.runs.index", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
+    "runs": ImportStage(("ops.runs.index_runs", "ops.runs.sketches", "ops.runs.snapshot"), ("numba",)),
     "Dagster": ImportStage(("orchestration.definitions",), ("numba", "pyspark", "py4j")),
 }
 LAYER_STAGES = {
     "leaves": ImportStage(("puffin", "ann_kernels"), ("dagster", "pyspark", "pyiceberg", "icepuffin.ops")),
     "executors": ImportStage(("ops.tasks",), ("dagster", "pyspark", "py4j")),
-    "library": ImportStage(("ops.index", "ops.search", "ops.theta", "ops.catalog"), ("dagster", "pyspark")),
+    "library": ImportStage(
+        ("ops.index", "ops.search", "ops.theta", "ops.catalog", "ops.binding", "ops.table", "ops.filters"),
+        ("dagster", "pyspark"),
+    ),
 }
 
 
@@ -130,9 +134,21 @@ def test_all_folders_are_installed_as_one_package() -> None:
         assert (REPOSITORY / "icepuffin" / package).readlink() == Path("..") / package
 
 
+def test_a_module_has_a_name_of_its_own() -> None:
+    """But for commands, whose modules have their names."""
+    named = [path for path in modules() if path.parent.name != "cli" and path.name not in {"__init__.py", "errors.py"}]
+    assert [name for name, count in Counter(path.name for path in named).items() if count > 1] == []
+
+
+def test_every_folder_stands_in_the_page_on_architecture() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {name_of(path.parent) for path in modules() if path.name == "__init__.py"} - {*PACKAGES, "icepuffin"}
+    assert set(re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE)) == rooms
+
+
 def test_what_is_borrowed_from_inside_pyiceberg_is_written_down() -> None:
     private = re.compile(r"^    _\w+,$|from pyiceberg\S* import .*\b_\w+|# noqa: SLF001", re.MULTILINE)
-    catalog = [path for path in modules() if path.parent == REPOSITORY / "ops" / "catalog"]
+    catalog = [path for path in modules() if path.parent.name in {"catalog", "binding", "table"}]
     borrowing = {name_of(path) for path in catalog if private.search(text_of(path))}
     page = (REPOSITORY / "docs" / "upstream.md").read_text(encoding="utf-8")
     assert borrowing == set(re.findall(r"^\| `([\w/.]+)`", page, re.MULTILINE))

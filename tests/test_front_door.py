@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 import icepuffin
-from icepuffin.ops.index.definition import INDEX_PARAMETERS
+from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from tests.conftest import STORAGE, make_rows, queries
 from tests.extras import EXTRAS, without_extras
 

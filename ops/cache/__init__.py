@@ -5,8 +5,8 @@ runs its code, and nothing is mapped. The caches of fsspec keep the raw bytes of
 opening; they have no budget, and do not separate users by the credentials that fetched the bytes.
 """
 
+from icepuffin.ops.cache.cache_settings import CacheSettings
 from icepuffin.ops.cache.ready_shard import ReadyShard
-from icepuffin.ops.cache.settings import CacheSettings
-from icepuffin.ops.cache.shards import ShardCache, ShardKey, process_cache, use_settings
+from icepuffin.ops.cache.shard_cache import ShardCache, ShardKey, process_cache, use_settings
 
 __all__ = ["CacheSettings", "ReadyShard", "ShardCache", "ShardKey", "process_cache", "use_settings"]

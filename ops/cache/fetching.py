@@ -16,21 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.allocation import in_memory
-from icepuffin.ann_kernels.coarse_codes import row_bytes
-from icepuffin.ann_kernels.code_sizes import rotated_bytes
-from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
-from icepuffin.ann_kernels.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.codes.coarse_codes import row_bytes
+from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
+from icepuffin.ann_kernels.codes.rotated_quantization import RotatedCodes
+from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.rotated_quantization import RotatedCodes
 from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.cache.mapped_arrays import room_for
 from icepuffin.ops.cache.ready_shard import Arrays, NodeAddresses, ReadyShard, from_arrays, to_arrays
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
-from icepuffin.ops.shard_codes import as_kernels_take
-from icepuffin.ops.shard_reader import RunsReader, differing_run
+from icepuffin.ops.shards.shard_codes import as_kernels_take
+from icepuffin.ops.shards.shard_reader import RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.blobs.shard import ShardReader, require_finite
+from icepuffin.puffin.blobs.shard_blob import ShardReader, require_finite
 from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, most_decoded
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.sources import BytesSource

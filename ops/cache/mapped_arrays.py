@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.private_map import PrivateMap, advise_random
+from icepuffin.ops.process.private_map import PrivateMap, advise_random
 from icepuffin.puffin.blobs.shard_header import ALIGNMENT
 
 _MAGIC = b"IPSHARD1"

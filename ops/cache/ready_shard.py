@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.allocation import Allocate, in_memory
-from icepuffin.ann_kernels.coded_comparison import CodeErrors
-from icepuffin.ann_kernels.distance_computers import CodeSpace, FourBitSpace, SignSpace
-from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
-from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.codes.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.codes.rotated_quantization import RotatedCodes
+from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.distances.coded_comparison import CodeErrors
+from icepuffin.ann_kernels.distances.distance_computers import CodeSpace, FourBitSpace, SignSpace
+from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.walk_codes import WalkCodes
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.rotated_quantization import RotatedCodes
-from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
-from icepuffin.ann_kernels.walk_codes import WalkCodes
 from icepuffin.ops.cache.mapped_arrays import SPARSE
 from icepuffin.puffin.errors import BadBlobError
 

@@ -1,1 +1,1 @@
-"""The catalog's side of things: snapshots, live rows, differences, bindings, statistics."""
+"""Catalogs: connections, requests, and what a catalog sends or forbids."""

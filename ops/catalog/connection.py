@@ -14,11 +14,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
 
 from icepuffin.ops.catalog import time_limits
-from icepuffin.ops.catalog.blob_types import admit_foreign_blobs
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, has_own_client, without_code
 from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import CatalogUnavailableError
+from icepuffin.ops.table.blob_types import admit_foreign_blobs
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL

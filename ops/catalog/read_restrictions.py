@@ -3,9 +3,9 @@
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.restricted_tables import refuse_restricted
-from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import require_type
+from icepuffin.ops.table.snapshots import table_name
 
 
 def require_table(table: object, function: str) -> None:

@@ -31,7 +31,6 @@ from requests.exceptions import HTTPError, RequestException
 from icepuffin.ops.catalog.file_io import VendedFileIO, vended_io
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.restricted_tables import RESTRICTIONS, refuse_restricted
-from icepuffin.ops.catalog.snapshots import TableUnavailableError
 from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings, without_code
 from icepuffin.ops.catalog.stored_file_io import StoredFileIO
 from icepuffin.ops.catalog.time_limits import request_limits
@@ -41,6 +40,7 @@ from icepuffin.ops.storage import AccessError, normalize
 from icepuffin.ops.storage.credentials import KEYS, is_vended, kind_of_key
 from icepuffin.ops.storage.locations import OBJECT_STORES
 from icepuffin.ops.storage.principal import ambient_identity, digest
+from icepuffin.ops.table.snapshots import TableUnavailableError
 
 _IDENTITY = ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource", "auth", "header.", "rest.")
 _CLIENTS = 16

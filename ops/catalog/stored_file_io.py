@@ -11,9 +11,9 @@ from typing_extensions import Buffer
 
 from icepuffin.ops.catalog.store_settings import store_settings
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.parquet import StorageFile
+from icepuffin.ops.rows.parquet import StorageFile
 from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, open_storage
-from icepuffin.puffin.writer import ByteSink
+from icepuffin.puffin.puffin_writer import ByteSink
 
 _WHOLE = 32 << 20
 """Largest file, in bytes, that is read at once"""

@@ -2,28 +2,28 @@
 
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.lazy_exports import lazy_exports
+from icepuffin.ops.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from icepuffin.ops.index.ddl import create_index, drop_index, list_definitions, load_definition
-    from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
+    from icepuffin.ops.index.definitions.ddl import create_index, drop_index, list_definitions, load_definition
+    from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
     from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError
-    from icepuffin.ops.index.gc import collect_garbage
-    from icepuffin.ops.index.materialization import materialize_index, rebuild_tombstoned_shards
-    from icepuffin.ops.index.plan import plan_version
-    from icepuffin.ops.index.report import GcReport, IndexReport, ShardReport
+    from icepuffin.ops.index.index_materialization import materialize_index, rebuild_tombstoned_shards
+    from icepuffin.ops.index.planning.index_report import GcReport, IndexReport, ShardReport
+    from icepuffin.ops.index.planning.version_plan import plan_version
+    from icepuffin.ops.index.upkeep.garbage import collect_garbage
     from icepuffin.ops.model import Action
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "ddl": "create_index drop_index list_definitions load_definition",
-            "definition": "DefinitionError IndexDefinition",
+            "definitions.ddl": "create_index drop_index list_definitions load_definition",
+            "definitions.index_definition": "DefinitionError IndexDefinition",
             "errors": "CoverageError GateFailedError NotAnIndexError",
-            "gc": "collect_garbage",
-            "materialization": "materialize_index rebuild_tombstoned_shards",
-            "plan": "plan_version",
-            "report": "Action GcReport IndexReport ShardReport",
+            "upkeep.garbage": "collect_garbage",
+            "index_materialization": "materialize_index rebuild_tombstoned_shards",
+            "planning.version_plan": "plan_version",
+            "planning.index_report": "Action GcReport IndexReport ShardReport",
         },
     )
 

@@ -7,19 +7,19 @@ from functools import partial
 
 import numpy as np
 
-from icepuffin.ops.catalog.row_deletes import deleted_in_turn
-from icepuffin.ops.index.layout import Layout
-from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import balls_per_file
-from icepuffin.ops.index.slots import assign_slots, file_table
+from icepuffin.ops.index.index_layout import Layout
+from icepuffin.ops.index.planning.sizes import balls_per_file
+from icepuffin.ops.index.planning.slots import assign_slots, file_table
+from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.stages import ReadSummary, ShardSet
-from icepuffin.ops.live_rows import read_live
 from icepuffin.ops.model import Action, StorageConfig
+from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.live_rows import read_live
+from icepuffin.ops.table.row_deletes import deleted_in_turn
 from icepuffin.ops.tasks.enclosure import EnclosureTask, enclose
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner, balanced_groups, small_work_runner
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
-from icepuffin.ops.vector_column import element_type_of
 
 
 def enclose_files(

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from icepuffin.ops.index.layout import make_layout
-from icepuffin.ops.index.layout_fit import LayoutFit
-from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.index_layout import make_layout
+from icepuffin.ops.index.planning.slots import assign_slots, file_table
+from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.routing_recall import curve_in_table
-from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     BuildContext,
     ReadSummary,
@@ -17,10 +16,11 @@ from icepuffin.ops.index.stages import (
     scatter_rows,
     shard_task,
 )
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import How, ShardId, StorageConfig
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, driver_runner
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import blocks_by_destination
+from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner, driver_runner
 
 
 def build_shards(

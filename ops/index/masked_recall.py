@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.index.stages import BuildContext
-from icepuffin.ops.large_arrays import as_floats
 from icepuffin.ops.model import MIB, ShardId
-from icepuffin.ops.recall_curve import GATE_QUERIES
-from icepuffin.ops.shard_reader import open_shard
-from icepuffin.ops.shard_recall import ShardRecall
+from icepuffin.ops.process.large_arrays import as_floats
+from icepuffin.ops.recall.curves import GATE_QUERIES
+from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.tasks.recall_gate import measure_recall
 from icepuffin.ops.tasks.rows import live_nodes
-from icepuffin.ops.tasks.runner import SMALL_WORK, driver_runner
-from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ops.tasks.shard_task import ShardResult
+from icepuffin.ops.tasks.task_runner import SMALL_WORK, driver_runner
+from icepuffin.puffin.blobs.shard_blob import Shard
 
 _ONE_BYTE_IN = 16
 """Bytes of shards that stay per byte of those that are measured"""

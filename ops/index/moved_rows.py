@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from icepuffin.ops.index.dead_nodes import Nodes
+from icepuffin.ops.index.planning.dead_nodes import Nodes
 from icepuffin.ops.index.stages import BuildContext, ReadSummary, SlottedFile
-from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
+from icepuffin.ops.index.versions.version_reader import OpenVersion, balls_by_slot
 from icepuffin.ops.model import FileSlot, ShardId
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, merge_balls
-from icepuffin.ops.tasks.match_hashes import (
+from icepuffin.ops.tasks.matching.match_hashes import (
     DeadHashTask,
     DeadShard,
     HashTask,
@@ -26,17 +26,17 @@ from icepuffin.ops.tasks.match_hashes import (
     match_rows,
     stage_dead_hashes,
 )
-from icepuffin.ops.tasks.match_lineage import (
+from icepuffin.ops.tasks.matching.match_lineage import (
     LineageMatchResult,
     LineageMatchTask,
     LineageTask,
     match_lineage,
     read_lineage,
 )
-from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
-from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.ops.tasks.task_runner import TaskRunner, balanced_groups
+from icepuffin.puffin.blobs import deletion_vector_blob
 
 HASHES_AT_ONCE = 1 << 24
 """Hashes that one task matches: about 1 GiB"""
@@ -105,7 +105,7 @@ class _Matching:
         dead = list(self.dead)
         for moves in matched.moves:
             dead[moves.shard_id] = np.setdiff1d(
-                dead[moves.shard_id], deletion_vector.decode(moves.nodes), assume_unique=True
+                dead[moves.shard_id], deletion_vector_blob.decode(moves.nodes), assume_unique=True
             )
         return _Matching(self.context, self.base, matched.unmatched, tuple(dead))
 
@@ -113,7 +113,7 @@ class _Matching:
     def dead_shards(self) -> tuple[DeadShard, ...]:
         """Each shard with dead nodes"""
         return tuple(
-            (ShardId(shard_id), self.base.shards[shard_id], deletion_vector.encode(nodes))
+            (ShardId(shard_id), self.base.shards[shard_id], deletion_vector_blob.encode(nodes))
             for shard_id, nodes in enumerate(self.dead)
             if len(nodes)
         )
@@ -165,7 +165,7 @@ def match_moved_rows(context: BuildContext, base: OpenVersion, dead: Sequence[No
 def _row_count(selection: RowSelection) -> int:
     if selection.positions is None:
         return selection.file.record_count
-    return len(deletion_vector.decode(selection.positions))
+    return len(deletion_vector_blob.decode(selection.positions))
 
 
 def _by_hash(matching: _Matching) -> _MatchOutcome:
@@ -280,9 +280,9 @@ def _joined(matching: _Matching, results: Sequence[MatchResult], read: ReadSumma
     files = {selection.slot: selection.file for selection in matching.selections}
     pieces: dict[FileSlot, list[Nodes]] = {}
     for slot, positions in (pair for result in results for pair in result.unmatched):
-        pieces.setdefault(slot, []).append(deletion_vector.decode(positions))
+        pieces.setdefault(slot, []).append(deletion_vector_blob.decode(positions))
     positions_of = {slot: np.sort(np.concatenate(parts)) for slot, parts in sorted(pieces.items())}
     unmatched = tuple(
-        RowSelection(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in positions_of.items()
+        RowSelection(slot, files[slot], deletion_vector_blob.encode(rows)) for slot, rows in positions_of.items()
     )
     return _MatchOutcome(tuple(moves for result in results for moves in result.moves), unmatched, read)

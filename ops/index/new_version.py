@@ -7,42 +7,42 @@ import numpy as np
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.catalog.catalog_trial import require_bindable
-from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.derived_snapshots import Binding
-from icepuffin.ops.catalog.files_folder import remember_folder
-from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
-from icepuffin.ops.catalog.snapshots import find_snapshot
-from icepuffin.ops.index.assembly import Assembly, VersionFile
-from icepuffin.ops.index.attributes import attribute_blobs
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bindings import LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.binding.catalog_trial import require_bindable
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.derived_snapshots import Binding
+from icepuffin.ops.binding.files_folder import remember_folder
+from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.index.balls import enclose_files
 from icepuffin.ops.index.build import build_shards
-from icepuffin.ops.index.ddl import defined_names, drop_index
-from icepuffin.ops.index.dead_nodes import find_dead_nodes
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.definitions.ddl import defined_names, drop_index
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError
-from icepuffin.ops.index.estimate import estimate
-from icepuffin.ops.index.included_columns import included_columns, kept_parts
-from icepuffin.ops.index.outcome_reports import empty_report, new_version_report
-from icepuffin.ops.index.own_versions import distances_text
-from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.proof import require_enclosed, require_rows
-from icepuffin.ops.index.rates import measurement_text
+from icepuffin.ops.index.files.assembly import Assembly, VersionFile
+from icepuffin.ops.index.files.attribute_blobs import attribute_blobs
+from icepuffin.ops.index.files.included_blobs import included_columns, kept_parts
+from icepuffin.ops.index.planning.dead_nodes import find_dead_nodes
+from icepuffin.ops.index.planning.index_estimate import estimate
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.planning.own_versions import distances_text
+from icepuffin.ops.index.planning.rates import measurement_text
+from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.refresh import refresh_shards
-from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.index.version_sizes import VersionSizes, graph_id
+from icepuffin.ops.index.upkeep.outcome_reports import empty_report, new_version_report
+from icepuffin.ops.index.verify.proof import require_enclosed, require_rows
+from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import Action, StorageConfig
-from icepuffin.ops.shard_recall import mean_recall
-from icepuffin.ops.stage_clock import StageClock
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.recall.shard_recall import mean_recall
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import left_where_refused, open_storage
-from icepuffin.ops.storage.memory import memory_folder
-from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
+from icepuffin.ops.storage.memory_storage import memory_folder
+from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
+from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
 from icepuffin.ops.theta.ndv import counts_for_planners
 
 _RECALL_ADVICE = {

@@ -8,15 +8,15 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index import dead_nodes, sizes
-from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
-from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.errors import LayoutMisfitError
-from icepuffin.ops.index.layout import Layout
+from icepuffin.ops.index.index_layout import Layout
 from icepuffin.ops.index.masked_recall import measure_masked
 from icepuffin.ops.index.moved_rows import match_moved_rows
-from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.slots import assign_slots, file_table
+from icepuffin.ops.index.planning import dead_nodes, sizes
+from icepuffin.ops.index.planning.dead_nodes import DeadNodes, Nodes
+from icepuffin.ops.index.planning.deltas import NEW_DELTA, Placement, place
+from icepuffin.ops.index.planning.slots import assign_slots, file_table
+from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.stages import (
     BuildContext,
     ReadSummary,
@@ -27,17 +27,19 @@ from icepuffin.ops.index.stages import (
     scatter_rows,
     shard_task,
 )
-from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.index.version_sizes import fit_of
-from icepuffin.ops.memory import memory_bytes
+from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.index.versions.version_sizes import fit_of
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig, StoredShard
-from icepuffin.ops.shard_reader import open_shard
-from icepuffin.ops.shard_recall import ShardRecall
+from icepuffin.ops.process.memory import memory_bytes
+from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, DissolvedDelta, PassedRows, scatter_delta
-from icepuffin.ops.tasks.match_hashes import StagedMoves
+from icepuffin.ops.tasks.matching.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocatedShard, RelocateTask, relocate
-from icepuffin.ops.tasks.runner import (
+from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask
+from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
+from icepuffin.ops.tasks.task_runner import (
     SMALL_WORK,
     StageProgress,
     TaskRunner,
@@ -45,10 +47,8 @@ from icepuffin.ops.tasks.runner import (
     driver_runner,
     is_local,
 )
-from icepuffin.ops.tasks.shard import ShardResult, ShardTask
-from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
-from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.routing import ShardEntry
+from icepuffin.puffin.blobs import deletion_vector_blob
+from icepuffin.puffin.blobs.routing_blob import ShardEntry
 from icepuffin.puffin.types import MAX_BLOB_BYTES
 
 OnKept = Callable[[Mapping[ShardId, ShardResult], Sequence[ObjectRange]], None]
@@ -189,7 +189,7 @@ def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.fl
 
 def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _EarlierShard:
     nodes = dead.nodes[shard_id]
-    moved = [deletion_vector.decode(move.nodes) for move in moves]
+    moved = [deletion_vector_blob.decode(move.nodes) for move in moves]
     return _EarlierShard(
         shard_id=shard_id,
         entry=base.routing.shards[shard_id],
@@ -323,7 +323,7 @@ def _base_shard(context: BuildContext, shard: _EarlierShard) -> BaseShard:
         stored=shard.stored,
         recall=shard.entry.recall,
         curve=shard.curve,
-        tombstones=deletion_vector.encode(shard.tombstones),
+        tombstones=deletion_vector_blob.encode(shard.tombstones),
         moves=shard.moves,
         moved=shard.moved,
         files=() if context.plan.definition.holds_vectors else context.files,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.recall_curve import MEASURED_K, WIDE_K, Reach, ShardCentroids, encode
+from icepuffin.ops.recall.curves import MEASURED_K, WIDE_K, Reach, ShardCentroids, encode
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 
 FEWEST_QUERIES = 256

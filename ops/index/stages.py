@@ -9,20 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index.errors import ShardTooLargeError, TooFewShardsError
-from icepuffin.ops.index.layout import Layout
-from icepuffin.ops.index.layout_fit import LayoutFit
-from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
+from icepuffin.ops.index.index_layout import Layout
+from icepuffin.ops.index.planning.sizes import ADDRESS_BYTES, EDGE_BYTES, cell_row_bytes, has_outgrown, max_shard_rows
+from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.recall_gate import curve_queries
-from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner, is_local
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
-from icepuffin.ops.tasks.shard import Partitions, ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.shard_task import Partitions, ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
-from icepuffin.puffin.blobs.routing import CoveredFile
+from icepuffin.ops.tasks.task_runner import (
+    Progress,
+    StageProgress,
+    TaskRunner,
+    balanced_groups,
+    driver_runner,
+    is_local,
+)
+from icepuffin.puffin.blobs.routing_blob import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
 """A live file with its slot in the version"""

@@ -7,21 +7,26 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import BindingError, keep_packs, make_lasting
-from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
-from icepuffin.ops.catalog.bound_versions import TagTakenError
-from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
-from icepuffin.ops.catalog.files_folder import folder_of
-from icepuffin.ops.catalog.snapshots import require_all_snapshots
+from icepuffin.ops.binding.bindings import BindingError, keep_packs, make_lasting
+from icepuffin.ops.binding.bound_versions import TagTakenError
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.binding.files_folder import folder_of
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.ddl import defined_names
-from icepuffin.ops.index.report import GcReport
-from icepuffin.ops.index.retention_plan import ExpiredVersion, carry_out_retention, plan_retention, retention_of_dropped
-from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.index.definitions.ddl import defined_names
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.planning.index_report import GcReport
+from icepuffin.ops.index.upkeep.retention_plan import (
+    ExpiredVersion,
+    carry_out_retention,
+    plan_retention,
+    retention_of_dropped,
+)
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search.recall_reports import RecallReports
+from icepuffin.ops.search.measured.recall_reports import RecallReports
 from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, index_tag
+from icepuffin.ops.table.snapshots import require_all_snapshots
 
 
 def collect_table_garbage(

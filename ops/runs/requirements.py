@@ -8,17 +8,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import ListType
 
-from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.catalog.measurements import measured_versions
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import ancestors_from, commits_since, rows_in_files
-from icepuffin.ops.catalog.summaries import find_count, snapshot_count
-from icepuffin.ops.element_types import ELEMENT_BITS
-from icepuffin.ops.index.dead_nodes import NODES_AT_ONCE
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.own_versions import versions_of
-from icepuffin.ops.index.sizes import (
+from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.binding.measurements import measured_versions
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.dead_nodes import NODES_AT_ONCE
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.sizes import (
     BALL_BYTES,
     IMBALANCE,
     SHARD_BYTES,
@@ -26,11 +22,15 @@ from icepuffin.ops.index.sizes import (
     least_shards,
     sample_size,
 )
-from icepuffin.ops.index.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
+from icepuffin.ops.index.planning.work_bounds import RefreshBounds, earlier_sizes, refresh_bounds
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.rows.element_types import ELEMENT_BITS
 from icepuffin.ops.storage import normalize
-from icepuffin.ops.tasks.runner import (
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import ancestors_from, commits_since, rows_in_files
+from icepuffin.ops.table.summaries import find_count, snapshot_count
+from icepuffin.ops.tasks.task_runner import (
     PROCESS_MEMORY,
     SHARD_MEMORY_FACTOR,
     SMALL_WORK,
@@ -39,7 +39,7 @@ from icepuffin.ops.tasks.runner import (
     shard_bytes,
 )
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.work_bounds import parts_to_sketch
+from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 
 _PROCESS_MB = PROCESS_MEMORY // MIB
 _WORKER_MB = 256

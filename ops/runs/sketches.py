@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import rows_in_files, table_name
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.tasks.runner import Progress
+from icepuffin.ops.table.snapshots import rows_in_files, table_name
+from icepuffin.ops.tasks.task_runner import Progress
 from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
 
 

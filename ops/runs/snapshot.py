@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
-from icepuffin.ops.catalog.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
-from icepuffin.ops.runs.index import ensure_defined
-from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner
+from icepuffin.ops.runs.index_runs import ensure_defined
+from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, StageProgress, TaskRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[Ind
 def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:
     if spark is None:
         return LocalRunner(threads)
-    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415  pyspark only where it is used
+    from icepuffin.ops.spark.spark_runner import SparkRunner  # noqa: PLC0415  pyspark only where it is used
 
     return SparkRunner(spark, task_threads=1 if threads is None else threads)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.lazy_exports import lazy_exports
+from icepuffin.ops.imports import lazy_exports
 
 if TYPE_CHECKING:
     from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError

@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
-from icepuffin.ann_kernels.distance import prepare_exact
+from icepuffin.ann_kernels.distances.distance import prepare_exact
+from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.counted_nouns import plural
-from icepuffin.ops.element_types import OF_BITS, OF_COLUMN
+from icepuffin.ops.messages import plural
+from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
+from icepuffin.ops.rows.vector_column import VectorColumnError, element_type_of, exact_vectors
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
-from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,12 +7,12 @@ import numpy as np
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.arrays import I64
-from icepuffin.ops.counted_nouns import plural
-from icepuffin.ops.search.candidates import Hits
-from icepuffin.ops.search.condition_text import condition_key
+from icepuffin.ops.filters.condition_text import condition_key
+from icepuffin.ops.messages import plural
+from icepuffin.ops.rows.candidates import Hits
 from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.indexed.version_search import work_by_shard
 from icepuffin.ops.search.result import Certificate, Profile, Pruning
-from icepuffin.ops.search.version_search import work_by_shard
 
 Condition = str | BooleanExpression
 Conditions = Condition | Sequence[Condition | None] | None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
-from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.recent_searches import RecentSearches

@@ -12,14 +12,18 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.tuning_record import usable_record
-from icepuffin.ops.index.version_reader import same_files
+from icepuffin.ops.filters.attribute_conditions import Attributes
+from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
+from icepuffin.ops.filters.attribute_values import VersionValues
+from icepuffin.ops.filters.matches import MatchCache, Matches, find_matches
+from icepuffin.ops.filters.tail_values import TailValues
+from icepuffin.ops.index.versions.tuning_record import usable_record
+from icepuffin.ops.index.versions.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.rows.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, merge, rerank
+from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.attribute_matches import AttributeMatches, find_matches_by_attributes
-from icepuffin.ops.search.attribute_values import VersionValues
-from icepuffin.ops.search.attributes import Attributes
-from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, merge, rerank
 from icepuffin.ops.search.condition_per_query import (
     Answer,
     Condition,
@@ -28,23 +32,19 @@ from icepuffin.ops.search.condition_per_query import (
     joined,
     summed_over_queries,
 )
-from icepuffin.ops.search.conjunctions import ConjunctionSearch, Lists
-from icepuffin.ops.search.distributed_search import DistributedVersion
-from icepuffin.ops.search.file_scans import FileScans, TaskChoice
-from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
-from icepuffin.ops.search.loaded_version import LoadedVersion
-from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.private_delta import FROM_FILES, PrivateDelta, SourceWithDelta, TailAccess
+from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
+from icepuffin.ops.search.exact.private_delta import FROM_FILES, PrivateDelta, SourceWithDelta, TailAccess
+from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource
+from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.indexed.tiers import InProcessTier, Tier
+from icepuffin.ops.search.indexed.version_search import COMPARED, IndexAnswer, exact_distances
+from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
-from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import SkippedRows, VectorSource
-from icepuffin.ops.search.tail_values import TailValues
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
-from icepuffin.ops.search.version_search import COMPARED, IndexAnswer, exact_distances
-from icepuffin.ops.stage_clock import StageClock
 
 _CUT_IN_DOUBT = (
     "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "

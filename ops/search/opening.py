@@ -13,44 +13,44 @@ from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.catalog.live_files import live_files, require_resolvable_deletes
 from icepuffin.ops.catalog.read_restrictions import require_table, require_unrestricted
-from icepuffin.ops.catalog.snapshots import (
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import require_type
+from icepuffin.ops.index.definitions.ddl import defined_names, load_definition
+from icepuffin.ops.index.definitions.definition_columns import resolve_column, resolve_field
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition, metric_fault
+from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
+from icepuffin.ops.index.planning.changes import files_mapped_since
+from icepuffin.ops.index.planning.own_versions import distances_text
+from icepuffin.ops.index.versions.tuning_record import PREFIX as TUNING
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versions, shared_rows, without_files
+from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
+from icepuffin.ops.process.threads import thread_count
+from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of, holds_doubles
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.exact.file_scans import TaskChoice
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion, choose_tier
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_balls, load_version
+from icepuffin.ops.search.indexed.worker import SearchJob
+from icepuffin.ops.search.measured.live_recall import RecallSampler
+from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
+from icepuffin.ops.search.reader import IndexReader, Reopen
+from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
+from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
+from icepuffin.ops.shards.shard_keys import in_compact_layout
+from icepuffin.ops.storage import StorageError
+from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes
+from icepuffin.ops.table.snapshots import (
     SnapshotName,
     is_head_of_main,
     resolve_snapshot,
     schema_at,
     table_name,
 )
-from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.element_types import OF_COLUMN
-from icepuffin.ops.errors import require_type
-from icepuffin.ops.index.changes import files_mapped_since
-from icepuffin.ops.index.ddl import defined_names, load_definition
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, metric_fault
-from icepuffin.ops.index.definition_columns import resolve_column, resolve_field
-from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
-from icepuffin.ops.index.own_versions import distances_text
-from icepuffin.ops.index.tuning_record import PREFIX as TUNING
-from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
-from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
-from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
-from icepuffin.ops.search.file_scans import TaskChoice
-from icepuffin.ops.search.live_recall import RecallSampler
-from icepuffin.ops.search.loaded_version import LoadedVersion, load_balls, load_version
-from icepuffin.ops.search.reader import IndexReader, Reopen
-from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
-from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
-from icepuffin.ops.search.shard_keys import in_compact_layout
-from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
-from icepuffin.ops.search.worker import SearchJob
-from icepuffin.ops.storage import StorageError
-from icepuffin.ops.tasks.runner import TaskRunner
-from icepuffin.ops.threads import thread_count
-from icepuffin.ops.vector_column import VectorSchema, element_type_of, holds_doubles
+from icepuffin.ops.tasks.task_runner import TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
 _BALLS = "the index has no graphs"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import head_of, resolve_snapshot, table_name
-from icepuffin.ops.counted_nouns import plural
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.version_reader import OpenVersion, open_version, same_files, with_origins
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tagged_version
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version, same_files, with_origins
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
-from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
+from icepuffin.ops.recall.curves import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import head_of, resolve_snapshot, table_name
 
 if TYPE_CHECKING:
     from icepuffin.ops.search.reader import IndexReader

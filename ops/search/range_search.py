@@ -12,22 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.arrays import F64, Bool
-from icepuffin.ann_kernels.lower_bounds import rounding_of_units
+from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.datafile import batch_rows
+from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import FileNumber
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.rows.candidates import Candidates, DistanceReader, Hits, merge_sorted
+from icepuffin.ops.rows.datafile import batch_rows
+from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, merge_sorted
-from icepuffin.ops.search.file_scans import IN_PROCESS, FileScans, FilesRead
-from icepuffin.ops.search.loaded_version import LoadedVersion
-from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.pruning import FilePruner
+from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, FilesRead
+from icepuffin.ops.search.exact.pruning import FilePruner
+from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
+from icepuffin.ops.search.exact.threshold_scan import hits_within
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate, Profile, Pruning
-from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
-from icepuffin.ops.search.threshold_scan import hits_within
-from icepuffin.ops.stage_clock import StageClock
 
 _SLACK = 1 + 1e-9
 """Ratio of a bound to the distance that it is made from, for sums in another order"""

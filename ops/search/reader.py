@@ -12,12 +12,15 @@ import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.process.process_lock import ProcessLock
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.rows.candidates import fetch
+from icepuffin.ops.rows.included_values import IncludedColumns
+from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
     checked_distance,
@@ -25,28 +28,25 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
-from icepuffin.ops.search.candidates import fetch
 from icepuffin.ops.search.condition_per_query import (
     Condition,
     Conditions,
     conditions_of,
 )
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
-from icepuffin.ops.search.file_scans import TaskChoice
+from icepuffin.ops.search.exact.file_scans import TaskChoice
+from icepuffin.ops.search.exact.private_delta import KeptTail
+from icepuffin.ops.search.exact.scan import VectorSource
 from icepuffin.ops.search.following_reader import FollowingReader
-from icepuffin.ops.search.included_columns import IncludedColumns
-from icepuffin.ops.search.live_recall import LiveRecall, RecallSampler
-from icepuffin.ops.search.loaded_version import LoadedVersion
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest
+from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
+from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.nearest_search import NearestSearch, RowsRequest
-from icepuffin.ops.search.private_delta import KeptTail
-from icepuffin.ops.search.recall_trial import RecallTrial
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchCosts, SearchResult, StalePolicy
-from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchJob, SearchRequest
-from icepuffin.ops.stage_clock import StageClock
+from icepuffin.ops.table.snapshots import snapshot_rows, table_name
 
 _log = logging.getLogger(__name__)
 Reopen = Callable[["IndexReader"], "IndexReader"]

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
-from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.filters.condition_text import condition_key
+from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.search.arguments import BYTES
-from icepuffin.ops.search.condition_text import condition_key
 
 _MOST_KINDS = 16
 R = TypeVar("R")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.recall_curve import Foresight
-from icepuffin.ops.search.cold_shards import ColdReads
-from icepuffin.ops.search.live_recall import LiveRecall
+from icepuffin.ops.recall.curves import Foresight
+from icepuffin.ops.search.indexed.cold_shards import ColdReads
+from icepuffin.ops.search.indexed.version_search import ShardWork
+from icepuffin.ops.search.measured.live_recall import LiveRecall
 from icepuffin.ops.search.tuning import SearchParameters
-from icepuffin.ops.search.version_search import ShardWork
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,13 +6,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.counted_nouns import plural
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, SnapshotId, StorageConfig
-from icepuffin.ops.search.distributed_search import DistributedVersion
-from icepuffin.ops.search.loaded_version import LoadedVersion
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Coverage, StalePolicy
 
 

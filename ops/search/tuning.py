@@ -8,11 +8,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.sizes import sample_size
-from icepuffin.ops.index.tuning_record import TuningRecord
-from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.measured_points import MeasuredPoint, choose_point, points_for
-from icepuffin.ops.recall_curve import (
+from icepuffin.ops.index.planning.sizes import sample_size
+from icepuffin.ops.index.versions.tuning_record import TuningRecord
+from icepuffin.ops.index.versions.version_reader import OpenVersion
+from icepuffin.ops.recall.curves import (
     MEASURED_K,
     OVERSAMPLE,
     WIDE_K,
@@ -29,6 +28,7 @@ from icepuffin.ops.recall_curve import (
     reaches,
     widths,
 )
+from icepuffin.ops.recall.measured_points import MeasuredPoint, choose_point, points_for
 from icepuffin.ops.search.errors import QueryError
 
 P = TypeVar("P", Width, MeasuredPoint)

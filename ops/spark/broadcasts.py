@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from icepuffin.ops.tasks.runner import BroadcastBytes
+from icepuffin.ops.tasks.task_runner import BroadcastBytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

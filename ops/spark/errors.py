@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.tasks.runner import RunnerError
+from icepuffin.ops.tasks.task_runner import RunnerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,22 +39,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
-from icepuffin.ops.datafile import arrow_schema, no_rows
-from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import FileNumber
+from icepuffin.ops.rows.candidates import Candidates, merge, merge_sorted
+from icepuffin.ops.rows.datafile import arrow_schema, no_rows
+from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.vector_column import VectorColumnError, exact_vectors
 from icepuffin.ops.search.arguments import prepare_queries
-from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.worker import (
+from icepuffin.ops.search.indexed.worker import (
     FileCandidates,
     SearchRequest,
     SearchShare,
     SerializedSearchJob,
     ShareResult,
 )
-from icepuffin.ops.spark.types import as_spark
-from icepuffin.ops.tasks.runner import BroadcastBytes, received
-from icepuffin.ops.vector_column import VectorColumnError, exact_vectors
+from icepuffin.ops.spark.spark_types import as_spark
+from icepuffin.ops.tasks.task_runner import BroadcastBytes, received
 
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])

@@ -28,17 +28,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from icepuffin.ops.datafile import arrow_schema
-from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.model import FileNumber, SnapshotId
+from icepuffin.ops.rows.datafile import arrow_schema
+from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.ops.search.arguments import field_ids, require_at_least_one
-from icepuffin.ops.search.distributed_search import balanced, balanced_shards
 from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.indexed.distributed_search import balanced, balanced_shards
+from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest, SearchShare
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchJob, SearchRequest, SearchShare
 from icepuffin.ops.spark.broadcasts import broadcast_for_plans
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,
@@ -54,9 +54,9 @@ from icepuffin.ops.spark.knn_blocks import (
     staged,
     unpickled,
 )
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.spark.spark_types import spark_schema
 from icepuffin.ops.spark.spread import spread_by
-from icepuffin.ops.spark.types import spark_schema
 
 _OWN_COLUMNS = ("rank", "distance")
 BLOCK_ROWS = 2_048

@@ -35,24 +35,24 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.catalog.file_io import file_io
-from icepuffin.ops.catalog.snapshots import schema_at
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.datafile import arrow_schema
-from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.errors import require_type
-from icepuffin.ops.index.ddl import load_definition
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.definition_columns import resolve_field
+from icepuffin.ops.filters.predicate import RowPredicate
+from icepuffin.ops.index.definitions.ddl import load_definition
+from icepuffin.ops.index.definitions.definition_columns import resolve_field
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.rows.candidates import answer_names
+from icepuffin.ops.rows.datafile import arrow_schema
+from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.vector_column import VectorSchema
 from icepuffin.ops.search.arguments import BYTES, field_ids, require_at_least_one
-from icepuffin.ops.search.candidates import answer_names
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
-from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.reader import IndexReader
-from icepuffin.ops.spark.types import as_spark, spark_schema
-from icepuffin.ops.vector_column import VectorSchema
+from icepuffin.ops.spark.spark_types import as_spark, spark_schema
+from icepuffin.ops.table.snapshots import schema_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.lazy_exports import lazy_exports
+from icepuffin.ops.imports import lazy_exports
 
 if TYPE_CHECKING:
     from icepuffin.ops.sql.errors import SqlError
-    from icepuffin.ops.sql.session import SqlResult, SqlSession
+    from icepuffin.ops.sql.sql_session import SqlResult, SqlSession
 else:
-    __getattr__ = lazy_exports(__name__, {"errors": "SqlError", "session": "SqlResult SqlSession"})
+    __getattr__ = lazy_exports(__name__, {"errors": "SqlError", "sql_session": "SqlResult SqlSession"})
 
 __all__ = ["SqlError", "SqlResult", "SqlSession"]

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.casts import WIDE, fit
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import (
+from icepuffin.ops.sql.sql_types import (
     MAX_DIGITS,
     SqlType,
     as_decimal,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import CLOCK, INSTANT, SqlType, is_decimal, is_floating, is_integer
+from icepuffin.ops.sql.sql_types import CLOCK, INSTANT, SqlType, is_decimal, is_floating, is_integer
 
 Values = Any
 """An array of Arrow"""

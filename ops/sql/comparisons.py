@@ -9,8 +9,7 @@ from sqlglot import exp
 from icepuffin.ops.sql import functions
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.logic import boolean, joined
-from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, require_one_case, rule, shown, typed
-from icepuffin.ops.sql.types import (
+from icepuffin.ops.sql.sql_types import (
     CLOCK,
     INSTANT,
     SqlType,
@@ -21,6 +20,7 @@ from icepuffin.ops.sql.types import (
     is_number,
     is_text,
 )
+from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, require_one_case, rule, shown, typed
 from icepuffin.ops.sql.values import Node
 
 _COMPARISONS: dict[type, str] = {

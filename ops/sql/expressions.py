@@ -22,6 +22,7 @@ from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.computed_numbers import is_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.logic import condition
+from icepuffin.ops.sql.sql_types import CLOCK, INSTANT, SqlType, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.typed_expressions import (
     DISTANCE,
     RULES,
@@ -34,7 +35,6 @@ from icepuffin.ops.sql.typed_expressions import (
     typed,
     value_of,
 )
-from icepuffin.ops.sql.types import CLOCK, INSTANT, SqlType, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 
 __all__ = ["DISTANCE", "check", "condition", "evaluate", "shown", "typed"]

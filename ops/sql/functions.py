@@ -12,7 +12,7 @@ from sqlglot import exp
 from icepuffin.ops.sql.arithmetic import Rule
 from icepuffin.ops.sql.casts import WIDE, by_value
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import SqlType, is_decimal, is_floating, is_integer, is_number, is_text, rounded_type
+from icepuffin.ops.sql.sql_types import SqlType, is_decimal, is_floating, is_integer, is_number, is_text, rounded_type
 
 _LONG = 2.0**63
 

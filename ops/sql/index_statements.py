@@ -8,17 +8,17 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.snapshots import resolve_snapshot, rows_in_files
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
-from icepuffin.ops.index.definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
-from icepuffin.ops.index.own_versions import versions_of
+from icepuffin.ops.index.definitions.index_definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition
+from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.snapshot import RefreshProgress, refresh_snapshot
 from icepuffin.ops.sql.errors import IndexNotBuiltError, SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.table.snapshots import resolve_snapshot, rows_in_files
+from icepuffin.ops.tasks.task_runner import TaskRunner
 from icepuffin.puffin.errors import PuffinError
 
 Answer = tuple[pa.Table, str]

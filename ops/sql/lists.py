@@ -3,10 +3,10 @@
 import pyarrow as pa
 from sqlglot import exp
 
-from icepuffin.ops.search.list_predicate import contains
+from icepuffin.ops.filters.list_predicate import contains
 from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.sql_types import is_text
 from icepuffin.ops.sql.typed_expressions import TypedExpression, rule, shown, typed
-from icepuffin.ops.sql.types import is_text
 from icepuffin.ops.sql.values import Node
 
 _ELEMENT = " element"

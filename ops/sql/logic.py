@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.sql_types import common_of
 from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_type, in_branch, rule, shown, typed
-from icepuffin.ops.sql.types import common_of
 from icepuffin.ops.sql.values import Node
 
 

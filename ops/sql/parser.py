@@ -10,7 +10,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
-from icepuffin.ops.index.definition import METHODS
+from icepuffin.ops.index.definitions.index_definition import METHODS
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import (
     CreateIndex,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar, cast
 
-from icepuffin.ops.lru_cache import LruCache
-from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.process.lru_cache import LruCache
+from icepuffin.ops.process.process_lock import ProcessLock
 
 V = TypeVar("V")
 

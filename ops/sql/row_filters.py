@@ -32,7 +32,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, TimeType, UUIDType
 from sqlglot import exp
 
-from icepuffin.ops.search.list_predicate import ArrayContains
+from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.typed_expressions import shown
 from icepuffin.ops.sql.values import Node, Values, double

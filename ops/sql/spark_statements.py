@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from icepuffin.ops.catalog.snapshots import with_zone
 from icepuffin.ops.sql.clauses import DISTANCES
 from icepuffin.ops.sql.constants import encodable, plain, written
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.statements import SparkStatement
 from icepuffin.ops.sql.tokens import tokens_of
+from icepuffin.ops.table.snapshots import with_zone
 
 _DOT = "aggregate(zip_with({a}, {b}, (x, y) -> CAST(x AS DOUBLE) * CAST(y AS DOUBLE)), 0D, (s, v) -> s + v)"
 _GAP = "aggregate(zip_with({a}, {b}, (x, y) -> power(CAST(x AS DOUBLE) - CAST(y AS DOUBLE), 2)), 0D, (s, v) -> s + v)"

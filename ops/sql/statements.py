@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.definition import METHODS
+from icepuffin.ops.index.definitions.index_definition import METHODS
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

@@ -10,7 +10,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.marked_nodes import as_literal, as_written

@@ -17,7 +17,7 @@ from sqlglot import exp
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.computed_numbers import is_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.types import SqlType, is_text
+from icepuffin.ops.sql.sql_types import SqlType, is_text
 from icepuffin.ops.sql.values import Node
 
 DISTANCE = " distance"

@@ -14,10 +14,10 @@ from icepuffin.ops.storage.base import (
     left_where_refused,
 )
 from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.locations import OBJECT_STORES, normalize, path_mover, relative_to, split_location
-from icepuffin.ops.storage.memory import SCHEME as MEMORY
-from icepuffin.ops.storage.memory import MemoryStorage
+from icepuffin.ops.storage.memory_storage import SCHEME as MEMORY
+from icepuffin.ops.storage.memory_storage import MemoryStorage
 from icepuffin.ops.storage.principal import principal
 from icepuffin.ops.storage.s3_options import s3_options
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.line_lists import listed
+from icepuffin.ops.messages import listed
 from icepuffin.ops.model import ObjectInfo, ObjectRange
+from icepuffin.puffin.puffin_writer import ByteSink
 from icepuffin.puffin.sources import RangeSource
-from icepuffin.puffin.writer import ByteSink
 
 _log = logging.getLogger(__name__)
 DELETIONS = 1000
@@ -58,7 +58,7 @@ class Storage(Protocol):
         ...
 
     def source(self, path: str) -> RangeSource:
-        """The object as a source for `icepuffin.puffin.reader.PuffinReader`."""
+        """The object as a source for `icepuffin.puffin.puffin_reader.PuffinReader`."""
         return ObjectSource(self, path)
 
     def create(self, path: str, data: bytes) -> None:

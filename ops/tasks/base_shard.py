@@ -7,21 +7,21 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels import rotated_quantization
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.codes import rotated_quantization
+from icepuffin.ann_kernels.codes.product_quantization import decode_pq
+from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import decode_pq
-from icepuffin.ops.datafile import take_rows
-from icepuffin.ops.large_arrays import as_floats, new_array
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
-from icepuffin.ops.shard_codes import as_kernels_take
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.process.large_arrays import as_floats, new_array
+from icepuffin.ops.rows.datafile import take_rows
+from icepuffin.ops.rows.vector_column import element_type_of, exact_vectors
+from icepuffin.ops.shards.shard_codes import as_kernels_take
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
+from icepuffin.ops.tasks.matching.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
-from icepuffin.ops.vector_column import element_type_of, exact_vectors
-from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs import deletion_vector_blob
+from icepuffin.puffin.blobs.shard_blob import ShardReader
 
 _DECODED_AT_ONCE = 16_384
 """Vectors that are decoded from codes at once: all would be one of a task's largest arrays"""
@@ -61,7 +61,7 @@ class BaseShard:
 
     def is_live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N], whether each node has a live row."""
-        return live_nodes(reader.header.count, deletion_vector.decode(self.tombstones))
+        return live_nodes(reader.header.count, deletion_vector_blob.decode(self.tombstones))
 
     def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """(file slots u32[N], row positions int64[N]) in the new snapshot."""

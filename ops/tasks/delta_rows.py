@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import grouped_centroids
-from icepuffin.ops.large_arrays import as_floats
+from icepuffin.ann_kernels.codes import grouped_centroids
 from icepuffin.ops.model import ShardId, StorageConfig, StoredRun
-from icepuffin.ops.shard_reader import RunsReader
+from icepuffin.ops.process.large_arrays import as_floats
+from icepuffin.ops.shards.shard_reader import RunsReader
+from icepuffin.ops.shards.vector_runs import runs_of_nodes
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedBlock, read_in_order
-from icepuffin.ops.vector_runs import runs_of_nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

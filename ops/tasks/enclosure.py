@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls

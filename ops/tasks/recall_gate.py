@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.exact_distances import pair_distances
-from icepuffin.ann_kernels.graph import spread_places
-from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.distances.exact_distances import pair_distances
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs.graph import spread_places
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.large_arrays import as_floats
-from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
-from icepuffin.ops.shard_codes import as_kernels_take
-from icepuffin.ops.shard_recall import ShardRecall
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ops.process.large_arrays import as_floats
+from icepuffin.ops.recall.curves import GATE_QUERIES, OVERSAMPLE, WIDE_K, Width, encode, longer_list
+from icepuffin.ops.recall.shard_recall import ShardRecall
+from icepuffin.ops.shards.shard_codes import as_kernels_take
+from icepuffin.puffin.blobs.shard_blob import Shard
 
 GATE_K = 10
 _WIDE_SHARE = 4
@@ -137,7 +137,7 @@ def measure_curve(
 
     The same for recall@100, where the shard has 100 rows for each of its queries.
 
-    Encoded as in `icepuffin.ops.recall_curve`. Queries are some of the shard's own rows, held out: no edge leads to
+    Encoded as in `icepuffin.ops.recall.curves`. Queries are some of the shard's own rows, held out: no edge leads to
     them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
     recall that the curve says. searcher: as of `measure_recall`. Deterministic.
     """

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig, StoredAddresses
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.puffin.blobs import addresses as addresses_blob
+from icepuffin.puffin.blobs import addresses_blob
 
 
 @dataclass(frozen=True, slots=True, eq=False)

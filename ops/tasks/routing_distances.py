@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.recall_curve import MEASURED_K, OVERSAMPLE, WIDE_K
+from icepuffin.ops.recall.curves import MEASURED_K, OVERSAMPLE, WIDE_K
 from icepuffin.ops.tasks.recall_gate import exact_of, is_lean, searcher_for
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_blob import Shard
 
 _WIDE_SHARE = 2
 """Queries for 10 rows per query for 100 rows"""

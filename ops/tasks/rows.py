@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.locality import reorder
-from icepuffin.ops.large_arrays import concatenated, rows_at
+from icepuffin.ann_kernels.graphs.locality import reorder
+from icepuffin.ops.process.large_arrays import concatenated, rows_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ import pyarrow as pa
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import ObjectMissingError, StorageError
-from icepuffin.ops.tasks.runner import BroadcastBytes, received
 from icepuffin.ops.tasks.shared_parts import unpickle_with
+from icepuffin.ops.tasks.task_runner import BroadcastBytes, received
 from icepuffin.puffin.errors import PuffinError
 
 Sent = bytes | BroadcastBytes

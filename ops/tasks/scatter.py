@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.code_sizes import ROTATED_BITS
-from icepuffin.ann_kernels.grouped_centroids import CentroidGroups
+from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
+from icepuffin.ann_kernels.codes.grouped_centroids import CentroidGroups
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
@@ -22,7 +22,7 @@ from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
 from icepuffin.ops.tasks.vectors import VectorFiles, content_hashes, is_selected, prepared, require_half, require_short
-from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs import deletion_vector_blob
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +102,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
         writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
         for selection in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
-            selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
+            selected = None if selection.positions is None else deletion_vector_blob.decode(selection.positions)
             count, total = 0, 0.0
             for all_positions, raw in vectors_of.read(selection.file):
                 keep = slice(None) if selected is None else is_selected(all_positions, selected)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icepuffin.ops.large_arrays import new_array
 from icepuffin.ops.model import FileSlot, StorageConfig
-from icepuffin.ops.parquet import StorageFile
+from icepuffin.ops.process.large_arrays import new_array
+from icepuffin.ops.rows.parquet import StorageFile
 from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.rows import VectorRows

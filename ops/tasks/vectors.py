@@ -8,16 +8,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.element_types import OF_COLUMN
-from icepuffin.ops.live_rows import LiveBatch, read_live
+from icepuffin.ann_kernels.sketches.hashing import content_hash
 from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.rows.element_types import OF_COLUMN
+from icepuffin.ops.rows.vector_column import VectorColumnError, element_type_of, exact_vectors
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.vector_column import VectorColumnError, element_type_of, exact_vectors
+from icepuffin.ops.table.live_rows import LiveBatch, read_live
+from icepuffin.ops.table.row_deletes import deleted_by_file
 
 Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
 """(row positions int64[n], vectors [n, dims] as the table has them: f64 where the column holds doubles, else f32)"""

@@ -2,25 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.lazy_exports import lazy_exports
+from icepuffin.ops.imports import lazy_exports
 
 if TYPE_CHECKING:
     from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
     from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
-    from icepuffin.ops.theta.estimate import estimate_theta_sketches
-    from icepuffin.ops.theta.materialization import materialize_theta_sketches
     from icepuffin.ops.theta.ndv import read_ndv
-    from icepuffin.ops.theta.report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
+    from icepuffin.ops.theta.theta_estimate import estimate_theta_sketches
+    from icepuffin.ops.theta.theta_materialization import materialize_theta_sketches
+    from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "columns": "SketchedColumn choose_columns is_enabled",
             "errors": "ThetaError UnsketchableColumnError",
-            "estimate": "estimate_theta_sketches",
-            "materialization": "materialize_theta_sketches",
+            "theta_estimate": "estimate_theta_sketches",
+            "theta_materialization": "materialize_theta_sketches",
             "ndv": "read_ndv",
-            "report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
+            "theta_report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
         },
     )
 

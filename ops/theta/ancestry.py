@@ -8,17 +8,17 @@ from itertools import islice
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.live_files import ManifestError, live_files
-from icepuffin.ops.catalog.snapshots import ancestors_from, table_name
-from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import Storage
+from icepuffin.ops.table.live_files import ManifestError, live_files
+from icepuffin.ops.table.snapshots import ancestors_from, table_name
 from icepuffin.ops.theta.build_id import build_ids, is_ours, sealed_as
 from icepuffin.ops.theta.columns import counted_as, mapped_names
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, read_sketches
-from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)

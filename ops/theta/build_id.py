@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
+from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
 from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from icepuffin.ops.tasks.sketch_types import CREATED_TYPES, SKETCHED_TYPES, type_name_of
+from icepuffin.ops.tasks.sketches.sketch_types import CREATED_TYPES, SKETCHED_TYPES, type_name_of
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 
 SWITCH = "BODO_ENABLE_THETA_SKETCHES"

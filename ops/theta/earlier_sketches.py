@@ -9,17 +9,17 @@ from contextlib import contextmanager, suppress
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion, sketch_versions
-from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.line_lists import MOST_LISTED, listed
+from icepuffin.ops.messages import MOST_LISTED, listed
 from icepuffin.ops.storage import Storage, path_mover
 from icepuffin.ops.storage.base import StorageError
 from icepuffin.ops.storage.prefetch import PrefetchedSource
+from icepuffin.ops.table.snapshots import table_name
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.file_sketches import ColumnKey, FileKey, FileSketchesReader
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)

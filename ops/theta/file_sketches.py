@@ -20,15 +20,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from icepuffin.ops.application import CREATED_BY
-from icepuffin.ops.catalog.row_deletes import fingerprint
-from icepuffin.ops.model import NO_SNAPSHOT, LiveFile, SnapshotId
+from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
+from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.puffin import BlobMetadata, DistinctCount, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.errors import BadBlobError
-from icepuffin.puffin.reader import MAX_FOOTER
-from icepuffin.puffin.writer import ByteSink, FileInfo
+from icepuffin.puffin.puffin_reader import MAX_FOOTER
+from icepuffin.puffin.puffin_writer import ByteSink, FileInfo
 
 FILE_SKETCHES = "icepuffin-theta-files-v3"
 

@@ -8,21 +8,21 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.read_restrictions import require_table
-from icepuffin.ops.catalog.snapshots import (
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import (
     SnapshotName,
     find_snapshot,
     resolve_snapshot,
     schema_at,
     table_name,
 )
-from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.ancestry import nearest_ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
-from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
 from icepuffin.puffin import DistinctCount
 
 

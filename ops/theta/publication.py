@@ -10,22 +10,22 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
-from icepuffin.ops.catalog.bound_versions import BoundPack, sketch_versions
-from icepuffin.ops.catalog.catalog_trial import require_bindable
-from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.derived_snapshots import Binding, NewPack
-from icepuffin.ops.catalog.files_folder import FilesFolder, folder_of, remember_folder
-from icepuffin.ops.catalog.pack_upkeep import expire_packs_if_possible
-from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
-from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions
+from icepuffin.ops.binding.catalog_trial import require_bindable
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
+from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
+from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
+from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, left_where_refused, open_storage
+from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
+from icepuffin.ops.table.snapshots import find_snapshot, table_name
 from icepuffin.ops.theta.build_id import sealed_as
 from icepuffin.ops.theta.file_sketches import (
     FileKey,
@@ -37,9 +37,9 @@ from icepuffin.ops.theta.file_sketches import (
     within_budget,
     write_file_sketches,
 )
-from icepuffin.ops.theta.packs import packs_to_share
-from icepuffin.ops.theta.plan import SketchPlan
+from icepuffin.ops.theta.sketch_packs import packs_to_share
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from icepuffin.ops.theta.theta_plan import SketchPlan
 from icepuffin.puffin import DistinctCount, FileInfo
 from icepuffin.puffin.errors import BadMagicError, PuffinError, TruncatedFileError
 

@@ -8,21 +8,21 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from icepuffin.ann_kernels.theta import union
+from icepuffin.ann_kernels.sketches.theta import union
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage
-from icepuffin.ops.tasks.runner import Progress, TaskRunner
-from icepuffin.ops.tasks.sketch_plan import plan_tasks
-from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
-from icepuffin.ops.tasks.united_sketches import UnitedSketches
+from icepuffin.ops.tasks.sketches.sketch_plan import plan_tasks
+from icepuffin.ops.tasks.sketches.theta_task import FilePart, SketchTask, sketch_files
+from icepuffin.ops.tasks.sketches.united_sketches import UnitedSketches
+from icepuffin.ops.tasks.task_runner import Progress, TaskRunner
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import Places
-from icepuffin.ops.theta.estimate import estimate_work
 from icepuffin.ops.theta.file_sketches import PART_ROWS, FileKey, image_bytes
-from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, find_missing
-from icepuffin.ops.theta.report import ThetaEstimate
-from icepuffin.puffin.blobs import theta as theta_blob
-from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.ops.theta.theta_estimate import estimate_work
+from icepuffin.ops.theta.theta_plan import MissingSketches, SketchPlan, find_missing
+from icepuffin.ops.theta.theta_report import ThetaEstimate
+from icepuffin.puffin.blobs import theta_blob
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 
 
 @dataclass(frozen=True, slots=True)

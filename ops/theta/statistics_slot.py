@@ -15,14 +15,14 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata as ListedBlob
 from pyiceberg.table.statistics import StatisticsFile
 
-from icepuffin.ann_kernels.theta_estimates import estimate
-from icepuffin.ops.application import CREATED_BY
+from icepuffin.ann_kernels.sketches.theta_estimates import estimate
+from icepuffin.ops.model import CREATED_BY
 from icepuffin.ops.storage import ObjectMissingError, Storage
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.build_id import PROPERTY, is_ours, is_outdated, sealed_as
 from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs import theta as theta_blob
-from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.blobs import theta_blob
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.types import BlobType
 

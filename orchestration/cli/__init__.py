@@ -127,7 +127,7 @@ def _with_short_option(error: click.NoSuchOption) -> click.NoSuchOption:
 def _message(error: Exception) -> str:
     """One line that says what went wrong. The type of the error is in it only where nobody foresaw the error."""
     from icepuffin.ops.errors import IcepuffinError  # only where something went wrong
-    from icepuffin.ops.extras import remedy
+    from icepuffin.ops.imports import remedy
 
     if isinstance(error, ModuleNotFoundError) and remedy(error):
         return f"this command needs {error.name}: {remedy(error)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.orchestration.cli.output import (
     print_fields,
     print_json,
@@ -24,9 +24,9 @@ from icepuffin.orchestration.cli.output import (
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
-    from icepuffin.ops.catalog.bound_versions import DerivedVersion
-    from icepuffin.ops.index.definition import IndexDefinition, IndexParameter
-    from icepuffin.ops.index.tuning_record import TuningRecord
+    from icepuffin.ops.binding.bound_versions import DerivedVersion
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition, IndexParameter
+    from icepuffin.ops.index.versions.tuning_record import TuningRecord
     from icepuffin.ops.search.overview import Overview
 
 _LISTED = ("name", "column", "metric", "method", "versions", "snapshot_id")
@@ -54,7 +54,7 @@ class _WithIndexParameters(click.Command):
 
 @cache
 def _parameter_options() -> tuple[click.Option, ...]:
-    from icepuffin.ops.index.definition import INDEX_PARAMETERS
+    from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 
     return tuple(
         click.Option(
@@ -77,7 +77,12 @@ def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.Floa
 
 
 def _new_definition(**options: Any) -> "IndexDefinition":
-    from icepuffin.ops.index.definition import COLUMN_LISTS, INDEX_PARAMETERS, IndexDefinition, checked_columns
+    from icepuffin.ops.index.definitions.index_definition import (
+        COLUMN_LISTS,
+        INDEX_PARAMETERS,
+        IndexDefinition,
+        checked_columns,
+    )
 
     for parameter in COLUMN_LISTS:
         texts: tuple[str, ...] = options[parameter]
@@ -116,7 +121,7 @@ def create_command(context: TableContext, /, *, yes: bool, **options: Any) -> No
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
     from icepuffin.ops.index import create_index
-    from icepuffin.ops.index.ddl import index_changes
+    from icepuffin.ops.index.definitions.ddl import index_changes
 
     definition = _new_definition(**options)
     if definition.name in context.settings.indexes:
@@ -153,8 +158,8 @@ def list_command(context: TableContext) -> None:
     Example:
       icepuffin index list demo.packages
     """
-    from icepuffin.ops.catalog.bound_versions import tagged_version
-    from icepuffin.ops.index.own_versions import versions_of
+    from icepuffin.ops.binding.bound_versions import tagged_version
+    from icepuffin.ops.index.planning.own_versions import versions_of
 
     documents: list[dict[str, object]] = []
     for definition in context.indexes:
@@ -231,8 +236,8 @@ def _describe(
 ) -> IndexDescription:
     """Raises ClickException where a version must be read and there is none that can be."""
     from icepuffin.ops.index import NotAnIndexError
-    from icepuffin.ops.index.own_versions import versions_of
-    from icepuffin.ops.index.tuning_record import find_record
+    from icepuffin.ops.index.planning.own_versions import versions_of
+    from icepuffin.ops.index.versions.tuning_record import find_record
     from icepuffin.ops.search.overview import overview, time_widths
 
     table, storage = context.table, context.storage
@@ -279,7 +284,7 @@ def _document(description: IndexDescription) -> dict[str, object]:
 
 
 def _show(context: TableContext, description: IndexDescription) -> None:
-    from icepuffin.ops.measured_points import front
+    from icepuffin.ops.recall.measured_points import front
     from icepuffin.orchestration.cli.index_view import draw, points_table
 
     console = context.console
@@ -320,7 +325,7 @@ def _parameters(context: TableContext, definition: "IndexDefinition") -> dict[st
 
 def _version_of(context: TableContext, definition: "IndexDefinition", snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from icepuffin.ops.index.own_versions import versions_of
+    from icepuffin.ops.index.planning.own_versions import versions_of
     from icepuffin.ops.search.target import is_own
 
     index, snapshot_id = definition.name, context.snapshot_id(snapshot)
@@ -346,7 +351,7 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
     Example:
       icepuffin index verify demo.packages embedding
     """
-    from icepuffin.ops.catalog.bound_versions import tagged_version
+    from icepuffin.ops.binding.bound_versions import tagged_version
 
     definition = context.index(index)
     version = tagged_version(context.table, definition.name)
@@ -355,7 +360,10 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
             f"{context.name} has no version of index {definition.name} yet; "
             f"make one with: icepuffin refresh {context.name}"
         )
-    from icepuffin.ops.index.integrity import check_integrity, remedy  # numba, which a missing version does not need
+    from icepuffin.ops.index.verify.integrity import (  # numba, which a missing version does not need
+        check_integrity,
+        remedy,
+    )
 
     with progress_bars(quiet=context.as_json) as bars:
         integrity = check_integrity(context.table, version, context.storage, progress=bars)
@@ -386,8 +394,8 @@ def export_command(context: TableContext, /, index: str | None, *, snapshot: str
     Example:
       icepuffin index export demo.packages embedding
     """
-    from icepuffin.ops.catalog.bound_versions import tagged_version
-    from icepuffin.ops.index.exported_metadata import export_metadata
+    from icepuffin.ops.binding.bound_versions import tagged_version
+    from icepuffin.ops.index.versions.exported_metadata import export_metadata
 
     definition = context.index(index)
     if snapshot is None:
@@ -418,7 +426,7 @@ def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
       icepuffin index drop demo.packages embedding
     """
     from icepuffin.ops.index import drop_index
-    from icepuffin.ops.index.definition import DefinitionError
+    from icepuffin.ops.index.definitions.index_definition import DefinitionError
 
     with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well
         context.index(name)
@@ -451,7 +459,7 @@ def _confirm(question: str, refusal: str) -> None:
 
 def _after_drop(context: TableContext, name: str) -> str:
     """What is searched when the index is dropped, in words."""
-    from icepuffin.ops.index.definition import DefinitionError
+    from icepuffin.ops.index.definitions.index_definition import DefinitionError
 
     try:
         dropped = context.index(name)

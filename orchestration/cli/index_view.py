@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from icepuffin.ops.measured_points import MeasuredPoint
-    from icepuffin.ops.recall_curve import Width
+    from icepuffin.ops.recall.curves import Width
+    from icepuffin.ops.recall.measured_points import MeasuredPoint
     from icepuffin.ops.search.overview import Overview
 
 _BAR_CELLS = 30

@@ -100,10 +100,9 @@ def _tables(session: Session, settings: "TableSettings") -> "list[TableSettings]
 
 
 def _table_samples(session: Session, settings: "TableSettings", *, by_pattern: bool) -> "Iterator[MetricSample]":
-    from icepuffin.ops.errors import IcepuffinError
-    from icepuffin.ops.index.freshness import missing_ref
+    from icepuffin.ops.errors import IcepuffinError, faults_of
+    from icepuffin.ops.index.upkeep.freshness import missing_ref
     from icepuffin.ops.metrics import MetricSample, index_samples
-    from icepuffin.ops.table_faults import faults_of
     from icepuffin.orchestration.discovery import indexes_of, table_spec
 
     labels = {"catalog": settings.catalog, "table": settings.name}

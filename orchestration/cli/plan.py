@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB, Action, SnapshotId
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
@@ -13,7 +13,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, index_name, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icepuffin.ops.index.report import Estimate
+    from icepuffin.ops.index.planning.index_report import Estimate
     from icepuffin.ops.theta import ThetaEstimate
 
 _SKETCHES_KEPT = {
@@ -73,7 +73,7 @@ def _estimates(
     context: TableContext, snapshot_id: SnapshotId, index: str | None
 ) -> "tuple[ThetaEstimate | None, dict[str, Estimate]]":
     """The estimate of the sketches, None where they are left out; and that of each index, by name."""
-    from icepuffin.ops.runs.index import estimate_refresh
+    from icepuffin.ops.runs.index_runs import estimate_refresh
     from icepuffin.ops.runs.sketches import estimate_sketches
 
     spec, engine, storage = context.spec, context.session.engine, context.storage

@@ -47,13 +47,13 @@ def vector_of_row(
     """
     from pyiceberg.expressions import EqualTo
 
-    from icepuffin.ops.catalog.live_files import live_files
-    from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
-    from icepuffin.ops.datafile import take_rows
+    from icepuffin.ops.filters.matches import find_matches
+    from icepuffin.ops.rows.datafile import take_rows
+    from icepuffin.ops.rows.vector_column import exact_vectors
     from icepuffin.ops.search.errors import FilterError
-    from icepuffin.ops.search.matches import find_matches
     from icepuffin.ops.storage import open_storage
-    from icepuffin.ops.vector_column import exact_vectors
+    from icepuffin.ops.table.live_files import live_files
+    from icepuffin.ops.table.snapshots import resolve_snapshot, schema_at, table_name
 
     name = table_name(table)
     schema = schema_at(table, snapshot)

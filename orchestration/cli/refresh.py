@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.confidence import confidence_interval
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB, Action, SnapshotId
+from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.orchestration.cli.output import (
     print_fields,
     print_json,
@@ -17,9 +17,9 @@ from icepuffin.orchestration.cli.output import (
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
-    from icepuffin.ops.index.report import IndexReport
+    from icepuffin.ops.index.planning.index_report import IndexReport
     from icepuffin.ops.runs.snapshot import RefreshReport
-    from icepuffin.ops.theta.report import ThetaReport
+    from icepuffin.ops.theta.theta_report import ThetaReport
 
 
 @click.command("refresh")
@@ -56,8 +56,8 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
 
 
 def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
-    from icepuffin.ops.catalog.snapshots import rows_in_files
     from icepuffin.ops.runs.snapshot import SKETCH_STAGE, refresh_snapshot
+    from icepuffin.ops.table.snapshots import rows_in_files
 
     spec, table = context.spec, context.table
     definitions = context.indexes_named(index)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rich.console import Console
 
-    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
     from icepuffin.ops.search import IndexReader, SearchResult
     from icepuffin.ops.search.result import Certificate
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.orchestration.cli.output import print_json
 from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
@@ -15,7 +15,7 @@ from icepuffin.orchestration.cli.table_options import json_option
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, SkippedTable, TableTick
+    from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable, TableTick
 
     Event: TypeAlias = DueRuns | TableTick | LocalRun | SkippedTable
 
@@ -44,7 +44,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
     import_arrow()
     from icepuffin.orchestration.instance import home_of, open_instance
-    from icepuffin.orchestration.sensor.local import due_runs, tick
+    from icepuffin.orchestration.sensor.local_sensor import due_runs, tick
 
     events: list[Event] = []
     with open_instance(home_of(session.settings, session.settings_file)) as instance:
@@ -59,14 +59,14 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
 
 def _failed(event: "Event") -> bool:
-    from icepuffin.orchestration.sensor.local import LocalRun, SkippedTable
+    from icepuffin.orchestration.sensor.local_sensor import LocalRun, SkippedTable
 
     return isinstance(event, SkippedTable) or (isinstance(event, LocalRun) and not event.succeeded)
 
 
 def _documents(events: "Iterable[Event]") -> list[dict[str, object]]:
     """What JSON has: an object per table, in which its runs are a list."""
-    from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, SkippedTable
+    from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable
 
     documents: list[dict[str, object]] = []
     runs: list[dict[str, object]] = []
@@ -89,7 +89,7 @@ def _lines(event: "Event") -> "Text":
     """What the terminal shows of one event."""
     from rich.text import Text
 
-    from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, SkippedTable
+    from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, SkippedTable
 
     if isinstance(event, LocalRun):
         outcome = ("done",) if event.succeeded else (("failed", "red"), f": {event.message}")

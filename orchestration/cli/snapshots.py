@@ -9,7 +9,7 @@ from icepuffin.orchestration.cli.output import print_json, print_lines, print_ta
 from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
-    from icepuffin.assets.snapshots import SnapshotEntry
+    from icepuffin.assets.newest_snapshots import SnapshotEntry
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
@@ -45,7 +45,7 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
       icepuffin snapshots demo.packages
       icepuffin snapshots demo.packages --operation delete --since 2026-11-01 --json
     """
-    from icepuffin.assets.snapshots import newest_snapshots
+    from icepuffin.assets.newest_snapshots import newest_snapshots
 
     entries = [
         entry

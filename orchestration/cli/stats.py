@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import (
     print_json,
@@ -20,9 +20,9 @@ from icepuffin.orchestration.cli.table_options import TableContext, metadata_com
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icepuffin.ops.index.freshness import FreshnessLag
-    from icepuffin.ops.search.recall_reports import ReportedRecall
-    from icepuffin.ops.theta.report import ThetaStatistics
+    from icepuffin.ops.index.upkeep.freshness import FreshnessLag
+    from icepuffin.ops.search.measured.recall_reports import ReportedRecall
+    from icepuffin.ops.theta.theta_report import ThetaStatistics
 
 _NAME_WIDTH = 80
 
@@ -57,8 +57,8 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     Example:
       icepuffin stats demo.packages --json
     """
-    from icepuffin.ops.catalog.snapshots import snapshot_rows
-    from icepuffin.ops.index.freshness import missing_ref
+    from icepuffin.ops.index.upkeep.freshness import missing_ref
+    from icepuffin.ops.table.snapshots import snapshot_rows
     from icepuffin.ops.theta import read_ndv
 
     snapshot_id = context.snapshot_id(snapshot)
@@ -85,8 +85,8 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
 
 def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
-    from icepuffin.ops.index.freshness import index_lag, missing_ref
-    from icepuffin.ops.index.own_versions import versions_of
+    from icepuffin.ops.index.planning.own_versions import versions_of
+    from icepuffin.ops.index.upkeep.freshness import index_lag, missing_ref
 
     ref = context.spec.first_ref
     states = []
@@ -100,8 +100,8 @@ def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexS
 
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
     """(what readers report of the newest version, error that kept it from being read)."""
-    from icepuffin.ops.catalog.bound_versions import tagged_version
-    from icepuffin.ops.search.recall_reports import RecallReportError, RecallReports
+    from icepuffin.ops.binding.bound_versions import tagged_version
+    from icepuffin.ops.search.measured.recall_reports import RecallReportError, RecallReports
     from icepuffin.ops.storage import StorageError
 
     folder, newest = context.settings.recall_reports, tagged_version(context.table, index)

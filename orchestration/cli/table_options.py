@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from icepuffin.ops.element_types import OF_COLUMN
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.orchestration.cli.session import Session, settings_options
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from icepuffin.assets.spec import TableSpec
     from icepuffin.assets.table_settings import TableSettings
-    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definitions.index_definition import IndexDefinition
     from icepuffin.ops.model import StorageConfig
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
@@ -73,7 +73,7 @@ class TableContext:
 
     def snapshot_id(self, snapshot: str | None) -> SnapshotId:
         """Id of a snapshot that is named by id, tag, branch or time; None is the newest of main."""
-        from icepuffin.ops.catalog.snapshots import resolve_snapshot
+        from icepuffin.ops.table.snapshots import resolve_snapshot
 
         return resolve_snapshot(self.table, snapshot).snapshot_id
 
@@ -96,16 +96,16 @@ class TableContext:
 
     def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:
         """Name of the index's column in the snapshot: the column may have been renamed since, or before."""
-        from icepuffin.ops.catalog.snapshots import schema_at
-        from icepuffin.ops.index.definition_columns import resolve_field
+        from icepuffin.ops.index.definitions.definition_columns import resolve_field
+        from icepuffin.ops.table.snapshots import schema_at
 
         schema = schema_at(self.table, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
 
     def checked_column(self, column: str, snapshot: str | None, element_type: str | None) -> str:
         """A column's name, once the snapshot is known to have vectors there. Raises DefinitionError."""
-        from icepuffin.ops.catalog.snapshots import schema_at
-        from icepuffin.ops.index.definition_columns import resolve_column
+        from icepuffin.ops.index.definitions.definition_columns import resolve_column
+        from icepuffin.ops.table.snapshots import schema_at
 
         resolve_column(column, schema_at(self.table, snapshot), self.name, element_type or OF_COLUMN)
         return column

@@ -19,8 +19,8 @@ from icepuffin.orchestration.cli.table_options import TableContext, index_name, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icepuffin.ops.measured_points import MeasuredPoint
-    from icepuffin.ops.search.tuning_run import TuningReport
+    from icepuffin.ops.recall.measured_points import MeasuredPoint
+    from icepuffin.ops.search.measured.tuning_run import TuningReport
 
 _COLUMNS = ("target", "L", "shards", "distances", "recall", "L, tuned", "shards", "distances", "recall")
 
@@ -94,7 +94,7 @@ def command(context: TableContext, arguments: TuningArguments, /) -> None:
     from icepuffin.orchestration.cli.query_vectors import read_queries
 
     queries = read_queries(arguments.queries, arguments.column)
-    from icepuffin.ops.search.tuning_run import TARGETS, tune
+    from icepuffin.ops.search.measured.tuning_run import TARGETS, tune
 
     session = context.session
     with progress_bars(quiet=context.as_json) as bars:
@@ -118,7 +118,7 @@ def command(context: TableContext, arguments: TuningArguments, /) -> None:
 
 
 def _forget(context: TableContext, index: str) -> None:
-    from icepuffin.ops.index.tuning_record import forget_record
+    from icepuffin.ops.index.versions.tuning_record import forget_record
 
     is_forgotten = forget_record(context.table, index)
     if context.as_json:

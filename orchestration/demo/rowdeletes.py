@@ -24,13 +24,13 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.ops.catalog.commit import attempt_commit, reload_table
-from icepuffin.ops.catalog.live_files import PATH_FIELD
-from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.binding.bindings import BindingError
+from icepuffin.ops.binding.commit import attempt_commit, reload_table
+from icepuffin.ops.binding.manifest_lists import new_snapshot_id
 from icepuffin.ops.model import NO_SNAPSHOT, SnapshotId
+from icepuffin.ops.table.live_files import PATH_FIELD
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import find_snapshot, table_name
 
 _SCHEMA = pa.schema(
     [

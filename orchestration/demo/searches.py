@@ -9,10 +9,10 @@ from rich.text import Text
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.rows.vector_column import exact_vectors
 from icepuffin.ops.search import SearchResult, open_index
-from icepuffin.ops.vector_column import exact_vectors
+from icepuffin.orchestration.demo.demo_report import INDEX, SnapshotLine
 from icepuffin.orchestration.demo.history import IDENTIFIER
-from icepuffin.orchestration.demo.report import INDEX, SnapshotLine
 from icepuffin.orchestration.settings import Settings
 
 PACKAGES = ("postgresql", "nginx", "git")

@@ -14,12 +14,12 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import hides_snapshots
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import hides_snapshots
 from icepuffin.orchestration.processes import end_lost_runs
 from icepuffin.orchestration.sensor.facts import gather_facts, keys_of_backfills, snapshot_materialization
-from icepuffin.orchestration.sensor.plan import (
+from icepuffin.orchestration.sensor.sensor_plan import (
     RunPlan,
     SensorCursor,
     TableFacts,

@@ -13,13 +13,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
 from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_metadata
+from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import RUN_NUMBERS, has_numbers, with_numbers
-from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.catalog.metadata_memo import snapshots_by_id
-from icepuffin.ops.catalog.snapshots import (
+from icepuffin.ops.index.upkeep.freshness import missing_ref
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.requirements import run_requirements
+from icepuffin.ops.table.blob_kind import index_tag
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import (
     DataSnapshot,
     ancestors_from,
     base_snapshot_id,
@@ -27,12 +31,8 @@ from icepuffin.ops.catalog.snapshots import (
     derived_ids,
     resolve_snapshot,
 )
-from icepuffin.ops.index.freshness import missing_ref
-from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.requirements import run_requirements
 from icepuffin.ops.theta.ndv import overwritten_by
-from icepuffin.orchestration.sensor.plan import (
+from icepuffin.orchestration.sensor.sensor_plan import (
     SensorCursor,
     TableFacts,
     WatchedSnapshot,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels.graph import Graph, PackedAdjacency, PackedGraph
+from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.puffin.varint import encode_adjacency
 
 

@@ -13,35 +13,34 @@ from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels import (
-    bulk_build,
+from icepuffin.ann_kernels.arrays import read_only
+from icepuffin.ann_kernels.codes import (
     four_bit_quantization,
     kmeans,
     product_quantization,
     rotated_quantization,
     scalar_quantization,
-    theta,
-    vamana,
 )
-from icepuffin.ann_kernels.arrays import read_only
-from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.bulk_build import BulkParams
-from icepuffin.ann_kernels.carving import Carving
-from icepuffin.ann_kernels.coded_bounds import CodedBounds
-from icepuffin.ann_kernels.coded_comparison import CodedVectors
+from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
 from icepuffin.ann_kernels.compilation import JIT
-from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
-from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
-from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
-from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ann_kernels.distances.distance_computers import CodeSpace, FloatSpace
+from icepuffin.ann_kernels.distances.own_candidates import nearest_of_own
+from icepuffin.ann_kernels.distances.top_k import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.graphs import bulk_build, vamana
+from icepuffin.ann_kernels.graphs.bulk_build import BulkParams
+from icepuffin.ann_kernels.graphs.carving import Carving
+from icepuffin.ann_kernels.graphs.graph import Graph, VamanaParams, medoid_of
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.own_candidates import nearest_of_own
-from icepuffin.ann_kernels.postings import Postings, common_rows
-from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ann_kernels.rows.postings import Postings, common_rows
+from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
 from icepuffin.ann_kernels.simd.byte_products import HAS_AVX2, HAS_VNNI
-from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.sketches import theta
+from icepuffin.ann_kernels.sketches.hashing import content_hash
 from tests.ann_kernels.data import clustered, packed, reached, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=8, search_list=12)

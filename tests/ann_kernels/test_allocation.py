@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import scalar_quantization
 from icepuffin.ann_kernels.allocation import in_memory
 from icepuffin.ann_kernels.arrays import AnyArray
-from icepuffin.ann_kernels.coded_comparison import CodedVectors
-from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes import scalar_quantization
+from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS, FourBitCodes
+from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
+from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS, WalkCodes, walk_codes
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
-from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS, WalkCodes, walk_codes
 from tests.ann_kernels.data import clustered, near_duplicates
 
 

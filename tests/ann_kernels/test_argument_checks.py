@@ -7,17 +7,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.codes.kmeans import train
+from icepuffin.ann_kernels.codes.product_quantization import encode_pq, train_pq
+from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
-from icepuffin.ann_kernels.graph import Graph, VamanaParams
-from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.kmeans import train
+from icepuffin.ann_kernels.graphs.graph import Graph, VamanaParams
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.vamana import insert
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
-from icepuffin.ann_kernels.row_sums import add_live_nodes, add_rows
-from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ann_kernels.vamana import insert
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ann_kernels.rows.row_sums import add_live_nodes, add_rows
+from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
 
 PAIR = Graph(np.array([[1, -1], [0, -1]], np.int32), np.array([1, 1], np.int32), 0)
 VECTORS = np.eye(2, 4, dtype=np.float32)

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.four_bit_quantization import FourBitCodes
-from icepuffin.ann_kernels.graph import Adjacency, Graph
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.codes.four_bit_quantization import FourBitCodes
+from icepuffin.ann_kernels.codes.scalar_quantization import ScalarCodes
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.neighbor_lists import most_neighbors, take_unvisited
+from icepuffin.ann_kernels.graphs.vamana import VamanaParams
+from icepuffin.ann_kernels.graphs.walk_codes import walk_codes
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.neighbor_lists import most_neighbors, take_unvisited
-from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ann_kernels.vamana import VamanaParams
-from icepuffin.ann_kernels.walk_codes import walk_codes
 from tests.ann_kernels.data import packed, recall
-from tests.ann_kernels.test_graph_search import clustered
+from tests.ann_kernels.graphs.test_graph_search import clustered
 
 
 @settings(max_examples=25, deadline=None)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import graph_search, vamana
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs import graph_search, vamana
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.tie_order import tie_order
+from icepuffin.ann_kernels.graphs.vamana import VamanaParams
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ann_kernels.tie_order import tie_order
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.naive import vectors as naive
 
 KINDS = 128

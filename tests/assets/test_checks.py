@@ -26,18 +26,18 @@ from icepuffin.assets.checks import (
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.freshness import FreshnessLag, index_lag
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.runs.sketches import refresh_sketches
-from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
+from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, make_rows
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from icepuffin.assets.glance import INLINE_CHARACTERS, value_bars, version_glance
-from icepuffin.ops.recall_curve import Width
+from icepuffin.ops.recall.curves import Width
 from icepuffin.ops.search.overview import Overview, ShardState
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,14 +15,14 @@ from icepuffin.assets.ann_index import version_drawings, version_metadata
 from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index.recall_history import RecallMeasurement, recall_drift
+from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search.overview import Overview, ShardState
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.filter_columns import SHAPES, Columns
 from benchmarks.filters import counted_parquet, main
-from icepuffin.ops.cache.settings import DIRECTORY
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.cache.cache_settings import DIRECTORY
+from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows
 
 ROWS, DIMS, QUERIES = 4_000, 12, 20

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import kernels
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.locality import locality_order
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.locality import locality_order
 
 
 def test_a_k_wider_than_every_beam_is_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

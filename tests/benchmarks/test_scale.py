@@ -13,7 +13,7 @@ from benchmarks import scale, simulated_vectors
 from benchmarks.scale import Plan, Report, measure, merged_nearest, nearest
 from benchmarks.simulated_vectors import BLOCK, SimulatedVectors, near_neighbors, prepare
 from benchmarks.step_costs import Meter, StepCosts, run_step
-from icepuffin.ops.cache.settings import DIRECTORY, DISK_MB, LAYOUT
+from icepuffin.ops.cache.cache_settings import DIRECTORY, DISK_MB, LAYOUT
 from icepuffin.ops.index import IndexDefinition
 from tests.selection import nightly
 

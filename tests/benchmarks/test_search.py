@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import search
 from benchmarks.lake import STORAGE, Lake, held_out
-from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import open_index
 

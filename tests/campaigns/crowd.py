@@ -23,13 +23,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.expressions import In
 
-from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.bound_versions import index_versions, sketch_versions
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.catalog.statistics import StatisticsError
-from icepuffin.ops.index import collect_garbage, packs
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.binding.statistics import StatisticsError
+from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.conftest import STORAGE, make_rows
@@ -60,7 +61,7 @@ def run(budget: Budget, catalog: str) -> None:
     """Raises BrokenPromiseError."""
     with tempfile.TemporaryDirectory() as folder, _address(catalog, Path(folder)) as address:
         for number, rng in budget.trials():
-            packs.PACK_BYTES = rng.choice((10_000, 64 << 20))
+            index_packs.PACK_BYTES = rng.choice((10_000, 64 << 20))
             with ExitStack() as lakes:
                 open_one = partial(_opened, lakes, f"crowd_{budget.seed}_{number}", address, Path(folder))
                 try:

@@ -15,9 +15,9 @@ from typing import Any
 
 import icepuffin
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.search import exact_search
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.theta.build_id import sealed_as

@@ -24,7 +24,15 @@ with atheris.instrument_imports(
     include=["icepuffin.puffin"], exclude=["icepuffin.puffin.varint"]
 ):  # numba compiles that
     from icepuffin.puffin import BytesSource, PuffinReader
-    from icepuffin.puffin.blobs import addresses, centroid, deletion_vector, included_columns, routing, shard, theta
+    from icepuffin.puffin.blobs import (
+        addresses_blob,
+        centroid_blob,
+        deletion_vector_blob,
+        included_columns_blob,
+        routing_blob,
+        shard_blob,
+        theta_blob,
+    )
     from icepuffin.puffin.blobs.shard_header import Section, start_of_sections
     from icepuffin.puffin.errors import PuffinError
     from icepuffin.puffin.footer import decode_footer
@@ -61,13 +69,15 @@ def _routing(data: bytes) -> Any:
     if len(changed) >= _ROUTING_CHECKSUM + 4:
         struct.pack_into("<I", changed, _ROUTING_CHECKSUM, 0)
         struct.pack_into("<I", changed, _ROUTING_CHECKSUM, zlib.crc32(changed))
-    return routing.decode(bytes(changed))
+    return routing_blob.decode(bytes(changed))
 
 
 def _shard(data: bytes) -> Any:
     kind = "f2" if data[_VECTOR_FORMAT : _VECTOR_FORMAT + 1] == b"\x02" else "f4"
     vectors = samples.ApartVectors(samples.shard(_NODES, vectors=kind, pq_bits=0))
-    return shard.decode(resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data, vectors)
+    return shard_blob.decode(
+        resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data, vectors
+    )
 
 
 def _addresses(data: bytes) -> Any:
@@ -75,7 +85,7 @@ def _addresses(data: bytes) -> Any:
     if len(changed) >= _ADDRESSES_CHECKSUM + 4:
         struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, 0)
         struct.pack_into("<I", changed, _ADDRESSES_CHECKSUM, zlib.crc32(changed))
-    return addresses.decode(bytes(changed), _NODES)
+    return addresses_blob.decode(bytes(changed), _NODES)
 
 
 def _included(data: bytes) -> Any:
@@ -83,7 +93,7 @@ def _included(data: bytes) -> Any:
     if len(changed) >= _INCLUDED_CHECKSUM + 4:
         struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, 0)
         struct.pack_into("<I", changed, _INCLUDED_CHECKSUM, zlib.crc32(changed))
-    return included_columns.decode(bytes(changed))
+    return included_columns_blob.decode(bytes(changed))
 
 
 PARSERS: tuple[Callable[[bytes], Any], ...] = (
@@ -93,10 +103,10 @@ PARSERS: tuple[Callable[[bytes], Any], ...] = (
     _routing,
     _addresses,
     _included,
-    centroid.decode,
-    theta.decode,
-    deletion_vector.decode,
-    deletion_vector.decode_roaring64,
+    centroid_blob.decode,
+    theta_blob.decode,
+    deletion_vector_blob.decode,
+    deletion_vector_blob.decode_roaring64,
 )
 """Decoders, chosen by the first byte of an input"""
 
@@ -117,22 +127,22 @@ def _peak_bytes() -> int:
 
 
 def _sound_inputs() -> list[bytes]:
-    sketch = theta.ThetaSketch(1 << 60, np.arange(1, 40, dtype=np.uint64))
+    sketch = theta_blob.ThetaSketch(1 << 60, np.arange(1, 40, dtype=np.uint64))
     rows = np.concatenate([np.arange(100), [2**33, 2**40]])
     inputs = [
         (_file, written(b"plain", b"lz4 " * 30, b"zstd" * 30)),
         (_footer, blob_json()),
         (_shard, shard_bytes(samples.shard(_NODES))),
         (_shard, shard_bytes(samples.shard(_NODES, vectors="f2", pq_bits=0))),
-        (_routing, routing.encode(samples.routing())),
-        (_routing, routing.encode(samples.packed_routing())),
-        (_routing, routing.encode(samples.moved_routing())),
-        (_addresses, addresses.encode(np.arange(_NODES, dtype=np.uint32) // 7, np.arange(_NODES)[::-1] * 300)),
-        (_included, included_columns.encode(samples.included())),
-        (centroid.decode, centroid.encode(samples.centroid())),
-        (theta.decode, theta.encode(sketch)),
-        (deletion_vector.decode, deletion_vector.encode(rows)),
-        (deletion_vector.decode_roaring64, deletion_vector.encode_roaring64(rows.astype(np.uint64))),
+        (_routing, routing_blob.encode(samples.routing())),
+        (_routing, routing_blob.encode(samples.packed_routing())),
+        (_routing, routing_blob.encode(samples.moved_routing())),
+        (_addresses, addresses_blob.encode(np.arange(_NODES, dtype=np.uint32) // 7, np.arange(_NODES)[::-1] * 300)),
+        (_included, included_columns_blob.encode(samples.included())),
+        (centroid_blob.decode, centroid_blob.encode(samples.centroid())),
+        (theta_blob.decode, theta_blob.encode(sketch)),
+        (deletion_vector_blob.decode, deletion_vector_blob.encode(rows)),
+        (deletion_vector_blob.decode_roaring64, deletion_vector_blob.encode_roaring64(rows.astype(np.uint64))),
     ]
     return [bytes([PARSERS.index(parser)]) + data for parser, data in inputs]
 

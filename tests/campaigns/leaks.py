@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.cache.settings import DIRECTORY
+from icepuffin.ops.cache.cache_settings import DIRECTORY
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.orchestration.instance import prepare_home
 from tests.campaigns.budget import BrokenPromiseError, Budget

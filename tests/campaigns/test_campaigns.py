@@ -3,7 +3,7 @@
 import pytest
 
 from icepuffin.ops.cache import use_settings
-from icepuffin.ops.index import packs
+from icepuffin.ops.index.versions import index_packs
 from tests.campaigns import crowd, flips, kills, leaks, upserts
 from tests.campaigns.budget import BrokenPromiseError, Budget
 from tests.draws import SEED
@@ -40,7 +40,7 @@ def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("catalog", ["sqlite", pytest.param("rest", marks=[pytest.mark.services, nightly])])
 def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch, catalog: str) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", packs.PACK_BYTES)  # put back afterwards
+    monkeypatch.setattr(index_packs, "PACK_BYTES", index_packs.PACK_BYTES)  # put back afterwards
     budget = Budget(seconds=600.0, seed=SEED, is_enough=lambda counts: counts["rounds"] == 1)
     crowd.run(budget, catalog)
     assert budget.counts["rounds"] == 1

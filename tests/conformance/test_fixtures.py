@@ -9,7 +9,7 @@ from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs import deletion_vector, theta
+from icepuffin.puffin.blobs import deletion_vector_blob, theta_blob
 from icepuffin.puffin.errors import BadBlobError
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
@@ -66,23 +66,23 @@ def test_theta_files_of_others_are_read(path: Path) -> None:
     puffin = PuffinReader(FileSource(path))
     assert puffin.footer.blobs
     for blob in puffin.footer.blobs:
-        sketch = theta.decode(puffin.read_blob(blob))
+        sketch = theta_blob.decode(puffin.read_blob(blob))
         rate = sketch.theta / 2**63
         assert int(len(sketch.hashes) / rate) == pytest.approx(int(blob.properties["ndv"]), abs=1)
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=name)
 def test_deletion_vectors_of_iceberg_java_are_read_and_written_byte_for_byte(path: Path) -> None:
-    positions = deletion_vector.decode(path.read_bytes())
+    positions = deletion_vector_blob.decode(path.read_bytes())
     assert positions.tolist() == reader.deletion_vector(path.read_bytes())
-    assert deletion_vector.encode(positions) == path.read_bytes()
+    assert deletion_vector_blob.encode(positions) == path.read_bytes()
 
 
 @pytest.mark.parametrize(
     "path", [path for path in BITMAPS if "high" not in path.name], ids=lambda path: f"{path.parent.name}-{path.name}"
 )
 def test_bare_64_bit_bitmaps_are_read(path: Path) -> None:
-    values = deletion_vector.decode_roaring64(path.read_bytes())
+    values = deletion_vector_blob.decode_roaring64(path.read_bytes())
     assert (values[1:] > values[:-1]).all()
     assert (len(values) == 0) == ("empty" in path.name)
 
@@ -92,7 +92,7 @@ def test_a_bitmap_mangled_as_text_is_refused(path: Path) -> None:
     """This fixture came through a text decoder upstream (EF BF BD everywhere); PyIceberg's tests refuse it too."""
     assert b"\xef\xbf\xbd" in path.read_bytes()
     with pytest.raises(BadBlobError, match="cookie 0xbfefbdbf"):
-        deletion_vector.decode_roaring64(path.read_bytes())
+        deletion_vector_blob.decode_roaring64(path.read_bytes())
 
 
 def test_pyiceberg_reads_a_deletion_vector_file() -> None:
@@ -104,7 +104,7 @@ def test_pyiceberg_reads_a_deletion_vector_file() -> None:
         fields=[2147483645],
         snapshot_id=-1,
         sequence_number=-1,
-        data=deletion_vector.encode(positions),
+        data=deletion_vector_blob.encode(positions),
         properties={"referenced-data-file": "file:/a.parquet", "cardinality": "4"},
     )
     writer.finish({"created-by": "icepuffin"})

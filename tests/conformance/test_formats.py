@@ -5,18 +5,18 @@ import io
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import cells
-from icepuffin.ann_kernels.cells import CodedCell
+from icepuffin.ann_kernels.codes import cells
+from icepuffin.ann_kernels.codes.cells import CodedCell
 from icepuffin.puffin import PuffinWriter
 from icepuffin.puffin.blobs import (
-    addresses,
-    attributes,
-    centroid,
-    deletion_vector,
-    included_columns,
-    routing,
-    shard,
-    theta,
+    addresses_blob,
+    attributes_blob,
+    centroid_blob,
+    deletion_vector_blob,
+    included_columns_blob,
+    routing_blob,
+    shard_blob,
+    theta_blob,
 )
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
@@ -29,14 +29,14 @@ POSITIONS = np.concatenate([np.arange(70_000), np.arange(70_000, 2**21, 7), [2**
 def test_one_file_with_every_blob_is_read_through_the_text() -> None:
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
-    sketch = theta.ThetaSketch(2**62, np.array([5, 2**40, 2**61], np.uint64))
+    sketch = theta_blob.ThetaSketch(2**62, np.array([5, 2**40, 2**61], np.uint64))
     for kind, data, codec in (
-        (BlobType.CENTROID, centroid.encode(samples.centroid()), "zstd"),
-        (BlobType.ROUTING, routing.encode(samples.routing()), "zstd"),
-        (BlobType.SHARD, b"".join(shard.encode(samples.shard())), None),
-        (BlobType.ADDRESSES, addresses.encode(np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])), None),
-        (BlobType.DELETION_VECTOR, deletion_vector.encode(POSITIONS), None),
-        (BlobType.THETA, theta.encode(sketch), "lz4"),
+        (BlobType.CENTROID, centroid_blob.encode(samples.centroid()), "zstd"),
+        (BlobType.ROUTING, routing_blob.encode(samples.routing()), "zstd"),
+        (BlobType.SHARD, b"".join(shard_blob.encode(samples.shard())), None),
+        (BlobType.ADDRESSES, addresses_blob.encode(np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])), None),
+        (BlobType.DELETION_VECTOR, deletion_vector_blob.encode(POSITIONS), None),
+        (BlobType.THETA, theta_blob.encode(sketch), "lz4"),
     ):
         writer.add_blob(kind, fields=[3], snapshot_id=1, sequence_number=2, data=data, codec=codec, align=64)
     writer.finish({"a": "b"})
@@ -52,13 +52,13 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
 
 
 def test_attributes_are_read_through_the_text() -> None:
-    read = reader.attributes(attributes.encode(samples.attributes()))
+    read = reader.attributes(attributes_blob.encode(samples.attributes()))
     texts = ["a", None, "bbb", "bbb", "ß"]
     assert read == {"field_id": 5, "files": {0: texts, 2: "too many", 3: [7] * 300}}
 
 
 def test_lists_are_read_through_the_text() -> None:
-    read = reader.attributes(attributes.encode(samples.lists()))
+    read = reader.attributes(attributes_blob.encode(samples.lists()))
     some = [["a", "b"], None, ["b", None], [], ["a"]]
     assert read == {"field_id": 5, "files": {0: some, 2: "too many", 3: [[7]] * 4}}
 
@@ -67,7 +67,9 @@ def test_included_columns_are_read_through_the_text() -> None:
     texts = ["a", None, "ß" * 90, ""]
     entry, values = samples.included_values(texts, 2)
     read = reader.included(
-        included_columns.encode(included_columns.IncludedBlob(5, (entry.moved(2, 7), samples.included().entries[1])))
+        included_columns_blob.encode(
+            included_columns_blob.IncludedBlob(5, (entry.moved(2, 7), samples.included().entries[1]))
+        )
     )
     assert (read["field_id"], read["files"].keys(), read["files"][2]) == (5, {0, 2}, "too long")
     assert read["files"][0] == ("string", 4, 2, 0, 2, 7, len(values), entry.checksum)
@@ -79,23 +81,23 @@ def test_included_columns_are_read_through_the_text() -> None:
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq_bits: int) -> None:
     value = samples.shard(count, vectors=vectors, pq_bits=pq_bits)
-    data, stored = b"".join(shard.encode(value)), vectors_of(value)
+    data, stored = b"".join(shard_blob.encode(value)), vectors_of(value)
     check_shard(reader.shard(data, stored), value)
     if stored:
         with pytest.raises(reader.RefusedError, match="number of vectors"):
             reader.shard(data, stored[:-8])
 
 
-def vectors_of(value: shard.Shard) -> bytes:
+def vectors_of(value: shard_blob.Shard) -> bytes:
     """The vectors of a sample, which lie apart from its blob."""
-    return b"" if value.vectors is None else bytes(shard.stored_vectors(value.vectors))
+    return b"" if value.vectors is None else bytes(shard_blob.stored_vectors(value.vectors))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
 def test_cells_are_read_through_the_text(bits: int, vectors: str | None) -> None:
     value = samples.shard_of_cells(50, dims=7, bits=bits, vectors=vectors)
-    read = reader.shard(b"".join(shard.encode(value)), vectors_of(value))
+    read = reader.shard(b"".join(shard_blob.encode(value)), vectors_of(value))
     check_shard(read, value)
     assert value.cells is not None
     directory = value.cells.directory
@@ -115,11 +117,11 @@ def test_cells_are_read_through_the_text(bits: int, vectors: str | None) -> None
 @pytest.mark.parametrize(("count", "dims"), [(0, 8), (3, 130)])
 def test_shards_of_rotated_codes_are_read_through_the_text(bits: int, count: int, dims: int) -> None:
     value = samples.coded_shard(bits, count, dims=dims)
-    data = b"".join(shard.encode(value))
+    data = b"".join(shard_blob.encode(value))
     read = reader.shard(data)
     check_shard(read, value)
     assert value.codes is not None
-    codes, again = read["rotated"], shard.decode(data).codes
+    codes, again = read["rotated"], shard_blob.decode(data).codes
     assert again is not None
     assert (codes["seed"], again.seed, again.bits) == (2**63 + 7, 2**63 + 7, bits)
     for name in ("center", "terms", "high", "low"):
@@ -133,7 +135,7 @@ def test_shards_of_rotated_codes_are_read_through_the_text(bits: int, count: int
 
 def test_a_section_of_many_frames_is_read_through_the_text() -> None:
     value = samples.shard(20_000, degree=64, vectors=None, pq_bits=0)
-    data = b"".join(shard.encode(value))
+    data = b"".join(shard_blob.encode(value))
     assert reader.shard(data)["neighbors"][-1] == value.neighbors[-1][: value.degrees[-1]].tolist()
 
 
@@ -158,9 +160,9 @@ def check_routing(read: dict) -> None:  # type: ignore[type-arg]
     assert read["to_shard"].tolist() == [0, 1, 1, 0]
     assert read["shards"][0] == (100, 97, 5, 0.75, 12_345, bytes(range(32)), [1, 50, 99])
     assert read["files"][1] == (0, 3, 0, bytes(32), "data/gone-é.parquet")
-    later = reader.routing(routing.encode(samples.moved_routing()))
+    later = reader.routing(routing_blob.encode(samples.moved_routing()))
     assert (read["packs"], read["addresses"]) == ([(0, 0)] * 2, [(0, bytes(32))] * 2)
-    of_runs = reader.routing(routing.encode(samples.routing_of_runs()))
+    of_runs = reader.routing(routing_blob.encode(samples.routing_of_runs()))
     assert (of_runs["packs"], of_runs["addresses"]) == (later["packs"], later["addresses"])
     assert (read["runs"], later["runs"], of_runs["runs"][0]) == ([[], []], [[], []], [])
     assert [run[:4] for run in of_runs["runs"][1]] == [(2, 2**33 + 128, 80, 4), (0, 64, 20, 1), (0, 84, 100, 5)]
@@ -168,7 +170,7 @@ def check_routing(read: dict) -> None:  # type: ignore[type-arg]
     assert (later["packs"], later["addresses"]) == ([(0, 0), (2, 2**33 + 64)], [(0, bytes(32)), (77, bytes([9]) * 32)])
 
 
-def check_shard(read: dict, value: shard.Shard) -> None:  # type: ignore[type-arg]
+def check_shard(read: dict, value: shard_blob.Shard) -> None:  # type: ignore[type-arg]
     assert (read["dims"], read["degree"], read["search_list"], read["metric"], read["medoid"], read["alpha"]) == (
         value.dims,
         value.max_degree,

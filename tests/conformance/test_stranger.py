@@ -16,21 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import is_derived
-from icepuffin.ops.index import packs
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action
-from icepuffin.ops.recall_curve import widths
+from icepuffin.ops.recall.curves import widths
 from icepuffin.ops.search import Coverage, open_index
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import is_derived
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import FileSource, PuffinReader
-from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -75,8 +75,8 @@ def test_the_stranger_knows_nothing_of_this_project(name: str) -> None:
 def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the built shards lie in a pack, and the delta in the version's own file."""
     if request.param:
-        monkeypatch.setattr(packs, "PACK_BYTES", 20_000)
-        monkeypatch.setattr(packs, "WORTH_SHARE", 1)
+        monkeypatch.setattr(index_packs, "PACK_BYTES", 20_000)
+        monkeypatch.setattr(index_packs, "WORTH_SHARE", 1)
     return bool(request.param)
 
 
@@ -280,9 +280,9 @@ def test_a_stranger_reads_the_attributes(table: Table) -> None:
             assert values == pq.read_table(version.path(slot), columns=[name])[name].to_pylist()
 
 
-@pytest.mark.parametrize("pack_bytes", [1, packs.PACK_BYTES])
+@pytest.mark.parametrize("pack_bytes", [1, index_packs.PACK_BYTES])
 def test_a_stranger_reads_the_included_columns(table: Table, pack_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", pack_bytes)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", pack_bytes)
     definition = replace(DEFINITION, include=("section", "id"))
     index_head(table, definition)
     change(table)

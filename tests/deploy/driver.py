@@ -14,19 +14,19 @@ from pathlib import Path
 
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.runs.index import refresh_index
+from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.spark import places
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
-from icepuffin.ops.tasks.shard import make_shard
+from icepuffin.ops.tasks.shard_task import make_shard
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_blob import Shard
 
 SHARD_CACHE = Path("shards")
 """Folder of the shard cache in the folder of each executor"""

@@ -12,16 +12,16 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index, packs
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
-from icepuffin.ops.theta import materialize_theta_sketches
-from icepuffin.ops.theta import packs as sketch_packs
+from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
+from icepuffin.ops.theta import materialize_theta_sketches, sketch_packs
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 
@@ -84,7 +84,7 @@ class Stage:
             raise ValueError("the table has no snapshot")
         with pytest.MonkeyPatch.context() as patch:
             if (self.folder / _PACK_BYTES).exists():
-                patch.setattr(packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
+                patch.setattr(index_packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
                 patch.setattr(sketch_packs, "PACK_BYTES", _SKETCH_PACK_BYTES)
             materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
             report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from icepuffin.ops.cache.settings import CacheSettings
-from icepuffin.ops.cache.shards import use_settings
-from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.cache.cache_settings import CacheSettings
+from icepuffin.ops.cache.shard_cache import use_settings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import collect_garbage, drop_index
 from icepuffin.ops.search import IndexReader, open_index
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
+from icepuffin.ops.table.snapshots import is_derived
 from tests.conftest import queries
 from tests.faults.stages import DEFINITION, Stage, assert_named_files_stay, make_stage, read
 from tests.faults.test_stores import FULL, drawn_numbers, failing_call, make_bucket_stage, with_calls

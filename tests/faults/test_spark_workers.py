@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.steps import RunStep
 from tests.faults.kills import die_at
 from tests.faults.stages import FULL, SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import pytest
 
-from icepuffin.ops.catalog import bindings
+from icepuffin.ops.binding import bindings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import StorageError
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.s3 import S3Storage
 from tests.faults.stages import (
     FULL,

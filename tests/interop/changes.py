@@ -13,7 +13,7 @@ from pyiceberg.types import DoubleType
 
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.search import SearchResult, open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 8

@@ -26,12 +26,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.index import materialize_index, packs
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.blob_kind import index_tag
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.engine_reads import COLUMNS, ENGINES
@@ -92,7 +93,7 @@ def main() -> int:
     parser.add_argument("--python", required=True, help="of the environment with the engines that the project has not")
     arguments = parser.parse_args()
     os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # its own planner is a package of its own
-    packs.PACK_BYTES = 10_000
+    index_packs.PACK_BYTES = 10_000
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engines-")))
         uri = stack.enter_context(rest_catalog(_made(folder / "rest"), {}))

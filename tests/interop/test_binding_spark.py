@@ -8,16 +8,17 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
-from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
-from icepuffin.ops.catalog.live_files import EqualityDeletesError
-from icepuffin.ops.catalog.snapshots import hides_snapshots
-from icepuffin.ops.index import Action, create_index, drop_index, packs
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target
+from icepuffin.ops.index import Action, create_index, drop_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.format_versions import UnsupportedFormatError
+from icepuffin.ops.table.live_files import EqualityDeletesError
+from icepuffin.ops.table.snapshots import hides_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.theta.report import ThetaOutcome
+from icepuffin.ops.theta.theta_report import ThetaOutcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -159,7 +160,7 @@ def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> N
 
 
 def test_a_pack_outlives_what_spark_expires_and_holds_no_data(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 30_000)
     table = lake.create("packed", **AGED_REFS)
     for first in range(0, 600, 200):
         table.append(make_rows(first, first + 200))

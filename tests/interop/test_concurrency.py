@@ -13,14 +13,15 @@ import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings, commit, time_limits
-from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.binding import bindings, commit
+from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake

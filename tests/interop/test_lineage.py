@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition, moved_rows
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.search import Coverage
-from icepuffin.ops.tasks.match_hashes import HashTask, hash_files
-from icepuffin.ops.tasks.match_lineage import row_versions
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.matching.match_hashes import HashTask, hash_files
+from icepuffin.ops.tasks.matching.match_lineage import row_versions
 from icepuffin.ops.tasks.staged_blocks import StagedRows
 from tests.conftest import STORAGE
 from tests.interop import changes as by

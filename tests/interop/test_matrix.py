@@ -9,12 +9,12 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import tag_target
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.binding.bound_versions import tag_target
 from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import Coverage, exact_search, open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries

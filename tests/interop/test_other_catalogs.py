@@ -14,13 +14,14 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import UnsupportedCatalogError
-from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
-from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.binding.bindings import UnsupportedCatalogError
+from icepuffin.ops.binding.bound_versions import index_versions, tag_target
+from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError
-from icepuffin.ops.index import Action, collect_garbage, create_index, packs
+from icepuffin.ops.index import Action, collect_garbage, create_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import RefusedError, open_storage
 from icepuffin.ops.theta import read_ndv
@@ -178,7 +179,7 @@ def test_an_index_lives_through_the_maintenance_of_seaweedfs(
     seaweed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its compaction, its expiry and its removal of orphans, by its own scheduler and worker. With packs."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     with open_server(seaweed, "maintained", tmp_path) as lake:
         table = lake.create("t", **EXPIRE_ALL)
         for start in range(0, 100, 20):

@@ -10,14 +10,14 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
+from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import Action, collect_garbage, create_index, materialize_index
-from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.index.planning.index_report import IndexReport
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner, Progress
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import ROWS, make_rows, queries
 from tests.interop.buckets import STORES, BucketServer, bucket_server

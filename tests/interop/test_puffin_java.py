@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.puffin import PuffinFile
 
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import centroid_blob, deletion_vector_blob, routing_blob, shard_blob
 from icepuffin.puffin.types import BlobType
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.jvm
 def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "ours.puffin"
     blobs = {
-        BlobType.ROUTING: (routing.encode(samples.routing()), "zstd"),
-        BlobType.CENTROID: (centroid.encode(samples.centroid()), "zstd"),
-        BlobType.SHARD: (b"".join(shard.encode(samples.shard())), None),
-        BlobType.DELETION_VECTOR: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
+        BlobType.ROUTING: (routing_blob.encode(samples.routing()), "zstd"),
+        BlobType.CENTROID: (centroid_blob.encode(samples.centroid()), "zstd"),
+        BlobType.SHARD: (b"".join(shard_blob.encode(samples.shard())), None),
+        BlobType.DELETION_VECTOR: (deletion_vector_blob.encode(np.array([0, 5, 70_000, 2**33])), None),
     }
     with path.open("xb") as stream:
         writer = PuffinWriter(stream)

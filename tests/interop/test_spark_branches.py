@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition
-from icepuffin.ops.sql.session import SqlSession
+from icepuffin.ops.sql.sql_session import SqlSession
 from tests.conftest import STORAGE
 from tests.interop.changes import Lake
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition
 from icepuffin.ops.search import Coverage
+from icepuffin.ops.table.live_files import live_files
 from tests.draws import amount
 from tests.interop import changes as by
 from tests.interop.changes import Lake

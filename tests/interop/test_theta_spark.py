@@ -29,13 +29,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
-from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.table.format_versions import UnsupportedFormatError
 from icepuffin.ops.theta import ThetaOutcome, ThetaReport, materialize_theta_sketches, read_ndv
 from icepuffin.puffin import FileSource, PuffinReader
-from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import ThreadlessRunner
 

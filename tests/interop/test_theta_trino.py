@@ -12,9 +12,9 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
 import icepuffin
-from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
 from tests.conftest import make_rows
 from tests.interop.trino_server import TrinoServer

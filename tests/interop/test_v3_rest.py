@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.row_deletes import deleted_positions
-from icepuffin.ops.index import Action, IndexReport, materialize_index, packs
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action, IndexReport, materialize_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import DeleteKind
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.row_deletes import deleted_positions
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -58,8 +59,8 @@ def row_ids(lake: Lake) -> dict[int, int]:
 
 def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """With packs of the first version's shards, and a delta in the second version's own file."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 10_000)
-    monkeypatch.setattr(packs, "MOST_PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 10_000)
+    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1)
     create(lake)
     insert(lake, make_rows(0, 200))
     table = lake.load("t")

@@ -10,9 +10,9 @@ import pytest
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.search import open_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.tasks.runner import Progress
+from icepuffin.ops.tasks.task_runner import Progress
 from icepuffin.orchestration.cli import main
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table

@@ -10,8 +10,8 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate, TableUpdate
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, write_empty_manifest_list
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.manifest_lists import new_snapshot_id, write_empty_manifest_list
 from tests.conftest import make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding

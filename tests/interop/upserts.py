@@ -26,12 +26,12 @@ from pyiceberg.types import (
     StringType,
 )
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition, materialize_index
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.search import Coverage, exact_search, open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.snapshots import is_derived
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, queries, vectors_of
 

@@ -19,18 +19,18 @@ from pyiceberg.catalog import load_catalog
 
 import icepuffin
 from icepuffin.ops import resources
-from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.format_versions import UnsupportedFormatError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.resources import Catalogs, Engine, NoJavaError, NoSparkError, TableMissingError, UnreadableTableError
-from icepuffin.ops.runs.index import refresh_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.runs.index_runs import refresh_index
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.sql.errors import UnknownTableError
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.format_versions import UnsupportedFormatError
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load

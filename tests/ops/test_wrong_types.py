@@ -10,13 +10,13 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.process.threads import thread_count
 from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.search import open_exact, open_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import read_ndv
-from icepuffin.ops.threads import thread_count
 from icepuffin.orchestration.component import build_defs
 from icepuffin.orchestration.settings import CatalogSettings, Settings
 from tests.conftest import make_rows

@@ -9,13 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.table_faults import TableFaultError, faults_of
+from icepuffin.ops.errors import IcepuffinError, TableFaultError, faults_of
 from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import list_tables
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.sensor.local import DueRuns, SkippedTable, due_runs
+from icepuffin.orchestration.sensor.local_sensor import DueRuns, SkippedTable, due_runs
 from tests.orchestration.backlog import Backlog, make_backlog
 
 VALUES: tuple[Any, ...] = (

@@ -9,9 +9,9 @@ import pytest
 from dagster import DagsterEventType, DagsterRunStatus
 
 from icepuffin.ops import steps
-from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.steps import RunStep
-from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, due_runs, tick
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.orchestration.sensor.local_sensor import DueRuns, LocalRun, due_runs, tick
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import Lake, make_lake
 

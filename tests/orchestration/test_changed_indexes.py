@@ -8,7 +8,7 @@ from pyiceberg.types import FloatType, ListType
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
-from icepuffin.ops.index.ddl import defined_names
+from icepuffin.ops.index.definitions.ddl import defined_names
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build

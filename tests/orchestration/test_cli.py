@@ -24,12 +24,12 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.search.recall_reports import RecallReporter, RecallReports
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
+from icepuffin.ops.table.snapshots import is_derived
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.cli import main, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.orchestration.cli import main
 from tests.interop.lakes import open_lake
 from tests.orchestration.lake import DIMS, make_lake, make_rows

@@ -13,14 +13,14 @@ import pytest
 from icepuffin.assets.spec import TableSpec, mark_of
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
-from icepuffin.ops.index.definition import CHECKS, DefinitionError
+from icepuffin.ops.index.definitions.index_definition import CHECKS, DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration import factory
 from icepuffin.orchestration.discovery import PropertyIndexes, TableListing, listed_tables
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
 

@@ -10,7 +10,7 @@ from dagster import DagsterEventType
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 

@@ -18,17 +18,17 @@ from pyiceberg.table.snapshots import Summary
 
 import icepuffin
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.catalog import bindings
+from icepuffin.ops.binding import bindings
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.plan import MOST_BASES
-from icepuffin.ops.index.version_sizes import VersionSizes
+from icepuffin.ops.index.planning.version_plan import MOST_BASES
+from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.resources import AWAY_SECONDS
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor import evaluation
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.plan import TableFacts
+from icepuffin.orchestration.sensor.sensor_plan import TableFacts
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
 from tests.orchestration.lake import make_rows

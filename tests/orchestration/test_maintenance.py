@@ -11,16 +11,16 @@ import pytest
 from dagster import RunsFilter
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.index import IndexDefinition, create_index
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
-from icepuffin.ops.storage.local import LocalStorage, to_path
+from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 

@@ -26,8 +26,8 @@ from pathlib import Path
 import dagster
 import icepuffin
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.snapshots import head_of
-from icepuffin.ops.index.ddl import list_definitions
+from icepuffin.ops.table.snapshots import head_of
+from icepuffin.ops.index.definitions.ddl import list_definitions
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
 

@@ -15,18 +15,18 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from icepuffin.assets.table_settings import RUN_NUMBERS
-from icepuffin.ops.catalog.blob_kind import SIZES_KEY
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.sizes import SHARD_BYTES
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.sizes import SHARD_BYTES
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import RunRequirements, run_requirements
 from icepuffin.ops.runs.snapshot import refresh
+from icepuffin.ops.table.blob_kind import SIZES_KEY
+from icepuffin.ops.table.snapshots import head_of, snapshot_rows
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
-from icepuffin.orchestration.sensor.local import LocalRun, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 from tests.repository import REPOSITORY

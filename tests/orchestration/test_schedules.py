@@ -10,15 +10,15 @@ from dagster import RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.catalog.snapshots import rows_in_files
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.snapshots import rows_in_files
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
-from icepuffin.orchestration.sensor.local import LocalRun, TableTick, tick
+from icepuffin.orchestration.sensor.local_sensor import LocalRun, TableTick, tick
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 

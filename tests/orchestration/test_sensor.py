@@ -17,8 +17,8 @@ from dagster._core.test_utils import create_run_for_test
 
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.snapshots import base_snapshot_id
 from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.table.snapshots import base_snapshot_id
 from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -26,7 +26,7 @@ from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local import (
+from icepuffin.orchestration.sensor.local_sensor import (
     DueRuns,
     LocalRun,
     SkippedTable,
@@ -35,7 +35,7 @@ from icepuffin.orchestration.sensor.local import (
     save_cursor,
     tick,
 )
-from icepuffin.orchestration.sensor.plan import SensorCursor
+from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
 

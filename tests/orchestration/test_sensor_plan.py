@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.orchestration.sensor import definition as sensor_definition
-from icepuffin.orchestration.sensor.plan import (
+from icepuffin.orchestration.sensor import sensor_definition
+from icepuffin.orchestration.sensor.sensor_plan import (
     Policy,
     RunPlan,
     SensorCursor,

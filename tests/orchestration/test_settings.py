@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from icepuffin.assets.table_settings import IndexSettings, KeepSettings, TableSettings
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.index.definition import INDEX_PARAMETERS
+from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
 from icepuffin.orchestration.settings import Settings, SettingsError, find, load

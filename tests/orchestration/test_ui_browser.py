@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local import DueRuns, due_runs
+from icepuffin.orchestration.sensor.local_sensor import DueRuns, due_runs
 from icepuffin.orchestration.settings import load
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake

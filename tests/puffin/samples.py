@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from icepuffin.puffin.blobs import cells as cell_blob
-from icepuffin.puffin.blobs.attributes import (
+from icepuffin.puffin.blobs import cells_blob as cell_blob
+from icepuffin.puffin.blobs.attributes_blob import (
     AttributeBlob,
     AttributeEntry,
     FileTokens,
@@ -15,11 +15,17 @@ from icepuffin.puffin.blobs.attributes import (
     entry_of,
     list_entry_of,
 )
-from icepuffin.puffin.blobs.cells import Cell
-from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.blobs.included_columns import BlockEncoder, IncludedBlob, IncludedEntry, ValueBlock, raw_block
-from icepuffin.puffin.blobs.routing import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
-from icepuffin.puffin.blobs.shard import Shard, ShardCodes, stored_vectors
+from icepuffin.puffin.blobs.cells_blob import Cell
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
+from icepuffin.puffin.blobs.included_columns_blob import (
+    BlockEncoder,
+    IncludedBlob,
+    IncludedEntry,
+    ValueBlock,
+    raw_block,
+)
+from icepuffin.puffin.blobs.routing_blob import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
+from icepuffin.puffin.blobs.shard_blob import Shard, ShardCodes, stored_vectors
 
 
 def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq_bits: int = 8) -> Shard:

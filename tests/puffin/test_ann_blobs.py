@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from icepuffin.puffin import BytesSource
-from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
-from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs import (
+    addresses_blob,
+    attributes_blob,
+    centroid_blob,
+    deletion_vector_blob,
+    included_columns_blob,
+    routing_blob,
+    shard_blob,
+)
+from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
 from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
@@ -22,12 +30,12 @@ from tests.puffin import samples
 
 
 def shard_bytes(value: Shard) -> bytes:
-    return b"".join(shard.encode(value))
+    return b"".join(shard_blob.encode(value))
 
 
 def decoded(data: bytes, value: Shard) -> Shard:
     """The shard in the bytes, with the vectors of `value`."""
-    return shard.decode(data, samples.ApartVectors(value))
+    return shard_blob.decode(data, samples.ApartVectors(value))
 
 
 def reader_of(data: bytes, value: Shard, **options: Any) -> ShardReader:
@@ -45,22 +53,22 @@ def same(one: Any, other: Any) -> bool:
 
 
 ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
-    ("centroid", centroid.encode(samples.centroid()), centroid.decode),
-    ("attributes", attributes.encode(samples.attributes()), attributes.decode),
-    ("lists", attributes.encode(samples.lists()), attributes.decode),
-    ("included", included_columns.encode(samples.included()), included_columns.decode),
-    ("routing", routing.encode(samples.routing()), routing.decode),
-    ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
-    ("routing with addresses", routing.encode(samples.moved_routing()), routing.decode),
-    ("routing of runs", routing.encode(samples.routing_of_runs()), routing.decode),
-    ("shard of codes", shard_bytes(samples.coded_shard(5, 3)), shard.decode),
+    ("centroid", centroid_blob.encode(samples.centroid()), centroid_blob.decode),
+    ("attributes", attributes_blob.encode(samples.attributes()), attributes_blob.decode),
+    ("lists", attributes_blob.encode(samples.lists()), attributes_blob.decode),
+    ("included", included_columns_blob.encode(samples.included()), included_columns_blob.decode),
+    ("routing", routing_blob.encode(samples.routing()), routing_blob.decode),
+    ("routing with packs", routing_blob.encode(samples.packed_routing()), routing_blob.decode),
+    ("routing with addresses", routing_blob.encode(samples.moved_routing()), routing_blob.decode),
+    ("routing of runs", routing_blob.encode(samples.routing_of_runs()), routing_blob.decode),
+    ("shard of codes", shard_bytes(samples.coded_shard(5, 3)), shard_blob.decode),
     (
         "addresses",
-        addresses.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7),
-        partial(addresses.decode, count=9),
+        addresses_blob.encode(np.arange(9, dtype=np.uint32) // 4, np.arange(9)[::-1] * 7),
+        partial(addresses_blob.decode, count=9),
     ),
     ("shard", shard_bytes(samples.shard(12, pq_bits=0)), partial(decoded, value=samples.shard(12, pq_bits=0))),
-    ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
+    ("deletion vector", deletion_vector_blob.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector_blob.decode),
 ]
 BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED], ids=[row[0] for row in ENCODED])
 
@@ -79,7 +87,7 @@ def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq_bits: in
 @pytest.mark.parametrize("bits", [4, 5, 8])
 def test_a_shard_of_codes_is_read_as_written(bits: int) -> None:
     value = samples.coded_shard(bits)
-    assert same(shard.decode(shard_bytes(value)), value)
+    assert same(shard_blob.decode(shard_bytes(value)), value)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
@@ -87,7 +95,7 @@ def test_a_shard_of_another_layout_is_reported_as_earlier(version: int) -> None:
     data = bytearray(shard_bytes(samples.shard()))
     data[4] = version
     with pytest.raises(EarlierFormatError, match=f"shard blob of version {version}"):
-        shard.decode(bytes(data))
+        shard_blob.decode(bytes(data))
 
 
 def _without_its_last_section(data: bytearray) -> None:
@@ -138,47 +146,47 @@ def _center(data: bytearray, value: float) -> None:
 )
 def test_codes_that_do_not_fit_their_header_are_refused(change: Callable[[bytearray], None]) -> None:
     data = bytearray(shard_bytes(samples.coded_shard(5)))
-    assert shard.decode(resealed(data)).codes is not None
+    assert shard_blob.decode(resealed(data)).codes is not None
     _center(data, 3.1e18)  # 8.8e18 long
-    assert shard.decode(resealed(data)).codes is not None
+    assert shard_blob.decode(resealed(data)).codes is not None
     change(data)
     with pytest.raises(BadBlobError):
-        shard.decode(resealed(data))
+        shard_blob.decode(resealed(data))
 
 
 def test_attributes_are_read_as_written() -> None:
     value = samples.attributes()
-    read = attributes.decode(attributes.encode(value))
+    read = attributes_blob.decode(attributes_blob.encode(value))
     assert same(read, value)
-    assert len(attributes.encode(value)) <= attributes.encoded_bytes(value.entries)
+    assert len(attributes_blob.encode(value)) <= attributes_blob.encoded_bytes(value.entries)
     texts, _, numbers = read.entries
-    assert attributes.values_of(texts).codes.tolist() == [0, 3, 2, 2, 1]
-    assert attributes.values_of(texts).values == "aßbbb".encode()
-    assert attributes.values_of(numbers).codes.dtype == np.uint16
+    assert attributes_blob.values_of(texts).codes.tolist() == [0, 3, 2, 2, 1]
+    assert attributes_blob.values_of(texts).values == "aßbbb".encode()
+    assert attributes_blob.values_of(numbers).codes.dtype == np.uint16
 
 
 @pytest.mark.parametrize("change", [{"rows": 4}, {"rows": 6}, {"raw_length": 20}, {"packed": False}])
 def test_attributes_that_do_not_fit_their_entry_are_refused(change: dict[str, Any]) -> None:
     entry = samples.attributes().entries[0]
     with pytest.raises(PuffinError):
-        attributes.values_of(replace(entry, **change))
+        attributes_blob.values_of(replace(entry, **change))
 
 
 @pytest.mark.parametrize("codes", [[0, 4, 0, 0, 0], [3, 3, 3, 3]])
 def test_codes_without_a_value_are_refused(codes: list[int]) -> None:
-    values = replace(attributes.values_of(samples.attributes().entries[0]), codes=np.array(codes, np.uint8))
+    values = replace(attributes_blob.values_of(samples.attributes().entries[0]), codes=np.array(codes, np.uint8))
     with pytest.raises(BadBlobError):
-        attributes.values_of(attributes.entry_of(0, 5, "string", "", values))
+        attributes_blob.values_of(attributes_blob.entry_of(0, 5, "string", "", values))
 
 
 def test_lists_are_read_as_written() -> None:
     value = samples.lists()
-    read = attributes.decode(attributes.encode(value))
+    read = attributes_blob.decode(attributes_blob.encode(value))
     assert same(read, value)
-    texts = attributes.lists_of(read.entries[0])
+    texts = attributes_blob.lists_of(read.entries[0])
     assert (texts.tokens.values, texts.states.tolist()) == (b"ab", [0, 2, 1, 0, 0])
     assert (texts.starts.tolist(), texts.rows.tolist()) == ([0, 2, 4], [0, 4, 0, 2])
-    assert attributes.lists_of(read.entries[2]).rows.tolist() == [0, 1, 2, 3]
+    assert attributes_blob.lists_of(read.entries[2]).rows.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -197,19 +205,19 @@ def test_lists_are_read_as_written() -> None:
     ids=str,
 )
 def test_lists_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    lists = attributes.lists_of(samples.lists().entries[0])
+    lists = attributes_blob.lists_of(samples.lists().entries[0])
     kinds = {"states": np.uint8, "starts": np.uint32, "rows": np.uint32}
     broken = replace(lists, **{name: np.array(values, kinds[name]) for name, values in change.items()})
     with pytest.raises(BadBlobError):
-        attributes.lists_of(attributes.list_entry_of(0, 5, "list<string>", "", broken))
+        attributes_blob.lists_of(attributes_blob.list_entry_of(0, 5, "list<string>", "", broken))
 
 
 def test_centroids_and_routing_are_read_as_written() -> None:
-    assert same(centroid.decode(centroid.encode(samples.centroid())), samples.centroid())
-    assert same(routing.decode(routing.encode(samples.routing())), samples.routing())
-    assert same(routing.decode(routing.encode(samples.packed_routing())), samples.packed_routing())
+    assert same(centroid_blob.decode(centroid_blob.encode(samples.centroid())), samples.centroid())
+    assert same(routing_blob.decode(routing_blob.encode(samples.routing())), samples.routing())
+    assert same(routing_blob.decode(routing_blob.encode(samples.packed_routing())), samples.packed_routing())
     assert samples.packed_routing().packs == 2
-    assert same(routing.decode(routing.encode(samples.moved_routing())), samples.moved_routing())
+    assert same(routing_blob.decode(routing_blob.encode(samples.moved_routing())), samples.moved_routing())
 
 
 def test_a_shard_is_rounded_where_it_does_not_hold_the_vectors_it_was_built_over() -> None:
@@ -219,7 +227,7 @@ def test_a_shard_is_rounded_where_it_does_not_hold_the_vectors_it_was_built_over
 
 def test_vectors_apart_are_read_as_written() -> None:
     value = samples.routing_of_runs()
-    assert same(routing.decode(routing.encode(value)), value)
+    assert same(routing_blob.decode(routing_blob.encode(value)), value)
     assert [entry.bytes_by_pack for entry in value.shards] == [{0: 12_345}, {2: 99 + 80, 0: 120}]
     assert (value.packs, value.shards[1].all_bytes) == (2, 299)
 
@@ -235,7 +243,7 @@ def test_vectors_apart_are_read_as_written() -> None:
 )
 def test_a_shard_has_as_many_vectors_as_nodes(value: Shard, vectors: Shard | None) -> None:
     with pytest.raises(BadBlobError, match="shard blob: vectors have"):
-        shard.decode(shard_bytes(value), None if vectors is None else samples.ApartVectors(vectors))
+        shard_blob.decode(shard_bytes(value), None if vectors is None else samples.ApartVectors(vectors))
 
 
 def test_the_message_on_runs_is_short_however_many_there_are() -> None:
@@ -243,19 +251,19 @@ def test_the_message_on_runs_is_short_however_many_there_are() -> None:
     runs = tuple(replace(second.runs[0], offset=20 * number, length=20, count=1) for number in range(1_000))
     value = replace(samples.routing_of_runs(), shards=(first, replace(second, runs=runs)))
     with pytest.raises(BadBlobError, match="1 has 10 nodes, and 1000 runs of 1000 vectors, 0 without any") as error:
-        routing.decode(routing.encode(value))
+        routing_blob.decode(routing_blob.encode(value))
     assert len(str(error.value)) < 100
 
 
 def test_two_shards_may_name_one_run() -> None:
     value = samples.routing_of_runs()
     twice = replace(value, shards=(value.shards[1], value.shards[1]))
-    assert same(routing.decode(routing.encode(twice)), twice)
+    assert same(routing_blob.decode(routing_blob.encode(twice)), twice)
 
 
 @pytest.mark.parametrize("value", [samples.routing(), samples.moved_routing(), samples.routing_of_runs()])
-def test_a_routing_blob_has_one_layout_and_its_feature_bit(value: routing.Routing) -> None:
-    assert struct.unpack_from("<4sI24xI", routing.encode(value)) == (b"ANNR", 6, 1)
+def test_a_routing_blob_has_one_layout_and_its_feature_bit(value: routing_blob.Routing) -> None:
+    assert struct.unpack_from("<4sI24xI", routing_blob.encode(value)) == (b"ANNR", 6, 1)
 
 
 @pytest.mark.parametrize(
@@ -265,10 +273,10 @@ def test_a_routing_blob_has_one_layout_and_its_feature_bit(value: routing.Routin
 def test_a_routing_blob_of_another_layout_is_reported_as_earlier_or_later(
     version: int, error: type[BadBlobError]
 ) -> None:
-    data = bytearray(routing.encode(samples.moved_routing()))
+    data = bytearray(routing_blob.encode(samples.moved_routing()))
     data[4] = version
     with pytest.raises(error, match=f"routing blob of version {version}"):
-        routing.decode(bytes(data))
+        routing_blob.decode(bytes(data))
 
 
 def test_one_section_is_read_alone() -> None:
@@ -297,7 +305,7 @@ def test_a_flipped_bit_never_breaks_the_reader(data: bytes, decode: Callable[[by
             read = decode(bytes(changed))
         except PuffinError:
             continue
-        assert isinstance(read, centroid.CentroidIndex) or same(read, plain)
+        assert isinstance(read, centroid_blob.CentroidIndex) or same(read, plain)
 
 
 def resealed(data: bytearray) -> bytes:
@@ -318,7 +326,7 @@ def test_codes_that_do_not_fill_bytes_are_refused(m: int, bits: int) -> None:
     changed = bytearray(shard_bytes(samples.shard(10, pq_bits=4)))
     struct.pack_into("<II", changed, 36, m, bits)
     with pytest.raises(BadBlobError, match=f"PQ {m} x {bits} bits of 8 dims"):
-        shard.decode(resealed(changed))
+        shard_blob.decode(resealed(changed))
 
 
 def test_a_hostile_shard_with_right_checksums_gives_typed_errors_and_sound_arrays() -> None:
@@ -345,7 +353,7 @@ def test_a_shard_cannot_declare_more_nodes_than_it_has_bytes_for() -> None:
     changed = bytearray(shard_bytes(samples.shard(10)))
     struct.pack_into("<I", changed, 12, 2**31 - 1)
     with pytest.raises(BadBlobError, match="hashes"):
-        shard.decode(resealed(changed))
+        shard_blob.decode(resealed(changed))
 
 
 @pytest.mark.parametrize(
@@ -409,8 +417,8 @@ POSITIONS = st.one_of(st.integers(0, 200_000), st.integers(0, 2**40), st.integer
 def test_deletion_vectors_are_read_as_written(singles: list[int], runs: list[tuple[int, int]]) -> None:
     top = (2**31 - 1) << 32
     values = set(singles) | {v for start, length in runs for v in range(start, min(start + length, top))}
-    encoded = deletion_vector.encode(np.array(sorted(values), np.int64))
-    assert deletion_vector.decode(encoded).tolist() == sorted(values)
+    encoded = deletion_vector_blob.encode(np.array(sorted(values), np.int64))
+    assert deletion_vector_blob.decode(encoded).tolist() == sorted(values)
 
 
 @settings(max_examples=60, deadline=None)
@@ -423,13 +431,13 @@ def test_what_croaring_writes_is_read(values: set[int], start: int, length: int,
         bitmap.run_optimize()
     framed = struct.pack("<QI", 1, 7) + bitmap.serialize()
     expected = np.array(bitmap.to_array(), np.uint64) | np.uint64(7 << 32)
-    assert np.array_equal(deletion_vector.decode_roaring64(framed), expected)
+    assert np.array_equal(deletion_vector_blob.decode_roaring64(framed), expected)
 
 
 def test_a_roaring_container_that_lies_about_its_values_is_refused() -> None:
     lying = struct.pack("<QIIIHHI", 1, 0, 12346, 1, 0, 4096, 16) + b"\xff" * 8192
     with pytest.raises(BadBlobError, match="declares 4097 values and holds 65536"):
-        deletion_vector.decode_roaring64(lying)
+        deletion_vector_blob.decode_roaring64(lying)
 
 
 def test_a_small_bitmap_that_expands_without_end_is_refused() -> None:
@@ -438,7 +446,7 @@ def test_a_small_bitmap_that_expands_without_end_is_refused() -> None:
     bomb = struct.pack("<QII", 1, 0, 12347 | (count - 1) << 16) + b"\xff" * (count // 8) + heads + bytes(4 * count)
     bomb += struct.pack("<HHH", 1, 0, 0xFFFF) * count
     with pytest.raises(BadBlobError, match="over the limit"):
-        deletion_vector.decode_roaring64(bomb)
+        deletion_vector_blob.decode_roaring64(bomb)
 
 
 def test_a_wrong_checksum_is_an_error() -> None:
@@ -466,7 +474,7 @@ def test_a_shard_is_checked_without_decoding_it() -> None:
 def test_a_shard_with_an_addresses_blob_is_the_shard_with_other_locations(count: int, vectors: str | None) -> None:
     value = samples.shard(count, vectors=vectors)
     slots, rows = moved(count)
-    data = addresses.encode(slots, rows)
+    data = addresses_blob.encode(slots, rows)
     reader = reader_of(shard_bytes(value), value, read_addresses=lambda: data)
     assert same(reader.read(), replace(value, file_slots=slots, row_positions=rows))
     assert same(reader.read_locations(), (slots, rows))
@@ -481,21 +489,21 @@ def moved(count: int) -> tuple[Any, Any]:
 
 def test_addresses_of_another_shard_are_refused() -> None:
     value = samples.shard(50)
-    reader = reader_of(shard_bytes(value), value, read_addresses=lambda: addresses.encode(*moved(49)))
+    reader = reader_of(shard_bytes(value), value, read_addresses=lambda: addresses_blob.encode(*moved(49)))
     with pytest.raises(BadBlobError, match="49 nodes, its shard 50"):
         reader.read()
 
 
 def test_addresses_of_a_later_release_are_reported_as_later() -> None:
-    data = bytearray(addresses.encode(*moved(3)))
+    data = bytearray(addresses_blob.encode(*moved(3)))
     data[4] = 2
     with pytest.raises(LaterFormatError):
-        addresses.decode(bytes(data), 3)
+        addresses_blob.decode(bytes(data), 3)
 
 
 def test_hostile_addresses_with_a_right_checksum_give_typed_errors_and_sound_arrays() -> None:
     rng = random.Random(4)
-    data = addresses.encode(*moved(40))
+    data = addresses_blob.encode(*moved(40))
     for _ in range(4000):
         changed = bytearray(data)
         for _ in range(rng.randint(1, 4)):
@@ -503,7 +511,7 @@ def test_hostile_addresses_with_a_right_checksum_give_typed_errors_and_sound_arr
         changed[12:16] = bytes(4)
         struct.pack_into("<I", changed, 12, zlib.crc32(changed))
         try:
-            slots, rows = addresses.decode(bytes(changed), 40)
+            slots, rows = addresses_blob.decode(bytes(changed), 40)
         except PuffinError:
             continue
         assert len(slots) == len(rows) == 40

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import BytesSource
-from icepuffin.puffin.blobs import cells, shard
-from icepuffin.puffin.blobs.cells import Cell, CellDirectory, ShardCells
-from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs import cells_blob, shard_blob
+from icepuffin.puffin.blobs.cells_blob import Cell, CellDirectory, ShardCells
+from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import read_header
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 from tests.puffin import samples
 
 
 def read(value: Shard) -> Shard:
-    return shard.decode(b"".join(shard.encode(value)), samples.ApartVectors(value))
+    return shard_blob.decode(b"".join(shard_blob.encode(value)), samples.ApartVectors(value))
 
 
 def equal(one: ShardCells, two: ShardCells) -> bool:
@@ -37,11 +37,11 @@ def test_cells_are_read_as_written(bits: int, dims: int, count: int) -> None:
 
 
 def test_a_shard_of_cells_has_their_feature_bit() -> None:
-    data = b"".join(shard.encode(samples.shard_of_cells()))
+    data = b"".join(shard_blob.encode(samples.shard_of_cells()))
     assert (data[4], data[52]) == (5, 3)
-    assert b"".join(shard.encode(replace(samples.shard_of_cells(), cells=None)))[52] == 1
+    assert b"".join(shard_blob.encode(replace(samples.shard_of_cells(), cells=None)))[52] == 1
     with pytest.raises(LaterFormatError):
-        shard.decode(data[:4] + b"\x06" + data[5:])
+        shard_blob.decode(data[:4] + b"\x06" + data[5:])
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])
@@ -54,7 +54,7 @@ def test_cells_stand_beside_whatever_a_shard_holds(vectors: str | None) -> None:
 
 def test_one_cell_is_read_alone() -> None:
     value = samples.shard_of_cells(count=50)
-    reader = ShardReader(BytesSource(b"".join(shard.encode(value))), vectors=samples.ApartVectors(value))
+    reader = ShardReader(BytesSource(b"".join(shard_blob.encode(value))), vectors=samples.ApartVectors(value))
     directory = reader.read_directory()
     assert directory is not None
     assert value.cells is not None
@@ -76,7 +76,7 @@ def damaged(change: Callable[[list[Cell]], None]) -> Shard:
     own = [value.cells.cell(number) for number in range(len(value.cells.directory.counts))]
     change(own)
     directory = value.cells.directory
-    changed = cells.encode(
+    changed = cells_blob.encode(
         own, counts=[len(cell.nodes) for cell in own],
         bits=8, recall=1.0, probes=8, origin=directory.origin, scales=directory.scales[: len(own)],
         centers=directory.centers[: len(own)],
@@ -163,7 +163,7 @@ def test_a_directory_of_impossible_steps_is_refused(scale: float) -> None:
 
 def test_cells_come_with_their_directory() -> None:
     value = samples.shard_of_cells(count=50)
-    data = bytearray(b"".join(shard.encode(value)))
+    data = bytearray(b"".join(shard_blob.encode(value)))
     sections = int.from_bytes(data[48:52], "little")
     last = read_header(BytesSource(bytes(data))).sections[-2]
     del data[last.offset + last.stored_length :]
@@ -179,7 +179,7 @@ def test_cells_are_written_in_the_memory_of_their_section() -> None:
     rows, dims, count = 256, 64, 400
     cell = drawn_cell(rows, dims)
     tracemalloc.start()
-    written = cells.encode(
+    written = cells_blob.encode(
         (cell for _ in range(count)), counts=[rows] * count, bits=8, recall=1.0, probes=8,
         origin=np.zeros(dims, np.float32), scales=np.ones(count, np.float32), centers=np.zeros((count, dims), np.int8),
     )  # fmt: skip
@@ -195,7 +195,7 @@ def test_fewer_or_other_cells_than_were_counted_are_refused() -> None:
     form |= {"scales": np.ones(2, np.float32), "centers": np.zeros((2, dims), np.int8)}
     for rows in ([3], [3, 4, 4], [4, 3]):
         with pytest.raises(ValueError, match=r"zip|different structures"):
-            cells.encode([drawn_cell(number, dims) for number in rows], counts=[3, 4], **form)  # type: ignore[arg-type]
+            cells_blob.encode([drawn_cell(number, dims) for number in rows], counts=[3, 4], **form)  # type: ignore[arg-type]
 
 
 def drawn_cell(rows: int, dims: int) -> Cell:

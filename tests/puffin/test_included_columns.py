@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.puffin.blobs import included_columns
-from icepuffin.puffin.blobs.included_columns import (
+from icepuffin.puffin.blobs import included_columns_blob
+from icepuffin.puffin.blobs.included_columns_blob import (
     BlockEncoder,
     IncludedEntry,
     ValueBlock,
@@ -45,7 +45,7 @@ def texts_of(block: ValueBlock) -> list[str | None]:
 
 def test_places_are_read_as_written() -> None:
     value = samples.included()
-    read = included_columns.decode(included_columns.encode(value))
+    read = included_columns_blob.decode(included_columns_blob.encode(value))
     assert (read.field_id, read.entries) == (value.field_id, value.entries)
 
 
@@ -95,7 +95,7 @@ def test_a_changed_byte_anywhere_in_the_values_is_noticed() -> None:
     "change",
     [
         {"block_rows": 0},
-        {"block_rows": included_columns.MAX_BLOCK_ROWS + 1},
+        {"block_rows": included_columns_blob.MAX_BLOCK_ROWS + 1},
         {"length": 1},
         {"rows": 2**63},
         {"left_out": "but it is here"},
@@ -104,13 +104,15 @@ def test_a_changed_byte_anywhere_in_the_values_is_noticed() -> None:
 def test_an_entry_that_is_not_possible_is_refused(change: dict[str, object]) -> None:
     entry = replace(samples.included().entries[0], **change)
     with pytest.raises(BadBlobError, match="entry 0 is not possible"):
-        included_columns.decode(included_columns.encode(included_columns.IncludedBlob(5, (entry,))))
+        included_columns_blob.decode(included_columns_blob.encode(included_columns_blob.IncludedBlob(5, (entry,))))
 
 
 def test_a_slot_that_comes_twice_is_refused() -> None:
     entry = samples.included().entries[0]
     with pytest.raises(BadBlobError, match="entry 1 is not possible"):
-        included_columns.decode(included_columns.encode(included_columns.IncludedBlob(5, (entry, entry))))
+        included_columns_blob.decode(
+            included_columns_blob.encode(included_columns_blob.IncludedBlob(5, (entry, entry)))
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from icepuffin.puffin import BytesSource
 from icepuffin.puffin import codec as codecs
 from icepuffin.puffin import footer as footers
-from icepuffin.puffin.blobs import centroid, shard, shard_header
-from icepuffin.puffin.blobs.attributes import AttributeEntry, FileValues, entry_of, values_of
-from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs import centroid_blob, shard_blob, shard_header
+from icepuffin.puffin.blobs.attributes_blob import AttributeEntry, FileValues, entry_of, values_of
+from icepuffin.puffin.blobs.shard_blob import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section, read_header
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import (
@@ -126,12 +126,12 @@ def test_forty_mebibytes_of_values_are_allowed_to_any_footer() -> None:
 
 def test_slots_without_a_file_count_for_nothing_among_the_paths_of_balls(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a compaction of 600,000 files there are as many, and a few files behind them."""
-    monkeypatch.setattr(centroid, "_ALWAYS_ALLOWED", 0)
+    monkeypatch.setattr(centroid_blob, "_ALWAYS_ALLOWED", 0)
 
     def read(paths: tuple[str, ...]) -> tuple[str, ...]:
         nothing = np.empty((0, 1), np.float32)
-        index = centroid.CentroidIndex(0, 1, nothing, np.empty(0, np.uint32), np.empty(0, np.float32), paths)
-        return centroid.decode(centroid.encode(index)).files
+        index = centroid_blob.CentroidIndex(0, 1, nothing, np.empty(0, np.uint32), np.empty(0, np.float32), paths)
+        return centroid_blob.decode(centroid_blob.encode(index)).files
 
     path = "data/0a1b2c3d.parquet"
     assert read(("",) * 1_000 + (path,)) == ("",) * 1_000 + (path,)
@@ -247,15 +247,15 @@ def test_a_shard_is_checked_in_parts_of_8_mib() -> None:
 def test_vectors_make_room_for_the_lists_of_their_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the blob does: seven bytes each for lists, offsets, degrees and locations in memory."""
     sample = samples.shard(50, dims=96, pq_bits=0)
-    data, vectors = b"".join(shard.encode(sample)), samples.ApartVectors(sample)
+    data, vectors = b"".join(shard_blob.encode(sample)), samples.ApartVectors(sample)
     lists, _ = encode_adjacency(sample.neighbors, sample.degrees)
     needed = sample.count * (4 * padded_width(sample.degrees, sample.max_degree) + 24) + len(lists)
     room = needed - 7 * (len(data) + vectors.nbytes)
     monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room)
-    assert shard.decode(data, vectors=vectors).count == sample.count
+    assert shard_blob.decode(data, vectors=vectors).count == sample.count
     monkeypatch.setattr(shard_header, "_ALWAYS_ALLOWED", room - 1)
     with pytest.raises(BlobTooLargeError):
-        shard.decode(data, vectors=vectors)
+        shard_blob.decode(data, vectors=vectors)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import BytesSource, PuffinReader
-from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs import attributes_blob, deletion_vector_blob, shard_blob
+from icepuffin.puffin.blobs import centroid_blob as centroid
+from icepuffin.puffin.blobs import routing_blob as routing
+from icepuffin.puffin.blobs.shard_blob import Shard
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import BadBlobError, BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
 from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
@@ -55,7 +57,7 @@ def sparse(count: int, *, longest: int = 1) -> Shard:
 def test_a_degree_that_no_list_has_takes_no_memory() -> None:
     value = sparse(20_000)
     data, vectors = shard_bytes(value), samples.ApartVectors(value)
-    peak, read = taken(lambda: shard.decode(data, vectors))
+    peak, read = taken(lambda: shard_blob.decode(data, vectors))
     assert read.count == 20_000
     assert peak <= 8 << 20
 
@@ -65,7 +67,7 @@ def test_one_long_list_does_not_make_room_for_all() -> None:
     with pytest.raises(BlobTooLargeError, match="smaller max_degree, or with more shards"):
         shard_bytes(wide)
     data, vectors = hostile(wide), samples.ApartVectors(wide)
-    peak, error = taken(lambda: shard.decode(data, vectors))
+    peak, error = taken(lambda: shard_blob.decode(data, vectors))
     assert isinstance(error, BlobTooLargeError)
     assert peak <= ALWAYS + A_BYTE * (len(data) + vectors.nbytes)
 
@@ -73,7 +75,7 @@ def test_one_long_list_does_not_make_room_for_all() -> None:
 def hostile(value: Shard) -> bytes:
     """Bytes of a writer that does not check whether readers accept them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "_require_readable", lambda *_: None)
+        patch.setattr(shard_blob, "_require_readable", lambda *_: None)
         return shard_bytes(value)
 
 
@@ -88,7 +90,7 @@ def test_changed_shards_take_no_more_than_their_bytes_warrant() -> None:
             at = rng.randrange(464 if rng.random() < 0.8 else len(changed))
             changed[at] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
         data = resealed(changed)
-        peak, _ = taken(lambda data=data, vectors=vectors: shard.decode(data, vectors))
+        peak, _ = taken(lambda data=data, vectors=vectors: shard_blob.decode(data, vectors))
         assert peak <= ALWAYS + A_BYTE * (len(data) + vectors.nbytes)
 
 
@@ -101,7 +103,7 @@ def routing_blob(shards: int, shard_entry: bytes, files: int, file_entry: bytes)
 
 def shard_entry(nodes: int) -> bytes:
     """Of nodes that are all dead, which a bitmap of runs says in few bytes."""
-    bitmap = deletion_vector.encode(np.arange(nodes))
+    bitmap = deletion_vector_blob.encode(np.arange(nodes))
     return struct.pack("<IIIfQ32sI", nodes, 0, 0, 1.0, 9, bytes(32), len(bitmap)) + bitmap + bytes(56)
 
 
@@ -276,10 +278,11 @@ def test_attributes_of_all_files_together_take_no_more_than_their_bytes_and_rows
     body = struct.pack("<4I", 1, width, 0 if of_lists else 1, 0) + bytes(width) + bytes(10 + 8 * of_lists)
     stored = compress(body, "zstd")
     entries = tuple(
-        attributes.AttributeEntry(slot, 10, "string", "", "", stored, len(body), packed=True) for slot in range(files)
+        attributes_blob.AttributeEntry(slot, 10, "string", "", "", stored, len(body), packed=True)
+        for slot in range(files)
     )
-    data = attributes.encode(attributes.AttributeBlob(3, entries, of_lists=of_lists))
-    read = attributes.lists_of if of_lists else attributes.values_of
-    peak, error = taken(lambda: [read(entry) for entry in attributes.decode(data).entries])
+    data = attributes_blob.encode(attributes_blob.AttributeBlob(3, entries, of_lists=of_lists))
+    read = attributes_blob.lists_of if of_lists else attributes_blob.values_of
+    peak, error = taken(lambda: [read(entry) for entry in attributes_blob.decode(data).entries])
     assert isinstance(error, BadCompressionError)
     assert peak <= (8 << 20) + A_BYTE * len(data)

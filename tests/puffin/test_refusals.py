@@ -12,11 +12,19 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import BytesSource, PuffinReader
-from icepuffin.puffin import reader as readers
-from icepuffin.puffin.blobs import addresses, attributes, centroid, deletion_vector, included_columns, routing, shard
+from icepuffin.puffin import puffin_reader as readers
+from icepuffin.puffin.blobs import (
+    addresses_blob,
+    attributes_blob,
+    centroid_blob,
+    deletion_vector_blob,
+    included_columns_blob,
+    routing_blob,
+    shard_blob,
+)
 from icepuffin.puffin.blobs.cursor import Cursor
-from icepuffin.puffin.blobs.deletion_vector import decode_roaring64, encode_roaring64
-from icepuffin.puffin.blobs.routing import AddressesEntry
+from icepuffin.puffin.blobs.deletion_vector_blob import decode_roaring64, encode_roaring64
+from icepuffin.puffin.blobs.routing_blob import AddressesEntry
 from icepuffin.puffin.blobs.sections import FRAME_BYTES, compress_frames, decompress_frames
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import (
@@ -63,7 +71,7 @@ def assert_refused(case: Case, error: type[PuffinError] = BadBlobError) -> None:
         case[0]()
 
 
-CENTROID = centroid.encode(samples.centroid())
+CENTROID = centroid_blob.encode(samples.centroid())
 WIDE = changed(CENTROID, (8, "<I", MAX_DIMS + 1), (12, "<I", 0), (24, "<I", 4 * MAX_DIMS + 12), (28, "<I", 32))
 NAN = float("nan")
 
@@ -71,7 +79,7 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(centroid.decode, data, reason)
+        decoding(centroid_blob.decode, data, reason)
         for data, reason in (
             (CENTROID[:31], "31 bytes has no header"),
             (b"X" + CENTROID[1:], "starts with b'XNNI' version 1"),
@@ -107,11 +115,11 @@ FILE = samples.routing().files[0]
 
 
 def with_first(**change: Any) -> bytes:
-    return routing.encode(replace(samples.routing(), shards=(replace(FIRST, **change), SECOND)))
+    return routing_blob.encode(replace(samples.routing(), shards=(replace(FIRST, **change), SECOND)))
 
 
-def with_second(entry: routing.ShardEntry) -> bytes:
-    return routing.encode(replace(samples.routing(), shards=(FIRST, entry)))
+def with_second(entry: routing_blob.ShardEntry) -> bytes:
+    return routing_blob.encode(replace(samples.routing(), shards=(FIRST, entry)))
 
 
 def with_run(number: int, **change: Any) -> bytes:
@@ -120,16 +128,16 @@ def with_run(number: int, **change: Any) -> bytes:
 
 
 def routing_with(**change: Any) -> bytes:
-    return routing.encode(replace(samples.routing(), **change))
+    return routing_blob.encode(replace(samples.routing(), **change))
 
 
-ROUTING = routing.encode(samples.routing())
+ROUTING = routing_blob.encode(samples.routing())
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(routing.decode, data, reason)
+        decoding(routing_blob.decode, data, reason)
         for data, reason in (
             (ROUTING[:39], "39 bytes has no header"),
             (b"X" + ROUTING[1:], "starts with b'XNNR' version 6"),
@@ -144,7 +152,7 @@ ROUTING = routing.encode(samples.routing())
             (routing_with(codebook=np.full((4, 5), NAN, np.float32)), "the codebook is not finite"),
             (with_first(live_rows=98), "shard 0 has 100 nodes, 98 live and 3 tombstones"),
             (with_first(tombstones=np.array([1, 50, 100])), "shard 0 has 100 nodes, 97 live and 3 tombstones"),
-            (with_second(routing.ShardEntry(0, 0, 0, 1.0, 99, bytes(32), np.empty(0, np.int64))), ""),
+            (with_second(routing_blob.ShardEntry(0, 0, 0, 1.0, 99, bytes(32), np.empty(0, np.int64))), ""),
             (with_first(medoid=100), "shard 0 has medoid 100 of 100 nodes"),
             (routing_with(shards=(replace(FIRST, offset=64), PACKED)), "shard 0 lies in no pack and has offset 64"),
             (with_second(replace(MOVED, addresses=AddressesEntry(0, bytes([1]) * 32))), "a sha256 of no addresses"),
@@ -169,23 +177,25 @@ def test_routing_that_cannot_be_is_refused(case: Case) -> None:
 def test_tombstones_are_no_more_than_an_eighth_of_the_bytes_of_their_files() -> None:
     """Of all shards together."""
     both = replace(samples.routing(), shards=(FIRST, replace(SECOND, live_rows=8, tombstones=np.array([0, 9]))))
-    data = routing.encode(both)
-    assert routing.decode(data, file_size=40).shards[1].tombstones.tolist() == [0, 9]
-    assert_refused((partial(routing.decode, data, file_size=39), "2 values, over the limit of 1"))
+    data = routing_blob.encode(both)
+    assert routing_blob.decode(data, file_size=40).shards[1].tombstones.tolist() == [0, 9]
+    assert_refused((partial(routing_blob.decode, data, file_size=39), "2 values, over the limit of 1"))
 
 
-DEAD = deletion_vector.encode(np.array([7]))
+DEAD = deletion_vector_blob.encode(np.array([7]))
 LAST = (2**31 - 1) * 2**32 - 1
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(deletion_vector.decode, DEAD[:11], "at least 12 bytes, this one 11"),
-        decoding(deletion_vector.decode, bytes(changed(DEAD, (0, ">I", 5))), f"of {len(DEAD)} bytes declares 5"),
-        decoding(deletion_vector.decode, bytes(changed(DEAD, (4, "B", 0))), "starts with 00d33964, not with d1d33964"),
-        decoding(deletion_vector.decode, deletion_vector.encode(np.array([LAST + 1])), "over the largest"),
-        (partial(deletion_vector.encode, np.array([3, -1])), "position -1 is negative"),
+        decoding(deletion_vector_blob.decode, DEAD[:11], "at least 12 bytes, this one 11"),
+        decoding(deletion_vector_blob.decode, bytes(changed(DEAD, (0, ">I", 5))), f"of {len(DEAD)} bytes declares 5"),
+        decoding(
+            deletion_vector_blob.decode, bytes(changed(DEAD, (4, "B", 0))), "starts with 00d33964, not with d1d33964"
+        ),
+        decoding(deletion_vector_blob.decode, deletion_vector_blob.encode(np.array([LAST + 1])), "over the largest"),
+        (partial(deletion_vector_blob.encode, np.array([3, -1])), "position -1 is negative"),
     ],
     ids=lambda case: case[1],
 )
@@ -194,10 +204,10 @@ def test_deletion_vectors_that_cannot_be_are_refused(case: Case) -> None:
 
 
 def test_a_deletion_vector_takes_the_largest_position_and_as_many_as_are_allowed() -> None:
-    assert deletion_vector.decode(deletion_vector.encode(np.array([0, LAST]))).tolist() == [0, LAST]
-    two = deletion_vector.encode(np.array([1, 2, 3, 2**32, 2**32 + 1]))
-    assert len(deletion_vector.decode(two, max_positions=5)) == 5
-    assert_refused((partial(deletion_vector.decode, two, max_positions=4), "2 values, over the limit of 1"))
+    assert deletion_vector_blob.decode(deletion_vector_blob.encode(np.array([0, LAST]))).tolist() == [0, LAST]
+    two = deletion_vector_blob.encode(np.array([1, 2, 3, 2**32, 2**32 + 1]))
+    assert len(deletion_vector_blob.decode(two, max_positions=5)) == 5
+    assert_refused((partial(deletion_vector_blob.decode, two, max_positions=4), "2 values, over the limit of 1"))
 
 
 def roaring(containers: bytes, key: int = 0) -> bytes:
@@ -250,7 +260,7 @@ def test_roaring_bitmaps_that_cannot_be_are_refused(case: Case) -> None:
 
 
 def located(slots: list[int], rows: list[int]) -> bytes:
-    return addresses.encode(np.array(slots, np.int64), np.array(rows, np.int64))
+    return addresses_blob.encode(np.array(slots, np.int64), np.array(rows, np.int64))
 
 
 ADDRESSES = located([1, 2, 3], [4, 5, 6])
@@ -259,7 +269,7 @@ ADDRESSES = located([1, 2, 3], [4, 5, 6])
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(partial(addresses.decode, count=3), data, reason)
+        decoding(partial(addresses_blob.decode, count=3), data, reason)
         for data, reason in (
             (ADDRESSES[:23], "23 bytes has no header"),
             (b"X" + ADDRESSES[1:], "starts with b'XNNL' version 1"),
@@ -278,35 +288,37 @@ def test_addresses_that_cannot_be_are_refused(case: Case) -> None:
 
 
 def test_the_largest_slot_and_position_are_read_and_a_map_that_is_cut_off_is_refused() -> None:
-    slots, rows = addresses.decode(located([2**32 - 1, 0], [2**63 - 1, 0]), 2)
+    slots, rows = addresses_blob.decode(located([2**32 - 1, 0], [2**63 - 1, 0]), 2)
     assert (slots.tolist(), rows.tolist()) == ([2**32 - 1, 0], [2**63 - 1, 0])
-    raw = addresses.encode_locations(np.array([1], np.uint32), np.array([2]))
+    raw = addresses_blob.encode_locations(np.array([1], np.uint32), np.array([2]))
     for wrong in (raw[:7], np.concatenate([np.array([3, 0, 0, 0, 0, 0, 0, 0], np.uint8), raw[8:]])):
-        assert_refused((partial(addresses.decode_locations, wrong, 1), "the location map is cut off"))
+        assert_refused((partial(addresses_blob.decode_locations, wrong, 1), "the location map is cut off"))
 
 
-ATTRIBUTES = attributes.encode(samples.attributes())
+ATTRIBUTES = attributes_blob.encode(samples.attributes())
 TEXTS, _, NUMBERS = samples.attributes().entries
 
 
-def attributes_with(*entries: attributes.AttributeEntry) -> bytes:
-    return attributes.encode(attributes.AttributeBlob(5, entries))
+def attributes_with(*entries: attributes_blob.AttributeEntry) -> bytes:
+    return attributes_blob.encode(attributes_blob.AttributeBlob(5, entries))
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(attributes.decode, ATTRIBUTES[:23], "23 bytes has no header"),
-        decoding(attributes.decode, b"X" + ATTRIBUTES[1:], "starts with b'XNNA' version 1"),
-        decoding(attributes.decode, bytes(changed(ATTRIBUTES, (4, "<I", 0))), "starts with b'ANNA' version 0"),
-        decoding(attributes.decode, ATTRIBUTES + b"\0", "1 bytes follow its end"),
-        decoding(attributes.decode, attributes_with(TEXTS, replace(NUMBERS, packed=2)), "entry 1 is not possible"),
-        decoding(attributes.decode, attributes_with(TEXTS, replace(NUMBERS, slot=0)), "entry 1 is not possible"),
-        decoding(attributes.decode, attributes_with(replace(TEXTS, left_out="so")), "entry 0 is not possible"),
-        decoding(attributes.decode, attributes_with(replace(TEXTS, stored=b"")), "entry 0 is not possible"),
+        decoding(attributes_blob.decode, ATTRIBUTES[:23], "23 bytes has no header"),
+        decoding(attributes_blob.decode, b"X" + ATTRIBUTES[1:], "starts with b'XNNA' version 1"),
+        decoding(attributes_blob.decode, bytes(changed(ATTRIBUTES, (4, "<I", 0))), "starts with b'ANNA' version 0"),
+        decoding(attributes_blob.decode, ATTRIBUTES + b"\0", "1 bytes follow its end"),
+        decoding(attributes_blob.decode, attributes_with(TEXTS, replace(NUMBERS, packed=2)), "entry 1 is not possible"),
+        decoding(attributes_blob.decode, attributes_with(TEXTS, replace(NUMBERS, slot=0)), "entry 1 is not possible"),
+        decoding(attributes_blob.decode, attributes_with(replace(TEXTS, left_out="so")), "entry 0 is not possible"),
+        decoding(attributes_blob.decode, attributes_with(replace(TEXTS, stored=b"")), "entry 0 is not possible"),
         *(
             decoding(
-                attributes.decode, attributes_with(replace(TEXTS, raw_length=length, packed=False)), "entry 0 is not"
+                attributes_blob.decode,
+                attributes_with(replace(TEXTS, raw_length=length, packed=False)),
+                "entry 0 is not",
             )
             for length in (len(TEXTS.stored) - 1, len(TEXTS.stored) + 1)
         ),
@@ -317,22 +329,26 @@ def test_attributes_that_cannot_be_are_refused(case: Case) -> None:
     assert_refused(case)
 
 
-def body(*head: int, offsets: tuple[int, ...] = (), after: bytes = b"", rows: int = 2) -> attributes.AttributeEntry:
+def body(
+    *head: int, offsets: tuple[int, ...] = (), after: bytes = b"", rows: int = 2
+) -> attributes_blob.AttributeEntry:
     """An entry with this body as it is. The head: values, bytes of each, bytes of a code or pairs, 0."""
     stored = struct.pack(f"<{4 + len(offsets)}I", *head, *offsets) + after
-    return attributes.AttributeEntry(0, rows, "", "", "", stored, len(stored))
+    return attributes_blob.AttributeEntry(0, rows, "", "", "", stored, len(stored))
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        decoding(attributes.values_of, body(1, 1, 1, 1, after=bytes(3)), "1 values with codes of 1 bytes"),
-        decoding(attributes.values_of, body(1, 1, 3, 0, after=bytes(7)), "1 values with codes of 3 bytes"),
-        decoding(attributes.values_of, body(256, 1, 1, 0, after=bytes(258)), "256 values with codes of 1 bytes"),
-        decoding(attributes.values_of, body(1, 0, 1, 0, offsets=(1, 1), after=bytes(3)), "offsets of its values"),
-        decoding(attributes.values_of, body(2, 0, 1, 0, offsets=(0, 2, 1), after=bytes(3)), "offsets of its values"),
-        decoding(attributes.values_of, replace(TEXTS, raw_length=TEXTS.raw_length + 1), "were declared"),
-        decoding(attributes.lists_of, body(0, 1, 0, 1, after=bytes(2 + 4)), "the rows of its elements"),
+        decoding(attributes_blob.values_of, body(1, 1, 1, 1, after=bytes(3)), "1 values with codes of 1 bytes"),
+        decoding(attributes_blob.values_of, body(1, 1, 3, 0, after=bytes(7)), "1 values with codes of 3 bytes"),
+        decoding(attributes_blob.values_of, body(256, 1, 1, 0, after=bytes(258)), "256 values with codes of 1 bytes"),
+        decoding(attributes_blob.values_of, body(1, 0, 1, 0, offsets=(1, 1), after=bytes(3)), "offsets of its values"),
+        decoding(
+            attributes_blob.values_of, body(2, 0, 1, 0, offsets=(0, 2, 1), after=bytes(3)), "offsets of its values"
+        ),
+        decoding(attributes_blob.values_of, replace(TEXTS, raw_length=TEXTS.raw_length + 1), "were declared"),
+        decoding(attributes_blob.lists_of, body(0, 1, 0, 1, after=bytes(2 + 4)), "the rows of its elements"),
     ],
     ids=lambda case: case[1],
 )
@@ -341,9 +357,9 @@ def test_values_of_attributes_that_cannot_be_are_refused(case: Case) -> None:
 
 
 def test_as_many_values_as_codes_can_tell_apart_and_files_without_rows_are_read() -> None:
-    assert attributes.values_of(body(255, 1, 1, 0, after=bytes(257))).count == 255
-    assert not len(attributes.values_of(body(1, 1, 1, 0, after=bytes(1), rows=0)).codes)
-    assert not len(attributes.lists_of(body(0, 1, 0, 0, after=bytes(2 + 4))).rows)
+    assert attributes_blob.values_of(body(255, 1, 1, 0, after=bytes(257))).count == 255
+    assert not len(attributes_blob.values_of(body(1, 1, 1, 0, after=bytes(1), rows=0)).codes)
+    assert not len(attributes_blob.lists_of(body(0, 1, 0, 0, after=bytes(2 + 4))).rows)
 
 
 SAMPLE = samples.shard(pq_bits=0)
@@ -365,7 +381,7 @@ def number_of(place: int, layout: str = "<Q") -> int:
     "case",
     [
         decoding(
-            partial(shard.decode, vectors=samples.ApartVectors(value)),
+            partial(shard_blob.decode, vectors=samples.ApartVectors(value)),
             data if isinstance(data, bytes) else resealed(changed(SHARD, *data)),
             reason,
         )
@@ -410,14 +426,14 @@ def test_shards_that_cannot_be_are_refused(case: Case) -> None:
     assert_refused(case)
 
 
-INCLUDED = included_columns.encode(samples.included())
+INCLUDED = included_columns_blob.encode(samples.included())
 READERS = {
-    "addresses": (partial(addresses.decode, count=3), ADDRESSES),
-    "attributes": (attributes.decode, ATTRIBUTES),
-    "centroid": (centroid.decode, CENTROID),
-    "included": (included_columns.decode, INCLUDED),
-    "routing": (routing.decode, ROUTING),
-    "shard": (shard.decode, SHARD),
+    "addresses": (partial(addresses_blob.decode, count=3), ADDRESSES),
+    "attributes": (attributes_blob.decode, ATTRIBUTES),
+    "centroid": (centroid_blob.decode, CENTROID),
+    "included": (included_columns_blob.decode, INCLUDED),
+    "routing": (routing_blob.decode, ROUTING),
+    "shard": (shard_blob.decode, SHARD),
 }
 
 
@@ -435,8 +451,8 @@ def test_a_blob_of_a_later_version_is_that_and_bytes_of_another_kind_are_none(ki
 
 
 def test_a_shard_without_a_section_says_which() -> None:
-    reader = shard.ShardReader(BytesSource(SHARD), vectors=samples.ApartVectors(SAMPLE))
-    assert_refused((partial(reader.read_section, shard.Section.CELLS), "shard blob has no section CELLS"))
+    reader = shard_blob.ShardReader(BytesSource(SHARD), vectors=samples.ApartVectors(SAMPLE))
+    assert_refused((partial(reader.read_section, shard_blob.Section.CELLS), "shard blob has no section CELLS"))
 
 
 class CutSource(BytesSource):
@@ -448,12 +464,12 @@ class CutSource(BytesSource):
 
 def test_a_shard_whose_bytes_end_too_soon_is_refused() -> None:
     with pytest.raises(BadBlobError, match=f"section CONTENT_HASHES is cut off at {len(SHARD) - 10}"):
-        shard.ShardReader(CutSource(SHARD), vectors=samples.ApartVectors(SAMPLE)).check()
+        shard_blob.ShardReader(CutSource(SHARD), vectors=samples.ApartVectors(SAMPLE)).check()
 
 
 def test_the_bytes_of_a_shards_head_that_nothing_uses_are_zero() -> None:
     with pytest.raises(ChecksumError, match="header and section table"):
-        shard.decode(bytes(changed(SHARD, (127, "B", 1))))
+        shard_blob.decode(bytes(changed(SHARD, (127, "B", 1))))
 
 
 FRAMES = compress_frames(np.arange(200, dtype=np.uint8))

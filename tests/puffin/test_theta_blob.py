@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.theta import ThetaAccumulator, union
-from icepuffin.ann_kernels.theta_estimates import estimate
+from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
+from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.puffin import FileSource, PuffinReader
-from icepuffin.puffin.blobs.theta import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
+from icepuffin.puffin.blobs.theta_blob import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 
 FOREIGN = Path(__file__).parent.parent / "conformance" / "fixtures" / "puffin" / "extra"

@@ -21,7 +21,12 @@ def load() -> None:
     from icepuffin.ops import tasks  # noqa: PLC0415  after the path is the one of workers
 
     modules = [f"{tasks.__name__}.{module.name}" for module in pkgutil.iter_modules(tasks.__path__)]
-    modules += ["icepuffin.ops.search.worker", "icepuffin.ops.search.file_scans", "pandas", "pyarrow.parquet"]
+    modules += [
+        "icepuffin.ops.search.indexed.worker",
+        "icepuffin.ops.search.exact.file_scans",
+        "pandas",
+        "pyarrow.parquet",
+    ]
     for module in modules:
         importlib.import_module(module)
     gc.collect()

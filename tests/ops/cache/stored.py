@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.codes.rotated_quantization import center_of, encode
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ann_kernels.graphs.graph import Graph
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.rotated_quantization import center_of, encode
 from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
 from icepuffin.ops.cache.ready_shard import NodeAddresses
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredRun, StoredShard
-from icepuffin.ops.shard_codes import as_kernels_take, as_stored
-from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ops.shards.shard_codes import as_kernels_take, as_stored
+from icepuffin.puffin.blobs import shard_blob
+from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.ann_kernels.data import packed
 from tests.puffin.samples import ApartVectors
 

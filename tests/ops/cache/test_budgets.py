@@ -9,9 +9,9 @@ import pytest
 
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.model import MIB
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.puffin.blobs import shard_blob
+from icepuffin.puffin.blobs.shard_blob import Shard
 from icepuffin.puffin.blobs.shard_header import ShardHeader
 from tests.ops.cache.stored import STORAGE, coded, lean, random_shard, stored
 from tests.ops.cache.test_fetching import header_of

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk, shards
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, disk
+from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.cache.fetching import FetchedShard
 from icepuffin.ops.cache.ready_shard import Completion, to_arrays
-from icepuffin.ops.cache.shards import _Reservations
-from icepuffin.ops.private_map import PrivateMap
+from icepuffin.ops.cache.shard_cache import _Reservations
+from icepuffin.ops.process.private_map import PrivateMap
 from tests.ops.cache.stored import STORAGE, BusyDisk, answers, lean, random_shard, ready, stored
 from tests.ops.cache.test_moved_rows import moved
 

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.four_bit_quantization import FEWEST_DIMS
-from icepuffin.ann_kernels.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.codes.four_bit_quantization import FEWEST_DIMS
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.graphs.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.walk_codes import FEWEST_SIGNED_DIMS
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
 from icepuffin.ops.cache.disk import DiskCache
 from icepuffin.ops.cache.mapped_arrays import Draft
 from icepuffin.ops.cache.ready_shard import from_arrays, to_arrays
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.puffin.blobs import shard as shard_blob
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.puffin.blobs import shard_blob
+from icepuffin.puffin.blobs.shard_blob import Shard
 from icepuffin.puffin.blobs.shard_header import read_header
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from tests.ann_kernels.data import clustered, near_duplicates

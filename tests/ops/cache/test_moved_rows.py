@@ -11,7 +11,7 @@ import pytest
 from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey
 from icepuffin.ops.model import ObjectRange, StoredAddresses
 from icepuffin.ops.storage import ObjectMissingError
-from icepuffin.puffin.blobs import addresses
+from icepuffin.puffin.blobs import addresses_blob
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, random_shard, stored
 
@@ -20,7 +20,7 @@ def moved(folder: Path, key: ShardKey, seed: int, rows: int = ROWS) -> tuple[Sha
     """(key of the shard with other addresses, their row positions)."""
     rng = np.random.default_rng(seed)
     slots, positions = rng.integers(0, 9, rows).astype(np.uint32), rng.permutation(1000 * rows)[:rows]
-    data = addresses.encode(slots, positions)
+    data = addresses_blob.encode(slots, positions)
     path = folder / f"{Path(key.where.path).name}-addresses-{seed}"
     path.write_bytes(bytes(7) + data)
     where = ObjectRange(f"file://{path}", 7, len(data))

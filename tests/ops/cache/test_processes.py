@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey, shards
+from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey
+from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.cache.disk import DiskCache
 from tests.ops.cache.stored import ROWS, STORAGE, kept_by, random_shard, stored
 

@@ -2,11 +2,11 @@
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.blob_kind import BlobKind, index_tag
-from icepuffin.ops.catalog.derived_snapshots import Binding
-from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.binding.derived_snapshots import Binding
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.blob_kind import BlobKind, index_tag
+from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE
 

@@ -10,19 +10,20 @@ from pyiceberg.manifest import write_manifest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import bindings, manifests
-from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
-from icepuffin.ops.catalog.commit import TableReplacedError
-from icepuffin.ops.catalog.live_files import ManifestError, live_files
-from icepuffin.ops.catalog.manifests import PlannedManifest
-from icepuffin.ops.catalog.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
-from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import index_versions, tag_target
+from icepuffin.ops.binding.commit import TableReplacedError
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.storage import AccessError, open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table import manifests
+from icepuffin.ops.table.live_files import ManifestError, live_files
+from icepuffin.ops.table.manifests import PlannedManifest
+from icepuffin.ops.table.snapshots import TableUnavailableError, find_snapshot, hides_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
@@ -303,7 +304,7 @@ def test_a_list_that_is_wrong_about_a_whole_manifest_is_no_error(
             manifest[manifests._LIST_FIELD_PLACES[place]] += more
         return listed
 
-    monkeypatch.setattr("icepuffin.ops.catalog.live_files.read_manifests", miscounted)
+    monkeypatch.setattr("icepuffin.ops.table.live_files.read_manifests", miscounted)
     assert len(live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files) == 1
 
 

@@ -18,17 +18,17 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS
-from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
-from icepuffin.ops.catalog.derived_snapshots import NewPack
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
-from icepuffin.ops.catalog.summaries import summary_of
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bindings import LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.binding.bound_versions import TagTakenError, index_versions, own_tags, tag_target
+from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
-from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.blob_kind import LASTING_MS
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.table.summaries import summary_of
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import drop, publish
-from icepuffin.ops.catalog.commit import ClockError
-from icepuffin.ops.catalog.derived_snapshots import NewPack
-from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.binding.bindings import drop, publish
+from icepuffin.ops.binding.commit import ClockError
+from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.statistics import find_statistics, register_statistics
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
 

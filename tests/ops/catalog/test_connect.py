@@ -20,8 +20,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from sqlalchemy.exc import DBAPIError
 
+from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog import connection, time_limits
-from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.connection import failure, open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.ops.catalog import row_deletes
-from icepuffin.ops.catalog.live_files import RepeatedFileError
-from icepuffin.ops.catalog.row_deletes import deleted_by_file, deleted_in_group, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError, normalize
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.table import row_deletes
+from icepuffin.ops.table.live_files import RepeatedFileError
+from icepuffin.ops.table.row_deletes import deleted_by_file, deleted_in_group, fingerprint
+from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.errors import BadBlobError
 
 STORE = LocalStorage()
@@ -79,7 +79,7 @@ def test_a_deletion_vector_names_no_more_rows_than_its_file_has(tmp_path: Path) 
     path = tmp_path / "deletes.puffin"
 
     def deleted(rows: int) -> list[int]:
-        path.write_bytes(deletion_vector.encode(np.arange(rows)))
+        path.write_bytes(deletion_vector_blob.encode(np.arange(rows)))
         where = (f"file://{path}", DeleteKind.DELETION_VECTOR, rows, 2, path.stat().st_size, 0, path.stat().st_size)
         file = LiveFile("file:///t/a.parquet", 1, 100, 1, "PARQUET", deletes=(DeleteFile(*where),))
         return deleted_by_file(lambda _: STORE, [file])[file.path].tolist()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head

@@ -16,10 +16,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.ops.catalog import live_files as live_files_module
-from icepuffin.ops.catalog import row_deletes
-from icepuffin.ops.catalog.delete_keys import KeyBounds
-from icepuffin.ops.catalog.live_files import (
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
+from icepuffin.ops.rows.datafile import DataFileError
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table import live_files as live_files_module
+from icepuffin.ops.table import row_deletes
+from icepuffin.ops.table.delete_keys import KeyBounds
+from icepuffin.ops.table.live_files import (
     EqualityDeletesError,
     RepeatedFileError,
     _as_live_file,
@@ -27,7 +32,7 @@ from icepuffin.ops.catalog.live_files import (
     _DeleteIndex,
     live_files,
 )
-from icepuffin.ops.catalog.manifests import (
+from icepuffin.ops.table.manifests import (
     ROW_ID,
     _inherit_row_ids,
     _with_statistics_of,
@@ -35,13 +40,8 @@ from icepuffin.ops.catalog.manifests import (
     live_entries,
     read_manifests,
 )
-from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
-from icepuffin.ops.catalog.snapshots import find_snapshot
-from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
-from icepuffin.ops.storage import open_storage
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.table.row_deletes import NO_DELETES, deleted_positions, fingerprint
+from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is

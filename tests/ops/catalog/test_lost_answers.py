@@ -14,18 +14,18 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings, commit
-from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
-from icepuffin.ops.catalog.blob_kind import pack_tag
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, holder_ids, index_versions
-from icepuffin.ops.catalog.derived_snapshots import NewPack
-from icepuffin.ops.catalog.expiration import expire_derived, expire_packs
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ops.binding import bindings, commit
+from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
+from icepuffin.ops.binding.bound_versions import DerivedVersion, holder_ids, index_versions
+from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.expiration import expire_derived, expire_packs
+from icepuffin.ops.binding.statistics import find_statistics, register_statistics
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.blob_kind import pack_tag
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding

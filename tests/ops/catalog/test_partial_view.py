@@ -12,12 +12,12 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
-from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
+from icepuffin.ops.table.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.orchestration.sensor.evaluation import evaluate
-from icepuffin.orchestration.sensor.plan import SensorCursor
+from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.test_retention import with_versions

@@ -29,12 +29,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.row_deletes import deleted_positions
-from icepuffin.ops.live_rows import read_live
-from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.live_rows import read_live
+from icepuffin.ops.table.row_deletes import deleted_positions
 from icepuffin.orchestration.demo.rowdeletes import commit_delete_files
 from tests.conftest import STORAGE, make_rows
 from tests.ops.search.partitioned import append_rows

@@ -6,7 +6,7 @@ import pytest
 
 from icepuffin.ops.catalog import stored_file_io
 from icepuffin.ops.catalog.stored_file_io import StoredFile, StoredFileIO
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.conftest import STORAGE
 
 

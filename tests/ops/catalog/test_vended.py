@@ -18,18 +18,18 @@ from pyiceberg.io import InputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
-from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
 from icepuffin.ops.storage.credentials import RemoteSigningError
 from icepuffin.ops.storage.s3_options import s3_options
-from icepuffin.ops.tasks.runner import LocalRunner, Progress
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.comparison import DEFINITION

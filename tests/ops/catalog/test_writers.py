@@ -13,18 +13,18 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from icepuffin.ops.catalog import bindings, derived_snapshots
-from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.ops.catalog.bound_versions import index_versions, own_tags, tag_target
-from icepuffin.ops.catalog.commit import CommitOutcome
+from icepuffin.ops.binding import bindings, derived_snapshots
+from icepuffin.ops.binding.bindings import BindingError
+from icepuffin.ops.binding.bound_versions import index_versions, own_tags, tag_target
+from icepuffin.ops.binding.commit import CommitOutcome
+from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.derived_snapshots import NewPack
-from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.snapshots import ancestor_ids, data_snapshots
 from icepuffin.ops.index import create_index, drop_index
-from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.snapshots import ancestor_ids, data_snapshots
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.writers import (

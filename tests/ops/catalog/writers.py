@@ -9,8 +9,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from icepuffin.ops.catalog.derived_snapshots import last_number
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.binding.derived_snapshots import last_number
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head

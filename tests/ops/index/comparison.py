@@ -9,7 +9,7 @@ from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.model import ObjectRange, StorageConfig, StoredShard
 from icepuffin.ops.search import SearchResult, exact_search, open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, queries
 
 DEFINITION = IndexDefinition(

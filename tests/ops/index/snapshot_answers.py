@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import use_settings
-from icepuffin.ops.cache.settings import CacheSettings
+from icepuffin.ops.cache.cache_settings import CacheSettings
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
 from tests.conftest import STORAGE, queries

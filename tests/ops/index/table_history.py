@@ -21,29 +21,22 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
-from icepuffin.ops import vector_runs
-from icepuffin.ops.cache.settings import LAYOUT
-from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.blob_kind import SIDE_TAG_AGE_MS
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.expiration import expire_packs
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import (
-    IndexDefinition,
-    IndexReport,
-    collect_garbage,
-    dead_nodes,
-    drop_index,
-    materialize_index,
-    packs,
-    refresh,
-)
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.work_bounds import RefreshBounds, refresh_bounds
+from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.expiration import expire_packs
+from icepuffin.ops.cache.cache_settings import LAYOUT
+from icepuffin.ops.index import IndexDefinition, IndexReport, collect_garbage, drop_index, materialize_index, refresh
+from icepuffin.ops.index.planning import dead_nodes
+from icepuffin.ops.index.planning.work_bounds import RefreshBounds, refresh_bounds
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.shards import vector_runs
+from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import open_lake
@@ -123,7 +116,7 @@ class TableHistory(RuleBasedStateMachine):
         recorded=st.booleans(),
         filters=FILTERS,
         include=INCLUDED,
-        pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
+        pack_bytes=st.sampled_from([1, 5_000, index_packs.PACK_BYTES]),
         run_bytes=st.sampled_from([1, 1, 200, vector_runs.LEAST_BYTES]),
         method=st.sampled_from(["diskann", "diskann", "centroid"]),
         layout=st.sampled_from(["fast", "compact"]),
@@ -149,10 +142,10 @@ class TableHistory(RuleBasedStateMachine):
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
         self._patch.setenv(LAYOUT, layout)
-        self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
+        self._patch.setattr(index_packs, "PACK_BYTES", pack_bytes)
         self._patch.setattr(vector_runs, "LEAST_BYTES", run_bytes)
         self._patch.setattr(vector_runs, "MAX_RUNS", 6)
-        self._patch.setattr(packs, "MAX_PACKS", 4)
+        self._patch.setattr(index_packs, "MAX_PACKS", 4)
         if recorded:
             self._patch.setattr(refresh, "SMALL_WORK", 0)
             self._patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.index import Action, IndexReport, drop_index, packs
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.index import Action, IndexReport, drop_index
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import How, ObjectRange
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import open_storage
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
@@ -32,8 +33,8 @@ TableFactory = Callable[..., Table]
 def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether built shards lie in a pack."""
     if request.param:
-        monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
-        monkeypatch.setattr(packs, "WORTH_SHARE", 0.5)
+        monkeypatch.setattr(index_packs, "PACK_BYTES", 30_000)
+        monkeypatch.setattr(index_packs, "WORTH_SHARE", 0.5)
     return bool(request.param)
 
 

@@ -8,13 +8,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import Action, DefinitionError, materialize_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import UnknownSnapshotError
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 

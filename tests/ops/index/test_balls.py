@@ -13,27 +13,29 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import equality_deletes, row_deletes
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index, estimate, proof, sizes
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.materialization import rebuild_tombstoned_shards
-from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.sizes import BALL_BYTES, balls_per_file
-from icepuffin.ops.index.version_reader import open_version, read_centroids
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import CoverageError, DefinitionError, IndexDefinition, drop_index
+from icepuffin.ops.index.index_materialization import rebuild_tombstoned_shards
+from icepuffin.ops.index.planning import index_estimate, sizes
+from icepuffin.ops.index.planning.sizes import BALL_BYTES, balls_per_file
+from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.verify import proof
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions.version_reader import open_version, read_centroids
 from icepuffin.ops.metrics import index_samples
 from icepuffin.ops.model import Action, DeleteFile, FileNumber
 from icepuffin.ops.search import Coverage, open_exact, open_index
+from icepuffin.ops.search.exact.pruning import FileBalls
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.storage import Storage
+from icepuffin.ops.table import equality_deletes, row_deletes
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks import enclosure
 from icepuffin.ops.tasks.file_balls import MAX_BALLS
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import centroid_blob
 from icepuffin.puffin.errors import BadBlobError
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -88,7 +90,7 @@ def test_a_refresh_reads_the_files_with_other_rows_alone(table: Table) -> None:
     table.append(clustered(400, 50, CENTERS[4].tolist()))
     table.delete("id >= 300 and id < 400")
     plan = plan_version(table, BALLS, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
-    expected = estimate.estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    expected = index_estimate.estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
     report = index_head(table, BALLS)
     assert (before.rows, report.action, report.rows) == (400, Action.REFRESHED, 320)
     assert report.inserted == expected.inserted == 70 + 50

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import IndexReport, materialize_index, plan
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import IndexReport, materialize_index
+from icepuffin.ops.index.planning import version_plan
 from icepuffin.ops.search import opening
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -56,7 +57,7 @@ def test_a_backfill_starts_from_the_next_snapshot_that_has_a_version(
     for start in (900, 940):
         table.refresh().append(make_rows(start, start + 40))
         index_head(table)
-    monkeypatch.setattr(plan, "MOST_BASES", 1)
+    monkeypatch.setattr(version_plan, "MOST_BASES", 1)
     report = index_snapshot(table, data_snapshots(table)[1].snapshot_id)
     assert (report.base_snapshot_id, report.gone, report.inserted) == (head, 300, 0)
 
@@ -91,9 +92,11 @@ def test_after_an_append_to_many_versions_one_is_opened(table: Table, monkeypatc
         index_head(table)
     table.refresh().append(make_rows(980, 1020))
     opened: list[Any] = []
-    real = plan.open_versions
+    real = version_plan.open_versions
     monkeypatch.setattr(
-        plan, "open_versions", lambda at, known, *more, **how: opened.extend(known) or real(at, known, *more, **how)
+        version_plan,
+        "open_versions",
+        lambda at, known, *more, **how: opened.extend(known) or real(at, known, *more, **how),
     )
     assert index_head(table).inserted == 40
     assert len(opened) == 1

@@ -13,7 +13,7 @@ from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.assets.ann_index import layout_result
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import (
     Action,
@@ -21,19 +21,19 @@ from icepuffin.ops.index import (
     GateFailedError,
     IndexDefinition,
     IndexReport,
-    estimate,
     new_version,
     refresh,
 )
-from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.plan import VersionPlan, plan_version
-from icepuffin.ops.index.work_bounds import refresh_bounds
-from icepuffin.ops.large_arrays import NoRoomError
+from icepuffin.ops.index.planning import index_estimate
+from icepuffin.ops.index.planning import version_plan as plan_module
+from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_version
+from icepuffin.ops.index.planning.work_bounds import refresh_bounds
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.process.large_arrays import NoRoomError
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.vector_column import VectorColumnError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
@@ -199,7 +199,7 @@ def test_nodes_that_were_found_to_decide_are_not_looked_for_again(
     file = next(iter(table.scan().plan_files())).file
     append_position_deletes(table, {file.file_path: np.arange(200, 260)})
     table.refresh().append(make_rows(300, 450))
-    for module in (plan_module, estimate, new_version):
+    for module in (plan_module, index_estimate, new_version):
         original = module.find_dead_nodes
         monkeypatch.setattr(
             module, "find_dead_nodes", lambda *args, find=original, **named: calls.append(0) or find(*args, **named)

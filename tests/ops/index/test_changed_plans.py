@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index import refresh
-from icepuffin.ops.index.changes import Changes, find_changes
-from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.index.planning import version_plan as plan_module
+from icepuffin.ops.index.planning.changes import Changes, find_changes
+from icepuffin.ops.index.planning.version_plan import plan_version
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head

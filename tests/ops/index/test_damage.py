@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import (
     Action,
     DefinitionError,
@@ -23,26 +22,24 @@ from icepuffin.ops.index import (
     IndexReport,
     NotAnIndexError,
     create_index,
-    integrity,
     load_definition,
     materialize_index,
-    node_sample,
-    packs,
-    proof,
-    version_reader,
 )
-from icepuffin.ops.index.integrity import check_integrity, check_kept
-from icepuffin.ops.index.retention_policy import RetentionPolicy
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.verify import integrity, node_sample, proof
+from icepuffin.ops.index.verify.integrity import check_integrity, check_kept
+from icepuffin.ops.index.versions import index_packs, version_reader
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage import Storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.puffin.blobs import attributes, centroid, included_columns, routing, shard_header
+from icepuffin.puffin.blobs import attributes_blob, centroid_blob, included_columns_blob, routing_blob, shard_header
 from icepuffin.puffin.blobs.shard_header import Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.conftest import STORAGE, make_rows
@@ -166,7 +163,7 @@ def test_in_format_v1_a_version_whose_manifests_are_lost_or_broken_is_ignored(
     assert index_head(table).action is Action.REFRESHED
 
 
-@pytest.mark.parametrize("blob", [routing, shard_header, centroid])
+@pytest.mark.parametrize("blob", [routing_blob, shard_header, centroid_blob])
 def test_blobs_of_a_later_format_are_reported_as_later_and_not_as_damaged(
     table: Table, monkeypatch: pytest.MonkeyPatch, blob: ModuleType
 ) -> None:
@@ -223,7 +220,7 @@ def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Included ones and those for conditions, by the file, the row and the byte."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     index_head(table, replace(DEFINITION, include=("section",), filters=("id",)))
     version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     number, files, rows = len(version.bound.packs), len(version.routing.files), version.routing.files[0].rows
@@ -240,8 +237,8 @@ def test_values_beyond_the_files_and_packs_of_a_version_are_not_read(
             patch.setattr(blob, "decode", changed)
             return read(version, field_id, STORAGE)
 
-    included = included_columns, version_reader.read_included_blob, version.included
-    for_conditions = attributes, version_reader.read_attribute_blob, version.attributes
+    included = included_columns_blob, version_reader.read_included_blob, version.included
+    for_conditions = attributes_blob, version_reader.read_attribute_blob, version.attributes
     assert opened_with(*included, pack=number, offset=packed - 9, length=9).entries[0].pack == number
     assert opened_with(*for_conditions).entries
     for changes in ({"pack": number + 1}, {"pack": number + 5}, {"pack": number, "offset": packed - 8, "length": 9}):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
+from icepuffin.ops.index.planning.deltas import NEW_DELTA, Placement, place
 from tests.ops.index.comparison import DEFINITION
 
 SIZES = st.lists(st.integers(0, 5000), max_size=12)

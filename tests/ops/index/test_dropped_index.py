@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops import steps
 from icepuffin.ops.index import create_index, drop_index
-from icepuffin.ops.index.definition import DefinitionError
-from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.steps import RunStep
 from tests.conftest import STORAGE, make_rows

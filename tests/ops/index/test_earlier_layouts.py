@@ -6,16 +6,18 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.index import Action, create_index, drop_index, packs, plan
-from icepuffin.ops.index.integrity import check_integrity, remedy
-from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.retention_policy import RetentionPolicy
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import Action, create_index, drop_index
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.planning import version_plan
+from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.verify.integrity import check_integrity, remedy
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage, IndexUnavailableError, StalePolicy, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage import open_storage
-from icepuffin.puffin.blobs import routing
+from icepuffin.puffin.blobs import routing_blob
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
 
@@ -24,10 +26,10 @@ from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_hea
 def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
     """Two snapshots with versions of the layout before, which share a pack."""
     new_table = table_factory()
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     create_index(new_table, DEFINITION)
     with monkeypatch.context() as earlier:
-        earlier.setattr(routing, "VERSION", routing.VERSION - 1)
+        earlier.setattr(routing_blob, "VERSION", routing_blob.VERSION - 1)
         for first, last in ((0, 200), (200, 210)):
             new_table.append(make_rows(first, last))
             index_head(new_table)
@@ -65,7 +67,7 @@ def test_a_run_takes_nothing_that_was_staged_for_another_layout(table: Table, mo
     head = table.metadata.current_snapshot_id or 0
     now = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
     assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id == now
-    monkeypatch.setattr(plan, "FORMAT_VERSION", plan.FORMAT_VERSION - 1)
+    monkeypatch.setattr(version_plan, "FORMAT_VERSION", version_plan.FORMAT_VERSION - 1)
     assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != now
 
 

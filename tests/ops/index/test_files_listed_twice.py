@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import RepeatedFileError, live_files
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_exact, open_index
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import RepeatedFileError, live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels import rotated_quantization, vamana
-from icepuffin.ops import large_arrays, vector_runs
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexDefinition, materialize_index, packs, shard_parts, sizes
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.sizes import (
+from icepuffin.ann_kernels.codes import rotated_quantization
+from icepuffin.ann_kernels.graphs import vamana
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action, IndexDefinition, materialize_index
+from icepuffin.ops.index.files import shard_parts
+from icepuffin.ops.index.planning import sizes
+from icepuffin.ops.index.planning.sizes import (
     IMBALANCE,
     LARGEST_SHARD_MEMORY,
     MANY_SHARDS,
@@ -28,18 +28,22 @@ from icepuffin.ops.index.sizes import (
     max_shard_rows,
     rows_per_shard,
 )
-from icepuffin.ops.index.version_reader import OpenVersion, open_version
-from icepuffin.ops.index.work_bounds import refresh_bounds
-from icepuffin.ops.large_arrays import NoRoomError, as_floats, concatenated, converted, new_array, rows_at
+from icepuffin.ops.index.planning.work_bounds import refresh_bounds
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
+from icepuffin.ops.process import large_arrays
+from icepuffin.ops.process.large_arrays import NoRoomError, as_floats, concatenated, converted, new_array, rows_at
+from icepuffin.ops.shards import vector_runs
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks import base_shard
-from icepuffin.ops.tasks import shard as shard_task
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks import base_shard, shard_task
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.runner import SHARD_MEMORY_FACTOR, LocalRunner, shard_bytes
+from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, LocalRunner, shard_bytes
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs.shard_blob import ShardReader
 from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -235,7 +239,7 @@ def test_vectors_that_no_blob_holds_lie_in_several(
     most = 100 * row_bytes + 5
     monkeypatch.setattr(shard_task, "MAX_BLOB_BYTES", most)
     monkeypatch.setattr(shard_parts, "MAX_BLOB_BYTES", most)
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     monkeypatch.setattr(vector_runs, "LEAST_BYTES", row_bytes)
     table, definition = table_factory(), replace(DEFINITION, shards=1, max_deltas=1)
     for first, last in [(0, 600), (600, 640), (640, 900), (900, 1_000)]:

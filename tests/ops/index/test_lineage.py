@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import changes, dead_nodes, materialize_index, moved_rows, plan, refresh
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.version_reader import balls_by_slot, open_version
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import materialize_index, moved_rows, refresh
+from icepuffin.ops.index.planning import changes, dead_nodes, version_plan
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.search import open_index
-from icepuffin.ops.shard_reader import open_shard
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
@@ -63,7 +64,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
         files = [replace(f, first_row_id=first.get(f.path, ROWS), has_row_ids=f.path == new.path) for f in live.files]
         return replace(live, files=tuple(files))
 
-    monkeypatch.setattr(plan, "live_files", with_ids)
+    monkeypatch.setattr(version_plan, "live_files", with_ids)
     monkeypatch.setattr(changes, "live_files", with_ids)
     monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
     monkeypatch.setattr(refresh, "SMALL_WORK", 0)
@@ -113,7 +114,7 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
 
 def test_row_ids_of_removed_files_come_from_the_index_snapshot(table: Table) -> None:
     opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
-    live = plan.live_files(table, table.metadata.current_snapshot_id or 0)
+    live = version_plan.live_files(table, table.metadata.current_snapshot_id or 0)
     before = changes.live_files(table, opened.bound.index_snapshot_id).files
     opened = replace(opened, bound=replace(opened.bound, base_snapshot_id=1))  # as where it has expired
     result = changes.find_changes(table, opened, live, STORAGE)

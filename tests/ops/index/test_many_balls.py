@@ -7,12 +7,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index import Action, assembly, layout
-from icepuffin.ops.index.version_reader import open_version, read_centroids
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action, index_layout
+from icepuffin.ops.index.files import assembly
+from icepuffin.ops.index.versions.version_reader import open_version, read_centroids
 from icepuffin.ops.search import open_exact, open_index
-from icepuffin.puffin.blobs import centroid
-from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs import centroid_blob
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.errors import BadCompressionError
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
@@ -42,14 +43,14 @@ def balls_per_file(index: CentroidIndex) -> list[int]:
 
 
 def limit_to(most: int, patch: pytest.MonkeyPatch) -> None:
-    whole = centroid.decode
+    whole = centroid_blob.decode
 
     def decode(data: bytes) -> CentroidIndex:
         if len(data) > most:
             raise BadCompressionError(f"declares {len(data):,} bytes, over the limit of {most:,}")
         return whole(data)
 
-    patch.setattr(centroid, "decode", decode)
+    patch.setattr(centroid_blob, "decode", decode)
     patch.setattr(assembly, "MAX_CENTROID_BYTES", most, raising=False)
 
 
@@ -68,7 +69,7 @@ def assert_right(table: Table) -> int:
 @pytest.fixture
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Four files, of which each touches few partitions."""
-    monkeypatch.setattr(layout, "PARTITIONS_PER_SHARD", 2)
+    monkeypatch.setattr(index_layout, "PARTITIONS_PER_SHARD", 2)
     new_table = table_factory()
     for number in range(4):
         append(new_table, number)
@@ -81,7 +82,7 @@ def test_a_version_with_too_many_balls_keeps_one_per_file_and_is_refreshed(
     index_head(table)
     before = centroids(table)
     assert len(before.centroids) > 5
-    limit_to(len(centroid.encode(before)) + 4 + len(before.files[0]), monkeypatch)
+    limit_to(len(centroid_blob.encode(before)) + 4 + len(before.files[0]), monkeypatch)
     append(table, 4)
     assert index_head(table).action is Action.REFRESHED
     assert balls_per_file(centroids(table)) == [1] * 5

@@ -9,15 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagged_version
-from icepuffin.ops.catalog.expiration import unnamed_packs
-from icepuffin.ops.index import background_file, collect_garbage, drop_index, layout, packs
-from icepuffin.ops.index.definition import DefinitionError
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.layout import make_layout
-from icepuffin.ops.index.packs import MOST_PACK_BYTES, MOST_PACK_PARTS, MOST_SHARDS, divided, packs_to_share
-from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
+from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
+from icepuffin.ops.binding.expiration import unnamed_packs
+from icepuffin.ops.index import collect_garbage, drop_index, index_layout
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.index.files import background_file
+from icepuffin.ops.index.index_layout import make_layout
+from icepuffin.ops.index.planning.sizes import choose_shard_count, rows_per_shard
+from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.index.versions.index_packs import (
+    MOST_PACK_BYTES,
+    MOST_PACK_PARTS,
+    MOST_SHARDS,
+    divided,
+    packs_to_share,
+)
 from icepuffin.ops.model import ObjectRange, SnapshotId
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.storage.multipart import S3_LIMITS, plan_parts
@@ -52,7 +60,7 @@ def test_each_pack_of_a_billion_rows_is_an_object_that_stores_take(dims: int, ve
     assert [blob for group in groups for blob in group] == every
     assert max(parts_of(group) for group in groups) <= MOST_PACK_PARTS + 1
     assert max(sum(blob.sources[0].length for blob in group) for group in groups) <= MOST_PACK_BYTES
-    assert len(groups) <= packs.MAX_PACKS
+    assert len(groups) <= index_packs.MAX_PACKS
 
 
 LENGTHS = st.lists(st.sampled_from([1, 4 << 20, 5 << 20, 11 << 20, 1 << 30, 2 << 30]), max_size=400)
@@ -62,7 +70,7 @@ LENGTHS = st.lists(st.sampled_from([1, 4 << 20, 5 << 20, 11 << 20, 1 << 30, 2 <<
 def test_blobs_that_come_later_change_no_pack_but_the_last(first: list[int], later: list[int]) -> None:
     """So a pack is begun with the shards that stay, while others are made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packs, "MOST_PACK_PARTS", 40)
+        patch.setattr(index_packs, "MOST_PACK_PARTS", 40)
         begun, whole = divided(blobs(first)), divided(blobs([*first, *later]))
         assert whole[: max(0, len(begun) - 1)] == begun[:-1]
         if begun:
@@ -75,9 +83,9 @@ def table(table_factory: TableFactory, request: pytest.FixtureRequest, monkeypat
     """600 rows in three files, indexed: three shards, and the vectors of each, lie in a pack of their own. The
     parameter is the format version.
     """
-    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
-    monkeypatch.setattr(packs, "WORTH_SHARE", 0.2)
-    monkeypatch.setattr(packs, "MOST_PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 30_000)
+    monkeypatch.setattr(index_packs, "WORTH_SHARE", 0.2)
+    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1)
     new_table = table_factory(**{"format-version": getattr(request, "param", "2")})
     for first in range(0, 600, 200):
         new_table.append(make_rows(first, first + 200))
@@ -138,8 +146,8 @@ def test_packs_that_are_begun_with_kept_shards_take_those_that_are_made(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards of which no pack can be shared are copied while others are written; then the last pack goes on."""
-    monkeypatch.setattr(packs, "_LEAST_USE", 10)
-    monkeypatch.setattr(packs, "MOST_PACK_BYTES", 50_000)
+    monkeypatch.setattr(index_packs, "_LEAST_USE", 10)
+    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 50_000)
     before = {pack.path for pack in head_packs(table)}
     table.append(make_rows(600, 700))
     report = index_head(table)
@@ -188,8 +196,8 @@ def test_a_failure_leaves_none_of_several_packs(table: Table, monkeypatch: pytes
 
 def test_packs_of_which_two_do_not_fit_into_one_are_not_merged(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging makes fewer packs of small ones alone."""
-    monkeypatch.setattr(packs, "MAX_PACKS", 4)
-    monkeypatch.setattr(packs, "MOST_PACK_BYTES", 1_000)
+    monkeypatch.setattr(index_packs, "MAX_PACKS", 4)
+    monkeypatch.setattr(index_packs, "MOST_PACK_BYTES", 1_000)
     version = index_versions(table, "e")[0]
 
     def shared(sizes: list[int]) -> list[int]:
@@ -205,8 +213,8 @@ def test_packs_of_which_two_do_not_fit_into_one_are_not_merged(table: Table, mon
 def test_no_layout_has_more_shards_than_are_written(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer and larger ones where these do; else the build is refused before it has begun."""
     assert choose_shard_count(10**11, 4096, 64) == MOST_SHARDS
-    monkeypatch.setattr(layout, "MOST_SHARDS", 2)
-    monkeypatch.setattr(layout, "least_shards", lambda *_: 3)
+    monkeypatch.setattr(index_layout, "MOST_SHARDS", 2)
+    monkeypatch.setattr(index_layout, "least_shards", lambda *_: 3)
     head = table.metadata.current_snapshot_id
     assert head is not None
     plan = plan_version(table, DEFINITION, head, storage=STORAGE)

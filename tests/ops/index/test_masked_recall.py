@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.table import Table
 from rich.console import Console
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import masked_recall
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search.overview import overview
-from icepuffin.ops.shard_reader import open_shard
+from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.recall_gate import recall_of_nodes, searcher_of
 from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.orchestration.cli.index_view import draw

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.storage import StorageError
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import index_head
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import packs
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows
 from tests.ops.index.comparison import index_head
@@ -22,7 +22,7 @@ def test_a_pack_takes_no_sequence_number_back(
     table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:
     """Iceberg refuses a number that was taken, but not of a snapshot without a parent, such as a holder snapshot."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     table = table_factory()
     table.append(make_rows(0, 200))
     outcomes: list[CommitOutcome] = []

@@ -10,17 +10,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import TableUpdate
 
 from icepuffin.ops import steps
-from icepuffin.ops.catalog.bindings import LostRaceError
-from icepuffin.ops.catalog.blob_kind import LASTING_MS
-from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
-from icepuffin.ops.catalog.derived_snapshots import tag_ref, tag_update
+from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bound_versions import index_versions, tag_target
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.binding.derived_snapshots import tag_ref, tag_update
 from icepuffin.ops.index import IndexReport, materialize_index, new_version
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.steps import RunStep
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.blob_kind import LASTING_MS
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.puffin import PuffinReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import GateFailedError, IndexDefinition, IndexReport
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import open_index
-from icepuffin.ops.vector_column import VectorColumnError
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import index_head

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import collect_garbage, create_index, drop_index, materialize_index
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.puffin.blobs.routing import AddressesEntry
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.puffin.blobs.routing_blob import AddressesEntry
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 

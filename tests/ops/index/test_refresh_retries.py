@@ -13,24 +13,26 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexReport, dead_nodes, masked_recall, materialize_index, refresh
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index import Action, IndexReport, masked_recall, materialize_index, refresh
+from icepuffin.ops.index.planning import dead_nodes
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StoredShard
-from icepuffin.ops.spark.runner import SparkRunner
-from icepuffin.ops.storage import memory, open_storage
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.storage.memory import MemoryStorage
-from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
+from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.storage import memory_storage as memory
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.storage.memory_storage import MemoryStorage
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.delta_rows import scatter_delta
-from icepuffin.ops.tasks.match_hashes import hash_files, match_rows
+from icepuffin.ops.tasks.matching.dead_node_task import mark_dead_nodes
+from icepuffin.ops.tasks.matching.match_hashes import hash_files, match_rows
 from icepuffin.ops.tasks.relocation import relocate
-from icepuffin.ops.tasks.runner import SMALL_WORK, LocalRunner, TaskRunner
 from icepuffin.ops.tasks.scatter import scatter
-from icepuffin.ops.tasks.shard import make_shard
+from icepuffin.ops.tasks.shard_task import make_shard
+from icepuffin.ops.tasks.task_runner import SMALL_WORK, LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, index_head
@@ -143,7 +145,7 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
 
 
 def undo(table: Table, before: frozenset[int]) -> None:
-    from icepuffin.ops.catalog import bindings  # noqa: PLC0415
+    from icepuffin.ops.binding import bindings  # noqa: PLC0415
 
     new = [item for item in index_versions(table.refresh(), "e") if item.index_snapshot_id not in before]
     bindings.drop(table, "ann_e")

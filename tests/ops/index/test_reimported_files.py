@@ -15,15 +15,15 @@ from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import create_index, materialize_index
-from icepuffin.ops.index.ddl import load_definition
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.definitions.ddl import load_definition
+from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import Coverage, open_exact, open_index, opening
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head

@@ -12,17 +12,17 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind, version_tag
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target, versions
-from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, tag_target, versions
+from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import collect_garbage, create_index
-from icepuffin.ops.index.retention_plan import RetentionPlan, carry_out_retention, plan_retention
-from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.upkeep.retention_plan import RetentionPlan, carry_out_retention, plan_retention
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.blob_kind import LASTING_MS, BlobKind, version_tag
+from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.storage import Storage, open_storage
-from icepuffin.ops.tasks import shard as shard_module
+from icepuffin.ops.tasks import shard_task as shard_module
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
-from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.shard_task import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import read_blocks
+from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content
-from tests.ops.index.test_materialization import drop_everything
+from tests.ops.index.test_index_materialization import drop_everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,17 +11,17 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.code_sizes import rotated_bytes
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ann_kernels.codes.code_sizes import rotated_bytes
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index import DefinitionError, GateFailedError, IndexDefinition, drop_index
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions.version_reader import open_version
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.search.measured.tuning_run import tune
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.search.tuning_run import tune
-from icepuffin.ops.shard_reader import open_shard
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.vector_column import VectorColumnError
+from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, content, ids_by_query, index_head

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.routing_recall import curve_in_table, routing_queries, split_off_queries
-from icepuffin.ops.index.version_reader import OpenVersion, open_version
-from icepuffin.ops.recall_curve import ShardCentroids, reaches
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
+from icepuffin.ops.recall.curves import ShardCentroids, reaches
 from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.tasks.routing_distances import RoutingDistances
 from tests.conftest import STORAGE, make_rows, vectors_of

@@ -8,14 +8,14 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetLocationUpdate
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.report import Action
-from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.planning.index_report import Action
+from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.storage import path_mover
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
 from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE, make_rows

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import find_snapshot, head_of
-from icepuffin.ops.index import Action, sizes
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import Action
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.sizes import choose_shard_count, max_shard_rows, rows_per_shard, sample_size
-from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.index.work_bounds import refresh_bounds
+from icepuffin.ops.index.planning import sizes
+from icepuffin.ops.index.planning.sizes import choose_shard_count, max_shard_rows, rows_per_shard, sample_size
+from icepuffin.ops.index.planning.work_bounds import refresh_bounds
+from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import find_snapshot, head_of
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head

@@ -9,22 +9,22 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ops import vector_runs
-from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import IndexDefinition, packs, refresh, stages
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ann_kernels.codes import kmeans
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
+from icepuffin.ops.index import IndexDefinition, refresh, stages
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.index.versions import index_packs
+from icepuffin.ops.index.versions.version_reader import OpenVersion, open_version
 from icepuffin.ops.model import ObjectRange, StoredRun
-from icepuffin.ops.shard_reader import check_shard, open_shard
+from icepuffin.ops.shards import vector_runs
+from icepuffin.ops.shards.shard_reader import check_shard, open_shard
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks import delta_rows, markers
-from icepuffin.ops.tasks import shard as shard_task
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks import delta_rows, markers, shard_task
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.shard import ShardTask
+from icepuffin.ops.tasks.shard_task import ShardTask
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE, make_rows
@@ -37,7 +37,7 @@ ROW_BYTES = 4 * 16
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is worth a pack, and a vector is worth a run."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1)
     monkeypatch.setattr(vector_runs, "LEAST_BYTES", ROW_BYTES)
 
 
@@ -194,7 +194,7 @@ def test_a_dissolved_delta_leaves_out_dead_rows(table: Table) -> None:
 
 
 def test_vectors_that_lie_in_no_pack_are_copied(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", 1 << 30)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1 << 30)
     table = table_factory()
     for first in range(0, 600, 50):
         table.append(make_rows(first, first + 50))
@@ -207,8 +207,8 @@ def test_vectors_that_lie_in_no_pack_are_copied(table_factory: TableFactory, mon
 def test_shards_beside_a_pack_of_their_vectors_keep_their_recall_curves(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", 1 << 30)
-    monkeypatch.setattr(packs, "WORTH_SHARE", 100)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 1 << 30)
+    monkeypatch.setattr(index_packs, "WORTH_SHARE", 100)
     before = head_version(table)
     table.append(make_rows(600, 1200))
     index_head(table)

@@ -12,16 +12,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, FixedType, LongType, NestedField
 
+from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import Action, DefinitionError, IndexDefinition, create_index, list_definitions
-from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
 from icepuffin.ops.sql import SqlError, SqlSession
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.vector_column import VectorColumnError
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head

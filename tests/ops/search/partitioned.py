@@ -40,11 +40,11 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import Action
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 

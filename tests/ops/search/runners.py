@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 
-from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, R, T
 
 
 class SeveralAtOnce(LocalRunner):

@@ -17,11 +17,11 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, ListType, LongType, NestedField, StringType, StructType
 
-from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition
+from icepuffin.ops.rows.candidates import answer_names
+from icepuffin.ops.rows.datafile import arrow_schema
 from icepuffin.ops.search import open_exact, open_index
-from icepuffin.ops.search.candidates import answer_names
-from icepuffin.ops.spark.types import as_spark
+from icepuffin.ops.spark.spark_types import as_spark
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount

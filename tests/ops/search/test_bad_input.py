@@ -16,11 +16,10 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.binding import bindings
 from icepuffin.ops.index import IndexReport, create_index
-from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.index.definitions.index_definition import DefinitionError
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import (
     Coverage,
     IndexReader,
@@ -31,12 +30,13 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.arguments import prepare_queries
+from icepuffin.ops.search.indexed.worker import SearchShare
+from icepuffin.ops.search.measured.tuning_run import tune
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.tuning_run import tune
-from icepuffin.ops.search.worker import SearchShare
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.vector_column import VectorColumnError
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import UnknownSnapshotError
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head
 

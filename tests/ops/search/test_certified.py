@@ -16,12 +16,12 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
-from icepuffin.ops.search.file_scans import FileShare
-from icepuffin.ops.search.scan import VectorSource, scan_in_reach
+from icepuffin.ops.search.exact.file_scans import FileShare
+from icepuffin.ops.search.exact.scan import VectorSource, scan_in_reach
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -13,23 +13,24 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.counted_nouns import plural
+from icepuffin.ops.filters import attribute_conditions
+from icepuffin.ops.filters.attribute_values import VersionValues
+from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB
-from icepuffin.ops.search import IndexReader, SearchResult, attributes, open_index
-from icepuffin.ops.search.attribute_values import VersionValues
-from icepuffin.ops.search.conjunctions import ConjunctionSearch
+from icepuffin.ops.search import IndexReader, SearchResult, open_index
 from icepuffin.ops.search.errors import FilterError, QueryError
-from icepuffin.ops.search.list_predicate import ArrayContains
-from icepuffin.ops.search.live_recall import RecallSampler
+from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch
+from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.nearest_search import NearestSearch
 from icepuffin.ops.storage import StorageError
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
 from tests.draws import TALLY, amount
-from tests.ops.search.test_live_recall import settled
+from tests.ops.search.measured.test_live_recall import settled
 
 FILTERS = ("tags", "numbers", "section", "shelf")
 DEFINITION = IndexDefinition(
@@ -431,7 +432,7 @@ def test_a_store_that_fails_for_a_while_changes_no_answer(table: Table, monkeypa
         scanned = reader.search(queries(40), 5, where=conditions, columns=["id"])
     assert len(attempts) == 1
     assert "they cannot be read: the store is busy" in scanned.profile.condition
-    monkeypatch.setattr(attributes, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attribute_conditions, "_PAUSE_SECONDS", 0.0)
     failures = [StorageError("the store is busy")]
 
     def fail_once(source: VersionValues, field_id: int) -> object:
@@ -516,7 +517,7 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
 
 def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose values are not listed, but searched."""
-    monkeypatch.setattr("icepuffin.ops.search.value_codes._MOST_LISTED", 0)
+    monkeypatch.setattr("icepuffin.ops.filters.value_codes._MOST_LISTED", 0)
     index(table)
     rng = random.Random(8)
     conditions = [condition(rng) for _ in range(100)]
@@ -544,7 +545,7 @@ def test_a_text_that_utf8_cannot_write_is_refused(table: Table) -> None:
 
 
 def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icepuffin.ops.search.conjunctions._MOST_KEPT", 3)
+    monkeypatch.setattr("icepuffin.ops.search.indexed.conjunctions._MOST_KEPT", 3)
     index(table)
     rng = random.Random(7)
     same_as_one_by_one(opened(table), queries(50), [look_up(rng) for _ in range(50)])

@@ -18,28 +18,28 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, materialize_index
-from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.rows.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search import (
     Coverage,
     IndexReader,
     IndexUnavailableError,
     StalePolicy,
-    distributed_search,
     exact_search,
     open_exact,
     open_index,
 )
-from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
-from icepuffin.ops.search.distributed_search import balanced
-from icepuffin.ops.search.version_search import IndexAnswer, strategy_of
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.search.indexed import distributed_search
+from icepuffin.ops.search.indexed.distributed_search import balanced
+from icepuffin.ops.search.indexed.version_search import IndexAnswer, strategy_of
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

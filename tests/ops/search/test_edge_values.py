@@ -49,8 +49,8 @@ from pyiceberg.types import (
 
 from icepuffin.ops.index import IndexDefinition
 from tests.draws import draws
+from tests.ops.filters.test_attribute_conditions import both_ways
 from tests.ops.search.partitioned import append_rows, build_version
-from tests.ops.search.test_attributes import both_ways
 from tests.ops.search.test_random_conditions import Found
 from tests.selection import some
 

@@ -13,26 +13,27 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.distance import prepare, prepare_exact
-from icepuffin.ann_kernels.exact_distances import pair_distances
-from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.distances.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops import datafile
-from icepuffin.ops.catalog.bound_versions import tagged_version
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.live_rows import read_live
-from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
+from icepuffin.ann_kernels.sketches.hashing import content_hash
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.index.verify.integrity import check_integrity
+from icepuffin.ops.rows import datafile
+from icepuffin.ops.rows.vector_column import exact_vectors
+from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.loaded_version import LoadedVersion
-from icepuffin.ops.search.pruning import FileBalls
+from icepuffin.ops.search.exact.pruning import FileBalls
+from icepuffin.ops.search.exact.scan import VectorSource
+from icepuffin.ops.search.indexed import distributed_search
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.range_search import index_rows
-from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.tasks.file_balls import ball_around
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.tasks.vectors import content_hashes
-from icepuffin.ops.vector_column import exact_vectors
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances

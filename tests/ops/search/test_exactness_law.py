@@ -17,16 +17,16 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import GateFailedError
+from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.search.indexed.worker import SearchShare
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, finish, read, search, select, split, staged
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.storage.local import to_path
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.vector_column import VectorColumnError
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.draws import SEED, TALLY, amount

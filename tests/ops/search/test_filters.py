@@ -18,14 +18,14 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.manifests import PlannedManifest
-from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.filters.matches import Matches, find_matches
+from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact, open_index
-from icepuffin.ops.search.matches import Matches, find_matches
-from icepuffin.ops.search.predicate import RowPredicate
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.manifests import PlannedManifest
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.cache import shards
+from icepuffin.ops.cache import shard_cache as shards
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.process_lock import ProcessLock
+from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.search import IndexReader, open_exact, open_index
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -10,18 +10,18 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.assets.charts import PictureError, drawable, save
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import data_snapshots, resolve_snapshot
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.index import create_index, materialize_index
-from icepuffin.ops.index.recall_history import recall_history
+from icepuffin.ops.index.upkeep.recall_history import recall_history
 from icepuffin.ops.search import open_index
+from icepuffin.ops.search.indexed.version_search import ShardWork
 from icepuffin.ops.search.overview import overview, time_widths
 from icepuffin.ops.search.result import explain
-from icepuffin.ops.search.version_search import ShardWork
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import data_snapshots, resolve_snapshot
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, index_head

@@ -30,14 +30,14 @@ from pyiceberg.transforms import (
 from pyiceberg.types import DecimalType, NestedField
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.filters.matches import find_matches
+from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.search.errors import FilterError
-from icepuffin.ops.search.file_scans import FileScans, TaskChoice
-from icepuffin.ops.search.matches import find_matches
-from icepuffin.ops.search.predicate import RowPredicate
-from icepuffin.ops.search.scan import VectorSource
+from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
+from icepuffin.ops.search.exact.scan import VectorSource
 from icepuffin.ops.sql import SqlSession
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE
 from tests.draws import draws
 from tests.ops.search.partitioned import TYPES, random_table

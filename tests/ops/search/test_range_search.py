@@ -12,31 +12,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.codes import kmeans
+from icepuffin.ann_kernels.distances.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexReport
-from icepuffin.ops.search import (
-    Coverage,
-    IndexReader,
-    QueryError,
-    SearchResult,
-    StalePolicy,
-    open_exact,
-    open_index,
-    pruning,
-    threshold_scan,
-)
+from icepuffin.ops.rows.candidates import Hits
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.candidates import Hits
-from icepuffin.ops.search.pruning import FileBalls
-from icepuffin.ops.search.scan import RowVectors
-from icepuffin.ops.search.threshold_scan import hits_within
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.search.exact import pruning, threshold_scan
+from icepuffin.ops.search.exact.pruning import FileBalls
+from icepuffin.ops.search.exact.scan import RowVectors
+from icepuffin.ops.search.exact.threshold_scan import hits_within
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.file_balls import partition_balls
-from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.sources import FileSource

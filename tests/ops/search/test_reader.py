@@ -11,10 +11,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
-from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition, IndexReport, create_index, drop_index
+from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import (
     Coverage,
     IndexUnavailableError,
@@ -25,7 +23,9 @@ from icepuffin.ops.search import (
     open_index,
     opening,
 )
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.table.snapshots import UnknownSnapshotError
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, ids_by_query, index_head

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from icepuffin.ops.catalog.blob_kind import BlobKind
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice, is_own
+from icepuffin.ops.table.blob_kind import BlobKind
 
 BASE, DERIVED, OTHER = SnapshotId(7), SnapshotId(8), SnapshotId(9)
 VERSION = DerivedVersion(BlobKind.INDEX, "e", DERIVED, BASE, "build", "s3://lake/e.puffin", 1, 0, 1, ("ann_e",))

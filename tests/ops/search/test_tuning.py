@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.recall_curve import ShardCentroids, choose, reaches, widths
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index.versions.version_reader import open_version
+from icepuffin.ops.recall.curves import ShardCentroids, choose, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters, _routing_curves

@@ -14,12 +14,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import manifests
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.filters import matches
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.search import FilterError, matches, open_index
-from icepuffin.ops.search.candidates import Hits, fetch
-from icepuffin.ops.search.row_reader import DEFAULT_BUDGET, RowReader
+from icepuffin.ops.rows.candidates import Hits, fetch
+from icepuffin.ops.rows.row_reader import DEFAULT_BUDGET, RowReader
+from icepuffin.ops.search import FilterError, open_index
+from icepuffin.ops.table import manifests
+from icepuffin.ops.table.live_files import live_files
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.search.partitioned import append_rows

@@ -14,21 +14,22 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import FileNumber, ShardId, StorageConfig
-from icepuffin.ops.search import Coverage, IndexReader, QueryError, loaded_version, open_exact, open_index
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_exact, open_index
 from icepuffin.ops.search.arguments import prepare_queries
-from icepuffin.ops.search.distributed_search import DistributedVersion
+from icepuffin.ops.search.indexed import loaded_version
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
+from icepuffin.ops.search.indexed.worker import SearchShare
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.spark import broadcasts
 from icepuffin.ops.spark.knn_blocks import ROW_HASH, Join, split
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.ops.spark.test_runner import files_of_driver
+from tests.ops.spark.test_spark_runner import files_of_driver
 from tests.selection import nightly, some
 
 if TYPE_CHECKING:

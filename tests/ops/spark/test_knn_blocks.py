@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from icepuffin.ops.search.candidates import Candidates
+from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.worker import SearchShare
+from icepuffin.ops.search.indexed.worker import SearchShare
 from icepuffin.ops.spark import knn_blocks
 from icepuffin.ops.spark.knn_blocks import (
     EXPECTED,

@@ -5,7 +5,7 @@ import pytest
 
 from icepuffin.ops.spark import places
 from icepuffin.ops.spark.places import Executors, Places, places_of
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

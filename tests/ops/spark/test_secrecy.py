@@ -40,7 +40,7 @@ PROGRAM = """
 import json, sys, urllib.request
 from pathlib import Path
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.spark import runner
+from icepuffin.ops.spark import spark_runner as runner
 
 engine = Engine(spark_conf=json.loads(sys.stdin.read()), threads=1, driver_only_rows=0)
 session = engine.session

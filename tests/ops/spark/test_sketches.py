@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.spark_runner import SparkRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 

@@ -12,12 +12,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.statements import Nearest
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.local_storage import to_path
+from icepuffin.ops.table.snapshots import UnknownSnapshotError
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])

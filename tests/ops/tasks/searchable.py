@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels import vamana
-from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distances.distance import prepare
+from icepuffin.ann_kernels.graphs import vamana
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_blob import Shard
 
 
 def searchable_shard(

@@ -8,12 +8,12 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import FloatType, ListType, NestedField
 
-from icepuffin.ann_kernels.product_quantization import decode_pq
+from icepuffin.ann_kernels.codes.product_quantization import decode_pq
 from icepuffin.ops.model import ObjectRange, ShardId, StoredRun
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs import deletion_vector_blob
 from tests.ops.cache.stored import ROWS, STORAGE, lean, random_shard, stored
 
 SCHEMA = Schema(NestedField(1, "embedding", ListType(2, FloatType(), element_required=False), required=False))
@@ -21,7 +21,7 @@ SCHEMA = Schema(NestedField(1, "embedding", ListType(2, FloatType(), element_req
 
 def test_dead_nodes_of_a_lean_shard_have_the_vectors_of_their_codes(tmp_path: Path) -> None:
     shard = lean(random_shard())
-    dead = deletion_vector.encode(np.arange(ROWS))
+    dead = deletion_vector_blob.encode(np.arange(ROWS))
     base = BaseShard(stored(tmp_path, shard).stored, 1.0, "", dead, (), 0, (), SCHEMA, 1, STORAGE)
     rows = base.rows(base.reader())
     assert shard.pq_codes is not None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.tasks.markers import find, name_of, record
 
 STORE = LocalStorage()

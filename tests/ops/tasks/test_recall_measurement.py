@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.bitmap import Bitmap
-from icepuffin.ann_kernels.graph import spread_places
-from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
+from icepuffin.ann_kernels.distances.recall import recalls_of
+from icepuffin.ann_kernels.distances.top_k import exact_top_k
+from icepuffin.ann_kernels.graphs.graph import spread_places
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.recall import recalls_of
-from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.recall_curve import widths
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ops.recall.curves import widths
 from icepuffin.ops.tasks import recall_gate
 from icepuffin.ops.tasks.recall_gate import (
     GATE_K,
@@ -24,7 +24,7 @@ from icepuffin.ops.tasks.recall_gate import (
     search_by_defaults,
     searcher_of,
 )
-from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_blob import Shard
 from tests.conftest import make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.tasks.searchable import searchable_shard

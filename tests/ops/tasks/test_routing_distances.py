@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.tasks.routing_distances import measure_distances
 from tests.ops.tasks.searchable import searchable_shard

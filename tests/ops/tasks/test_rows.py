@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, NestedField
 
 from icepuffin.ops.model import FileSlot, LiveFile
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.attributes import ColumnsOfFile
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks.attribute_task import ColumnsOfFile
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, blocks_by_destination, read_in_order
 from tests.conftest import STORAGE

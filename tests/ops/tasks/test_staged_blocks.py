@@ -9,11 +9,11 @@ import pytest
 
 from icepuffin.ops.model import ObjectRange, ShardId
 from icepuffin.ops.storage import StorageError
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.match_hashes import StagedMoves, read_moves
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks.matching.match_hashes import StagedMoves, read_moves
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
-from icepuffin.puffin.blobs import addresses, deletion_vector
+from icepuffin.puffin.blobs import addresses_blob, deletion_vector_blob
 from icepuffin.puffin.errors import ChecksumError
 from tests.conftest import STORAGE
 
@@ -53,7 +53,7 @@ def test_moves_that_were_cut_off_are_refused(tmp_path: Path) -> None:
 
 def test_moves_are_read_as_staged_and_others_are_refused(tmp_path: Path) -> None:
     slots, positions = np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])
-    data = addresses.encode(slots, positions)
+    data = addresses_blob.encode(slots, positions)
     STORE.create(f"{tmp_path}/moves", data)
     nodes, moved = read_moves(STORE, moves(ObjectRange(f"{tmp_path}/moves", 0, len(data))))
     assert nodes.tolist() == [1, 5, 6]
@@ -65,7 +65,7 @@ def test_moves_are_read_as_staged_and_others_are_refused(tmp_path: Path) -> None
 
 def moves(where: ObjectRange) -> StagedMoves:
     """Moves of three nodes, staged there."""
-    return StagedMoves(ShardId(0), deletion_vector.encode(np.array([1, 5, 6])), where)
+    return StagedMoves(ShardId(0), deletion_vector_blob.encode(np.array([1, 5, 6])), where)
 
 
 def test_more_blocks_are_written_than_a_process_may_open_at_first(tmp_path: Path) -> None:

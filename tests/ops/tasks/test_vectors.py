@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.live_rows import LiveBatch
+from icepuffin.ann_kernels.sketches.hashing import content_hash
 from icepuffin.ops.model import LiveFile
+from icepuffin.ops.rows.vector_column import VectorColumnError
+from icepuffin.ops.table.live_rows import LiveBatch
 from icepuffin.ops.tasks.vectors import content_hashes, is_selected, prepared, with_vector
-from icepuffin.ops.vector_column import VectorColumnError
 
 FILE = LiveFile("f.parquet", 1, 9, 1, "PARQUET")
 POSITIONS = np.array([4, 6, 9])

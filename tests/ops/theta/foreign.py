@@ -15,15 +15,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from icepuffin.ann_kernels.theta import ThetaAccumulator, union
-from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
+from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
+from icepuffin.ops.binding.statistics import find_statistics, register_statistics
 from icepuffin.ops.storage import Storage
-from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.table.snapshots import data_snapshots
+from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
 from icepuffin.puffin import PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
 
 

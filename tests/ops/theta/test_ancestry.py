@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.theta import ancestry, materialize_theta_sketches
 from icepuffin.ops.theta.ancestry import choose_extensions, fields_sketched_before, nearest_ancestors
 from icepuffin.ops.theta.file_sketches import FileKey

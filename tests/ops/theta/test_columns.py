@@ -27,9 +27,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ops.tasks.sketch_types import SketchTypeError, type_name_of
-from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator
+from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError, type_name_of
+from icepuffin.ops.tasks.sketches.theta_columns import update_from_arrow
 from tests.naive import theta as naive
 
 UTC = dt.UTC

@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icepuffin.ops.catalog.blob_kind import BlobKind
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, SnapshotId
+from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.theta import file_sketches
 from icepuffin.ops.theta.columns import SketchedColumn
 from icepuffin.ops.theta.earlier_sketches import EarlierSketches
@@ -23,9 +23,9 @@ from icepuffin.ops.theta.file_sketches import (
     write_file_sketches,
 )
 from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
-from icepuffin.puffin.blobs.theta import MAX_THETA, ThetaSketch, encode
+from icepuffin.puffin.blobs.theta_blob import MAX_THETA, ThetaSketch, encode
 from icepuffin.puffin.errors import BadBlobError
-from icepuffin.puffin.writer import footer_bytes
+from icepuffin.puffin.puffin_writer import footer_bytes
 
 
 def sketch(*hashes: int) -> ThetaSketch:

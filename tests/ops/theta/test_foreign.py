@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, publication, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by

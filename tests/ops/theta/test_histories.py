@@ -30,11 +30,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.theta import materialize_theta_sketches, packs, read_ndv
+from icepuffin.ops.table.snapshots import find_snapshot, is_derived
+from icepuffin.ops.theta import materialize_theta_sketches, read_ndv, sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.work_bounds import parts_to_sketch
+from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
@@ -159,7 +159,7 @@ def distinct(column: pa.ChunkedArray) -> int:
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("seed", range(4))
 def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", (packs.PACK_BYTES, 500)[seed % 2])
+    monkeypatch.setattr(sketch_packs, "PACK_BYTES", (sketch_packs.PACK_BYTES, 500)[seed % 2])
     table = catalog.create_table("db.h", SCHEMA, properties={"format-version": "2"})
     history = History(table, seed)
     for step in range(10):

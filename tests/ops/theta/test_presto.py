@@ -14,12 +14,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 import icepuffin
-from icepuffin.ops.catalog.snapshots import is_derived
-from icepuffin.ops.index import create_index, packs
+from icepuffin.ops.index import create_index
+from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.tasks.runner import LocalRunner
-from icepuffin.ops.theta import materialize_theta_sketches
-from icepuffin.ops.theta import packs as sketch_packs
+from icepuffin.ops.table.snapshots import is_derived
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches, sketch_packs
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 
@@ -78,8 +78,8 @@ def build(table: Table) -> None:
 @pytest.fixture
 def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
     """600 rows in three files, of which shards and sketches come to lie in packs."""
-    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
-    monkeypatch.setattr(packs, "WORTH_SHARE", 0.2)
+    monkeypatch.setattr(index_packs, "PACK_BYTES", 30_000)
+    monkeypatch.setattr(index_packs, "WORTH_SHARE", 0.2)
     monkeypatch.setattr(sketch_packs, "PACK_BYTES", 2_000)
     new_table = table_factory()
     create_index(new_table, DEFINITION)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
-from icepuffin.ops.theta import file_sketches, materialize_theta_sketches, packs
+from icepuffin.ops.theta import file_sketches, materialize_theta_sketches, sketch_packs
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 
@@ -33,7 +33,7 @@ def materialize(table: Table, snapshot: int) -> Any:
 def test_one_more_file_costs_the_same_few_requests_however_many_there_are(
     table: Table, requests: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "PACK_BYTES", 20_000)
+    monkeypatch.setattr(sketch_packs, "PACK_BYTES", 20_000)
     with table.transaction() as many:
         for start in range(0, 3_000, 50):
             many.append(rows(start, start + 50))

@@ -12,16 +12,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import find_snapshot
-from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks import sketch_plan
+from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.tasks.sketches import sketch_plan
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FILE_SKETCHES, image_bytes
-from icepuffin.ops.theta.plan import plan_sketches
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
+from icepuffin.ops.theta.theta_plan import plan_sketches
 from icepuffin.puffin import FileSource, PuffinReader
-from icepuffin.puffin.blobs.theta import ThetaSketch, decode
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode
 from icepuffin.puffin.types import BlobType
 from tests.naive import theta as naive
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current

@@ -11,11 +11,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from rich.console import Console
 
-from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.orchestration.demo import history, run
+from icepuffin.ops.binding.bindings import BindingError
+from icepuffin.orchestration.demo import demo_run, history
 from icepuffin.orchestration.demo.history import DemoDataError, load_rows
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.orchestration.sensor.local import LocalRun
+from icepuffin.orchestration.sensor.local_sensor import LocalRun
 from tests.conftest import ROWS, make_rows
 
 
@@ -70,6 +70,6 @@ def test_position_deletes_are_of_files_of_a_table_of_format_v2(
 
 def test_a_run_of_the_demo_that_fails_ends_it_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [LocalRun("t", "1", "a", True, ""), LocalRun("t", "2", "b", False, "the disk is full")]
-    monkeypatch.setattr(run, "tick", lambda *_: runs)
-    with pytest.raises(run.DemoError, match="the run for snapshot 2 failed: the disk is full"):
-        run._tick(None, None, Console(quiet=True))  # type: ignore[arg-type]
+    monkeypatch.setattr(demo_run, "tick", lambda *_: runs)
+    with pytest.raises(demo_run.DemoError, match="the run for snapshot 2 failed: the disk is full"):
+        demo_run._tick(None, None, Console(quiet=True))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Codes of vectors: bytes, half bytes, signs, products, rotated codes; centroids and cells."""

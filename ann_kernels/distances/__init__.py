@@ -1,0 +1,1 @@
+"""Distances: prepared vectors, exact and bounded distances, the nearest of many."""

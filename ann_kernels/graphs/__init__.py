@@ -1,0 +1,1 @@
+"""Graphs: built in bulk, inserted into, repaired, walked."""

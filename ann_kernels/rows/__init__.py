@@ -1,0 +1,1 @@
+"""Sets of rows: bitmaps, postings, checksums, equal rows."""

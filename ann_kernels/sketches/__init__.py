@@ -1,0 +1,1 @@
+"""Sketches of distinct values, and the hashes that they are of."""

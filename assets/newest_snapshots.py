@@ -1,0 +1,125 @@
+"""The newest snapshots of a table: when and how each was written, and what is derived from it. Reads metadata only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
+
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.upkeep.freshness import nothing_to_index
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
+from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids
+from icepuffin.ops.table.summaries import find_count, snapshot_count, summary_of
+from icepuffin.ops.theta.build_id import is_ours
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """One data snapshot of a table."""
+
+    snapshot_id: SnapshotId
+    committed: datetime
+    """Time of the commit, in UTC."""
+    operation: str
+    rows_added: int | None
+    """Rows of added files; None where the writer did not say."""
+    rows_removed: int | None
+    """Rows of removed files and of position deletes; None where the writer did not say. Equality deletes name no rows,
+    and are not counted.
+    """
+    rows: int | None
+    """Live rows after the commit, as far as its summary tells."""
+    refs: tuple[str, ...]
+    """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
+    sketches: bool
+    """Whether theta sketches of this very snapshot are registered."""
+    indexes: tuple[str, ...]
+    """Names of the indexes that have a version of this snapshot."""
+    missing: tuple[str, ...]
+    """Names of what the settings define and the snapshot lacks: `theta_sketches`, and indexes. Where the metadata shows
+    that there is nothing to index, no index is missing.
+    """
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Names of everything that is derived from the snapshot."""
+        return (*(("theta_sketches",) if self.sketches else ()), *self.indexes)
+
+
+def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) -> tuple[SnapshotEntry, ...]:
+    """The last `count` data snapshots of all branches, newest first; None: all that the metadata has."""
+    ordered = sorted(table.metadata.snapshots, key=lambda item: (item.sequence_number or 0, item.timestamp_ms))
+    derived = derived_ids(table.metadata)
+    newest = tuple(islice((item for item in reversed(ordered) if item.snapshot_id not in derived), count))
+    refs = _refs(table)
+    statistics = statistics_by_id(table.metadata)
+    indexed = {
+        index.name: {version.base_snapshot_id for version in versions_of(table, index)} for index in spec.indexes
+    }
+    needless = {index.name: nothing_to_index(table, index) for index in spec.indexes}
+    entries = []
+    for snapshot in newest:
+        sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
+        indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
+        needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
+        expected = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *needed)
+        present = {*(("theta_sketches",) if sketched else ()), *indexes}
+        added, removed, rows = _counts(snapshot)
+        entries.append(
+            SnapshotEntry(
+                snapshot_id=SnapshotId(snapshot.snapshot_id),
+                committed=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+                operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
+                rows_added=added,
+                rows_removed=removed,
+                rows=rows,
+                refs=tuple(refs.get(SnapshotId(snapshot.snapshot_id), ())),
+                sketches=sketched,
+                indexes=indexes,
+                missing=tuple(name for name in expected if name not in present),
+            )
+        )
+    return tuple(entries)
+
+
+def _refs(table: Table) -> dict[SnapshotId, list[str]]:
+    """Names of the table's own branches and tags, by data snapshot. A branch on an index snapshot is of its base."""
+    by_id = snapshots_by_id(table.metadata)
+    named: dict[SnapshotId, list[str]] = {}
+    for name, ref in sorted(table.metadata.refs.items()):
+        target = by_id.get(ref.snapshot_id)
+        base = None if target is None else base_snapshot_id(target)
+        if base is None:
+            named.setdefault(SnapshotId(ref.snapshot_id), []).append(name)
+        elif ref.snapshot_ref_type.value == "branch":
+            named.setdefault(base, []).append(name)
+    return named
+
+
+def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
+    blobs = listed_thetas(statistics).values()
+    return any(is_ours(blob.properties) and counted_for(blob, snapshot) for blob in blobs)
+
+
+def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
+    """(rows added, rows removed, live rows), as far as the summary tells."""
+    summary = summary_of(snapshot)
+
+    def total(*plus: str, minus: Sequence[str] = ()) -> int | None:
+        if all(find_count(snapshot, key) is None for key in plus):
+            return None
+        return sum(snapshot_count(snapshot, key) for key in plus) - sum(snapshot_count(snapshot, key) for key in minus)
+
+    rows = total("total-records", minus=("total-position-deletes",))
+    if rows is None and not any(key.endswith("-records") for key in summary):
+        return None, None, None
+    added = total("added-records") or 0
+    removed = total("deleted-records", "added-position-deletes", minus=("removed-position-deletes",)) or 0
+    return added, removed, rows

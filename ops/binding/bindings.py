@@ -1,0 +1,363 @@
+"""Binding: how a Puffin file comes to belong to a snapshot, in one catalog commit. See docs/concepts.md.
+
+A `replace` snapshot S' without a parent, with the manifests of S in a list of its own, a tag on it, and the Puffin
+file in its statistics slot. The file is reachable from metadata, `main` and its statistics are not touched, and no
+writer has to try again because of it.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from icepuffin.ops.binding.bound_versions import (
+    DerivedVersion,
+    holder_ids,
+    own_tag_target,
+    own_tags,
+    tag_target,
+    untagged_packs,
+    versions,
+)
+from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.derived_snapshots import (
+    Binding,
+    derive_snapshot,
+    holder_snapshots,
+    holder_updates,
+    last_number_updates,
+    same_numbers,
+    tag_ref,
+    tag_update,
+    version_updates,
+)
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.steps import RunStep, reached
+from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, table_name
+
+
+class BindingError(IcepuffinError):
+    """Raised when a version cannot be bound; nothing was published."""
+
+
+class LostRaceError(BindingError):
+    """Raised when somebody else moved the tag first: look at what they published, then decide again.
+
+    No snapshot names the file that was to be bound, now or later: it may be deleted.
+    """
+
+
+class UnknownOutcomeError(BindingError):
+    """Raised when the catalog's answer to a commit was lost and its metadata does not show the commit (yet).
+
+    It may still happen: delete nothing. A later run finds the commit, or repeats the work.
+    """
+
+
+class UnsupportedCatalogError(BindingError):
+    """Raised when a catalog does not keep what binds a version: before any work where a scratch table shows it, else
+    after the commit.
+    """
+
+    retryable = False
+    change = ""
+    """What the catalog did, in words that follow its name"""
+
+
+def publish(table: Table, binding: Binding) -> DerivedVersion:
+    """Bind a version. Retries on the table's newest state as long as the tag is where it was expected.
+
+    Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
+    where somebody has moved the tag on since. No file that a commit refers to is deleted here, even if the commit was
+    refused: the first request of a gateway may land after its repetition was refused. Garbage collection removes files
+    that nothing came to refer to.
+
+    Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
+    UnsupportedCatalogError, UnsupportedFormatError, BindingError, and the errors of
+    `icepuffin.ops.binding.commit.reload_table`.
+    """
+    is_unanswered = False  # such a commit may land as long as nobody has written to the table since
+    sent: set[int] = set()
+    previous_ref: SnapshotRef | None = None
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        _refresh(table, binding, is_unanswered=is_unanswered)
+        if version := _find_committed(table, binding, sent):
+            earlier = version.index_snapshot_id not in sent
+            return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
+        if not attempt.may_commit:
+            break
+        _require_tag_unmoved(table, binding, is_unanswered=is_unanswered)
+        _require_packs(table, binding, is_unanswered=is_unanswered)
+        previous_ref = table.metadata.refs.get(binding.tag)
+        holders = holder_snapshots(table, binding)
+        snapshot = derive_snapshot(table, binding, holders)
+        sent.add(snapshot.snapshot_id)
+        reached(RunStep.LIST_WRITTEN)
+        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holders))
+        outcome = attempt_commit(table, updates, (*same_numbers(table), *_requirements(binding)), attempt.number)
+        is_unanswered |= outcome is CommitOutcome.UNKNOWN
+        if outcome is CommitOutcome.DONE:
+            reached(RunStep.COMMITTED)
+            reload_table(table, patient=True)
+            return _verify_committed(table, binding, SnapshotId(snapshot.snapshot_id), previous_ref)
+    if is_unanswered:
+        raise _unknown_outcome(table, binding)
+    raise BindingError(
+        f"{table_name(table)}: {binding.tag} could not be committed in {attempt.number} attempts; try again"
+    )
+
+
+def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
+    """The tag and the tags of the packs are where they were, so that a sweep and this commit cannot both succeed."""
+    packs = ((pack_tag(binding.name, holder_id), holder_id) for holder_id in binding.packs)
+    return tuple(
+        AssertRefSnapshotId(ref=ref, snapshot_id=target)
+        for ref, target in ((binding.tag, binding.expected_ref), *packs)
+    )
+
+
+def _refresh(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
+    try:
+        reload_table(table, patient=is_unanswered)
+    except CatalogUnavailableError as error:
+        if is_unanswered:
+            raise _unknown_outcome(table, binding) from error
+        raise
+
+
+def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"{table_name(table)}: the catalog's answer was lost, and whether {binding.tag} was committed for snapshot "
+        f"{binding.base_snapshot_id} is not known. {binding.puffin_path} is kept; run it again when the catalog is up"
+    )
+
+
+def move_tag(table: Table, tag: str, index_snapshot_id: SnapshotId, *, expected_ref: SnapshotId | None) -> None:
+    """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs, and tag
+    its packs again where their tags were dropped. Packs that have expired are left out.
+
+    Raises LostRaceError where the tag was moved meanwhile, BindingError where the version has expired, TagTakenError.
+    """
+
+    def packs() -> Mapping[str, SnapshotId]:
+        if index_snapshot_id not in snapshots_by_id(table.metadata):
+            raise BindingError(f"{table_name(table)}: version {index_snapshot_id} expired meanwhile; try again")
+        return untagged_packs(table, [index_snapshot_id])
+
+    _change_tag(table, tag, tag_ref(index_snapshot_id, LASTING_MS), expected_ref, packs)
+
+
+def keep_packs(table: Table) -> None:
+    """Tag the packs of all versions that a ref points at, where their tags were dropped.
+
+    A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
+    """
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        reload_table(table, patient=attempt.number > 0)
+        holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
+        if not holders:
+            return
+        if not attempt.may_commit:
+            break
+        if attempt_commit(table, *_pack_tags(holders), attempt.number) is CommitOutcome.DONE:
+            return
+    raise BindingError(f"{table_name(table)}: packs could not be tagged in {attempt.number} attempts; try again")
+
+
+def _pack_tags(holders: Mapping[str, SnapshotId]) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """(updates, requirements) of the tags of packs that have none. `holders`: holder snapshots, by tag."""
+    updates = (tag_update(tag, tag_ref(holder_id, LASTING_MS)) for tag, holder_id in holders.items())
+    return tuple(updates), tuple(AssertRefSnapshotId(ref=tag, snapshot_id=None) for tag in holders)
+
+
+def make_lasting(table: Table, tag: str) -> None:
+    """Give a tag of icepuffin's that has no `max-ref-age-ms` the longest one, so that no expiry drops it."""
+    ref = table.metadata.refs.get(tag)
+    if ref is None or ref.max_ref_age_ms is not None or tag not in own_tags(table, tag):
+        return
+    with suppress(LostRaceError):  # whoever moved it made it anew
+        move_tag(table, tag, SnapshotId(ref.snapshot_id), expected_ref=SnapshotId(ref.snapshot_id))
+
+
+def drop(table: Table, *tags: str) -> tuple[str, ...]:
+    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. Returns the removed tags.
+
+    Raises TagTakenError where one is somebody else's; then none is removed.
+    """
+    dropped: tuple[str, ...] = ()
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        reload_table(table, patient=attempt.number > 0)
+        targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
+        if not targets:
+            return dropped
+        if not attempt.may_commit:
+            break
+        dropped = tuple(targets)
+        updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in targets)
+        unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=target) for tag, target in targets.items())
+        if attempt_commit(table, updates, unmoved, attempt.number) is CommitOutcome.DONE:
+            reload_table(table, patient=True)
+            return dropped
+    raise BindingError(
+        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {attempt.number} attempts; try again"
+    )
+
+
+def _change_tag(
+    table: Table,
+    tag: str,
+    new_ref: SnapshotRef | None,
+    expected_ref: SnapshotId | None,
+    packs: Callable[[], Mapping[str, SnapshotId]] = dict,
+    *more: TableUpdate,
+) -> None:
+    """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit.
+
+    packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
+    """
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        reload_table(table, patient=attempt.number > 0)
+        previous_target = tag_target(table, tag)
+        if table.metadata.refs.get(tag) == new_ref:
+            return
+        if not attempt.may_commit:
+            break
+        if own_tag_target(table, tag) != expected_ref:
+            raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
+        tags, untagged = _pack_tags(packs())
+        updates = (tag_update(tag, new_ref), *more, *tags)
+        requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref), *untagged)
+        if attempt_commit(table, updates, requirements, attempt.number) is CommitOutcome.DONE:
+            reload_table(table, patient=True)
+            if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
+                raise _tag_not_kept(table, tag)
+            return
+    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt.number} attempts; try again")
+
+
+def _require_tag_unmoved(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
+    target = own_tag_target(table, binding.tag)
+    if target == binding.expected_ref:
+        return
+    if is_unanswered:  # the tag may come back to where it was, and the late commit then be accepted
+        raise _unknown_outcome(table, binding)
+    raise LostRaceError(
+        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {target}; "
+        "somebody else published first"
+    )
+
+
+def _require_packs(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
+    if all(tag_target(table, pack_tag(binding.name, holder_id)) == holder_id for holder_id in binding.packs):
+        return
+    if is_unanswered:  # the late commit may have been accepted before the tag went
+        raise _unknown_outcome(table, binding)
+    raise LostRaceError(
+        f"{table_name(table)}: packs of {binding.tag} that the version shares were dropped meanwhile; run it again"
+    )
+
+
+def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
+    """The version of this very file, by one of the snapshots that were sent or by an earlier run, wherever the tag
+    points now.
+    """
+    of_file = [each for each in versions(table, binding.kind, binding.name) if each.puffin_path == binding.puffin_path]
+    for version in of_file:
+        if binding.tag in version.tags or version.index_snapshot_id in sent:
+            return version
+    # one that the tag left for what this work began from, as after a rollback, is no success of this work
+    moved_on = tag_target(table, binding.tag) != binding.expected_ref
+    return of_file[0] if of_file and moved_on else None
+
+
+def _verify_committed(
+    table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None
+) -> DerivedVersion:
+    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot, its base and its
+    packs must be there, no snapshot of ours with a parent, and main must not be one. `previous_ref`: the tag before the
+    commit.
+    """
+    _mend_last_number(table)
+    snapshot, current_id = snapshots_by_id(table.metadata).get(snapshot_id), table.metadata.current_snapshot_id
+    if current_id in (snapshot_id, *(holder_ids(snapshot) if snapshot else ())):
+        raise unsupported_catalog(
+            table,
+            f"made snapshot {current_id}, which is icepuffin's, the current one",
+            f". Roll back to {binding.base_snapshot_id}",
+        )
+    if binding.base_snapshot_id not in snapshots_by_id(table.metadata):
+        _undo(table, binding, snapshot_id, previous_ref)
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
+        )
+    version = _find_committed(table, binding, (snapshot_id,))
+    if version is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
+        raise _tag_not_kept(table, binding.tag)
+    _require_unchanged(table, binding, version)
+    return version
+
+
+def _require_unchanged(table: Table, binding: Binding, version: DerivedVersion) -> None:
+    """Raises UnsupportedCatalogError where the catalog gave a snapshot a parent, or does not keep the packs."""
+    if snapshots_by_id(table.metadata)[version.index_snapshot_id].parent_snapshot_id is not None:
+        raise unsupported_catalog(table, f"gave index snapshot {version.index_snapshot_id} a parent")
+    if binding.tag in version.tags:  # where it has moved on, the packs may have gone as they should
+        for pack in version.packs:
+            if not pack.is_kept or not pack.path:
+                raise _tag_not_kept(table, pack_tag(binding.name, pack.holder_id))
+            holder = snapshots_by_id(table.metadata).get(pack.holder_id)
+            if holder is not None and holder.parent_snapshot_id is not None:
+                raise unsupported_catalog(table, f"gave holder snapshot {pack.holder_id} a parent")
+
+
+def _mend_last_number(table: Table) -> None:
+    """Put the table's last sequence number right where a commit of ours set it back: on servers that do not compare it,
+    if somebody added a snapshot during the commit that is in no branch which the commit asserts. Raises BindingError.
+    """
+    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
+        if not (updates := last_number_updates(table)):
+            return
+        if not attempt.may_commit:
+            break
+        attempt_commit(table, updates, same_numbers(table), attempt.number)
+        reload_table(table, patient=True)
+    raise BindingError(
+        f"{table_name(table)}: the table's last sequence number is below that of its newest snapshot, and could not be "
+        f"put right in {attempt.number} attempts; run it again, before Iceberg's Java library reads the table"
+    )
+
+
+def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
+    return unsupported_catalog(table, f"accepted tag {tag} and did not keep it, so nothing would keep the version")
+
+
+def unsupported_catalog(table: Table, change: str, more: str = "") -> UnsupportedCatalogError:
+    """The error for a catalog that did something else with a commit; `change` follows the catalog's name."""
+    advice = f"use another catalog for tables with indexes{more}"
+    error = UnsupportedCatalogError(f"{table_name(table)}: catalog {table.catalog.name!r} {change}; {advice}")
+    error.change = change
+    return error
+
+
+def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None) -> None:
+    """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot. Does nothing where the tag
+    has moved on.
+    """
+    restored_ref = (
+        previous_ref if previous_ref and previous_ref.snapshot_id in snapshots_by_id(table.metadata) else None
+    )
+    with suppress(LostRaceError):
+        if tag_target(table, binding.tag) == snapshot_id:
+            removal = RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
+            _change_tag(table, binding.tag, restored_ref, snapshot_id, dict, removal)

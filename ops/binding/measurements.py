@@ -1,0 +1,69 @@
+"""Measured runs: what making a version took, kept in the summary of its snapshot. Later estimates learn from it."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.json_texts import parse_json
+from icepuffin.ops.model import Action
+
+EARLIER_VERSIONS = 5
+"""Number of measured versions, the newest ones, that an estimate learns from"""
+_OWN_KEYS = ("action", "runner", "threads", "seconds", "recall")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Time and amounts of the run that made one version."""
+
+    runner: str
+    """Class of the task runner: threads of one process and Spark have different rates"""
+    threads: int
+    seconds: float
+    amounts: Mapping[str, int]
+    """Amounts of work that the seconds depend on, by name"""
+    action: Action | None = None
+    """Action on an index; None for theta sketches, and for one that this release does not know"""
+    recall: float | None = None
+    """recall@10; None where nothing was measured, as without graphs, and of theta sketches"""
+
+    def text(self) -> str:
+        """JSON, for the summary."""
+        record = {
+            "action": self.action or "",
+            "runner": self.runner,
+            "threads": self.threads,
+            "seconds": round(self.seconds, 3),
+        }
+        recall = {} if self.recall is None else {"recall": round(self.recall, 5)}
+        return json.dumps({**record, **recall, **self.amounts}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> "Measurement | None":
+        """The measurement in a summary; None for an empty text, and for one that another release or a person wrote."""
+        try:
+            record = parse_json(text)
+            return cls(
+                runner=str(record["runner"]),
+                threads=max(1, int(record["threads"])),
+                seconds=float(record["seconds"]),
+                amounts={name: int(value) for name, value in record.items() if name not in _OWN_KEYS},
+                action=Action(record["action"]) if record.get("action") in tuple(Action) else None,
+                recall=float(record["recall"]) if "recall" in record else None,
+            )
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return None
+
+
+def measured_versions(versions: Iterable[DerivedVersion]) -> Iterator[tuple[DerivedVersion, Measurement]]:
+    """The versions that have a measurement, each with it, in the order of `versions`."""
+    for version in versions:
+        measurement = Measurement.parse(version.measurement)
+        if measurement is not None:
+            yield version, measurement
+
+
+def source_in_words(unit: str, count: int) -> str:
+    """The runs that an estimate learned from, in words: "the last 3 versions"."""
+    return f"the last {unit}" if count == 1 else f"the last {count} {unit}s"

@@ -1,0 +1,1 @@
+"""Filters: the text of a condition, what it means, and which rows satisfy it."""

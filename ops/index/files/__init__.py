@@ -1,0 +1,1 @@
+"""The files of versions: how they are laid out, written and shared."""

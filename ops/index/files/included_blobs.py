@@ -1,0 +1,151 @@
+"""The values of included columns in a new version: those of the base version's files are copied or shared as they are,
+those of other files are read and staged. See docs/formats.md.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.files.blob_groups import blob_groups
+from icepuffin.ops.index.files.unread_columns import live_files_by_slot, unread_columns
+from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.versions.version_reader import place_of, read_included_blob
+from icepuffin.ops.model import Action, FileSlot, ObjectRange, StorageConfig
+from icepuffin.ops.rows.attributes import is_by_name, reading_of
+from icepuffin.ops.storage import relative_to
+from icepuffin.ops.tasks.included_task import IncludedPart, IncludedTask, stage_included, without_values
+from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
+from icepuffin.puffin.blobs.routing_blob import CoveredFile
+from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import MAX_BLOB_BYTES
+
+_TOO_LARGE = "its values are more than a blob may hold (2 GiB)"
+_log = logging.getLogger(__name__)
+
+
+Values = tuple[int, FileSlot]
+"""(field id, file slot) of the values of one column in one file"""
+Place = tuple[int, int]
+"""(number of the pack, or 0 for the version's own file; offset)"""
+
+
+@dataclass(frozen=True, slots=True)
+class IncludedColumn:
+    """The values of one column in all files of a version, by file slot."""
+
+    field_id: int
+    parts: tuple[IncludedPart, ...]
+
+
+def kept_parts(plan: VersionPlan, storage: StorageConfig) -> dict[int, tuple[IncludedPart, ...]]:
+    """The base version's values, by field id, of files that are live still, and would be read in the same way."""
+    base = plan.base if plan.action is Action.REFRESHED else None
+    if base is None:
+        return {}
+    live = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
+    added = {file.path for file in plan.added}
+    kept = {}
+    for field_id in plan.include_ids:
+        if field_id not in base.included:
+            continue
+        try:
+            blob = read_included_blob(base, field_id, storage)
+        except (PuffinError, IcepuffinError) as error:
+            _log.warning("the values of column %s are read anew: %s", field_id, error)
+            continue
+        parts = []
+        for entry in blob.entries:
+            covered, place = base.routing.files[entry.slot], place_of(base.bound, entry)
+            file = live.get(covered.path) if covered.present else None
+            if file is None or file.path in added or entry.rows != file.record_count or not place.path:
+                continue
+            if entry.reading == reading_of(plan.column_schema, file, field_id, by_name=is_by_name(entry.reading)):
+                parts.append(IncludedPart(field_id, entry, place))
+        kept[field_id] = tuple(parts)
+    return kept
+
+
+def included_columns(
+    plan: VersionPlan,
+    kept: Mapping[int, Sequence[IncludedPart]],
+    files: Sequence[CoveredFile],
+    *,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: StageProgress | None = None,
+) -> list[IncludedColumn]:
+    """The values of each column that the definition includes and the snapshot has. `files`: the version's file table.
+
+    `kept`: of `kept_parts`. Raises DataFileError, StorageError.
+    """
+    parts = {field_id: _in_their_slots(plan, kept.get(field_id, ()), files) for field_id in plan.include_ids}
+    groups, chosen = unread_columns(plan, live_files_by_slot(plan, files), parts, runner)
+    tasks = [IncludedTask(group, plan.column_schema, plan.staging_prefix, storage) for group in groups]
+    watched = None if progress is None else lambda done, total: progress("included", done, total)
+    for staged in chosen.run(stage_included, tasks, label="read included columns", progress=watched):
+        for part in staged:
+            is_too_large = part.entry.length > MAX_BLOB_BYTES
+            own_part = without_values(part, _TOO_LARGE) if is_too_large else part
+            parts[part.field_id][FileSlot(part.entry.slot)] = own_part
+    return [IncludedColumn(field_id, tuple(own[slot] for slot in sorted(own))) for field_id, own in parts.items()]
+
+
+def _in_their_slots(
+    plan: VersionPlan, kept: Sequence[IncludedPart], files: Sequence[CoveredFile]
+) -> dict[FileSlot, IncludedPart]:
+    """Kept values by slot: those of files that have the slot of the base version still."""
+    if plan.base is None:
+        return {}
+    before = plan.base.routing.files
+    own = ((FileSlot(part.entry.slot), part) for part in kept)
+    return {slot: part for slot, part in own if slot < len(files) and files[slot].path == before[slot].path}
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesBlob:
+    """Values of one column that a version writes, as one blob."""
+
+    field_id: int
+    parts: tuple[IncludedPart, ...]
+
+    @property
+    def length(self) -> int:
+        return sum(part.place.length for part in self.parts)
+
+    @property
+    def sources(self) -> tuple[ObjectRange, ...]:
+        """The places of the values now, in order; those that follow each other in one object are one."""
+        joined: list[ObjectRange] = []
+        for part in self.parts:
+            place, last = part.place, joined[-1] if joined else None
+            if last is not None and (last.path, last.offset + last.length) == (place.path, place.offset):
+                joined[-1] = replace(last, length=last.length + place.length)
+            else:
+                joined.append(place)
+        return tuple(joined)
+
+    def places(self, pack: int, offset: int) -> dict[Values, Place]:
+        """The places of the values, where the blob begins at `offset` of a pack, or of the version's own file."""
+        places = {}
+        for part in self.parts:
+            places[part.values] = pack, offset
+            offset += part.place.length
+        return places
+
+
+def values_blobs(columns: Sequence[IncludedColumn], is_written: Callable[[IncludedPart], bool]) -> list[ValuesBlob]:
+    """The values that a version writes, by column and file slot; split where a blob would be too large."""
+    return [
+        ValuesBlob(column.field_id, parts)
+        for column in columns
+        for parts in blob_groups(filter(is_written, column.parts), lambda part: part.place.length, MAX_BLOB_BYTES)
+    ]
+
+
+def included_blob(column: IncludedColumn, places: Mapping[Values, Place]) -> IncludedBlob:
+    """The blob of a column whose values lie at `places`. Its length does not depend on these."""
+    return IncludedBlob(
+        column.field_id, tuple(part.entry.moved(*places.get(part.values, (0, 0))) for part in column.parts)
+    )

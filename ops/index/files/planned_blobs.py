@@ -1,0 +1,101 @@
+"""The blobs of a version's file and of its pack, as they are planned: types, fields, properties."""
+
+import json
+from dataclasses import replace
+
+from icepuffin.ops.index.files.included_blobs import ValuesBlob
+from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.versions.version_reader import BYTES_BY_PACK, RECALL_CURVE
+from icepuffin.ops.tasks.shard_task import ShardResult
+from icepuffin.puffin import PlannedBlob
+from icepuffin.puffin.blobs import included_columns_blob as included_codec
+from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
+from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT
+from icepuffin.puffin.types import BlobType, community_type
+
+
+def planned_blob(
+    plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
+) -> PlannedBlob:
+    """A blob of the vector column, under the name that the definition has for its type."""
+    return PlannedBlob(
+        type=community_type(blob_type) if plan.definition.blob_names == "community" else blob_type,
+        fields=(plan.field_id,),
+        snapshot_id=plan.live.snapshot_id,
+        sequence_number=plan.live.sequence_number,
+        length=length,
+        codec=codec,
+        properties={"algorithm": _algorithm(plan), "base_snapshot_id": str(plan.live.snapshot_id), **properties},
+        align=ALIGNMENT,
+    )
+
+
+def _algorithm(plan: VersionPlan) -> str:
+    """What finds rows by the blob: a graph, or balls around files alone."""
+    return "vamana" if plan.definition.has_graphs else "centroid"
+
+
+def planned_attributes(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:
+    """The values of a column for conditions."""
+    blob_type = BlobType.TOKENS if column.of_lists else BlobType.ATTRIBUTES
+    planned = planned_blob(plan, blob_type, length, codec=None)
+    left_out = sum(bool(entry.left_out) for entry in column.entries)
+    return replace(
+        planned,
+        fields=(column.field_id,),
+        properties={"files": str(len(column.entries)), "files_left_out": str(left_out)},
+    )
+
+
+def planned_included(plan: VersionPlan, blob: IncludedBlob) -> PlannedBlob:
+    """The places of the values of an included column. Neither length nor properties depend on their offsets."""
+    properties = {
+        "files": str(len(blob.entries)),
+        "files_left_out": str(sum(bool(entry.left_out) for entry in blob.entries)),
+        "bytes": str(sum(entry.length for entry in blob.entries)),
+        BYTES_BY_PACK: json.dumps(blob.bytes_by_pack),
+    }
+    planned = planned_blob(plan, BlobType.INCLUDED, len(included_codec.encode(blob)), codec=None)
+    return replace(planned, fields=(blob.field_id,), properties=properties)
+
+
+def planned_included_values(plan: VersionPlan, blob: ValuesBlob) -> PlannedBlob:
+    """Values of an included column."""
+    planned = planned_blob(plan, BlobType.INCLUDED_VALUES, blob.length, codec=None)
+    return replace(planned, fields=(blob.field_id,), properties={})
+
+
+def planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
+    """A shard."""
+    definition = plan.definition
+    properties = {
+        "ann.shard_id": str(shard.shard_id),
+        "ann.build_id": plan.build_id,
+        "count": str(shard.count),
+        "R": str(definition.max_degree),
+        "L": str(definition.search_list),
+        "alpha": str(definition.alpha),
+        "metric": definition.metric,
+        "ann.tombstone_ratio": tombstone_ratio(shard),
+        "ann.recall": f"{shard.written_recall:.6f}",
+    }
+    if shard.curve:
+        properties[RECALL_CURVE] = shard.curve
+    return planned_blob(plan, BlobType.SHARD, shard.stored.blob.length, codec=None, **properties)
+
+
+def planned_vectors(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+    """Vectors of a shard that lie apart from it. Later versions may have them in other shards."""
+    return planned_blob(plan, BlobType.VECTORS, length, codec=None, **{"ann.shard_id": str(shard.shard_id)})
+
+
+def tombstone_ratio(shard: ShardResult) -> str:
+    """Share of the nodes that are tombstones, with six decimals."""
+    return f"{len(shard.tombstones) / shard.count if shard.count else 0.0:.6f}"
+
+
+def planned_addresses(plan: VersionPlan, shard: ShardResult, length: int) -> PlannedBlob:
+    """Where the rows of a shard lie since they have moved."""
+    properties = {"ann.shard_id": str(shard.shard_id), "ann.build_id": plan.build_id, "count": str(shard.count)}
+    return planned_blob(plan, BlobType.ADDRESSES, length, codec=None, **properties)

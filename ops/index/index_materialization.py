@@ -1,0 +1,174 @@
+"""Runs that give a snapshot its version of an index: plan, then reuse a version, move its tag, or make one.
+
+They are idempotent, and safe to run twice at once.
+"""
+
+import logging
+from contextlib import suppress
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.errors import CoverageError, GateFailedError
+from icepuffin.ops.index.planning.index_report import IndexReport
+from icepuffin.ops.index.planning.version_plan import VersionPlan, plan_instead, plan_rebuild, plan_version
+from icepuffin.ops.index.upkeep.outcome_reports import empty_report, reuse_report
+from icepuffin.ops.index.versions.version_reader import lost_packs
+from icepuffin.ops.model import Action, SnapshotId, StorageConfig
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.storage import ObjectMissingError, left_where_refused
+from icepuffin.ops.table.snapshots import head_of
+from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.puffin.errors import PuffinError
+
+_log = logging.getLogger(__name__)
+
+
+def materialize_index(
+    table: Table,
+    definition: IndexDefinition,
+    snapshot_id: SnapshotId,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    verify: bool = False,
+    progress: StageProgress | None = None,
+) -> IndexReport:
+    """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
+
+    The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, or does
+    not find a pack of it, it starts again from an intact version, or from nothing. Of bytes that are only copied it
+    reads a sample, or all of them with `verify` (see docs/operations.md).
+
+    Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published, and the last good
+    version is in place.
+    """
+    clock = StageClock()
+
+    def plan_next(*, whole: bool) -> VersionPlan:
+        with clock.stage("plan"):
+            return plan_version(
+                table, definition, snapshot_id, storage=storage, watched_ref=watched_ref, verify=whole, runner=runner,
+                progress=progress,
+            )  # fmt: skip
+
+    def attempt(*, whole: bool) -> IndexReport:
+        plan = plan_next(whole=whole)
+        try:
+            return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+        except ObjectMissingError:
+            # another run has published a version meanwhile, and swept what both had staged
+            replanned = plan_next(whole=whole)
+            if replanned.existing is None:
+                raise
+            return carry_out(table, replanned, clock, runner=runner, storage=storage, progress=progress)
+
+    try:
+        return attempt(whole=verify)
+    except (PuffinError, CoverageError, ObjectMissingError) as error:
+        # a CoverageError may come from a base version that is wrong
+        if verify or (isinstance(error, ObjectMissingError) and not _is_pack_lost(table, definition.name, storage)):
+            raise
+        _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
+        return attempt(whole=True)
+
+
+def _is_pack_lost(table: Table, index: str, storage: StorageConfig) -> bool:
+    """Whether the store lacks a pack that a version of the index names."""
+    return any(lost_packs(version, storage) for version in index_versions(table, index))
+
+
+def carry_out(
+    table: Table,
+    plan: VersionPlan,
+    clock: StageClock,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: StageProgress | None = None,
+) -> IndexReport:
+    """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
+    of another model, build from nothing; see `plan_instead`.
+
+    Raises the error of the second way where both failed, which names the first one's, too.
+    """
+    first, tried = plan, list[VersionPlan]()
+    while True:
+        try:
+            report = _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+        except IcepuffinError as error:
+            other = plan_instead(plan, error, first)
+            if other is None:
+                _name_both(error, plan)
+                raise
+            anew = other.action is Action.BUILT
+            way = "is built anew" if anew else "is refreshed with the layout that it has"
+            _log.warning("%s, index %s: %s. It %s", plan.live.table, plan.definition.name, error, way)
+            tried.append(plan)
+            plan = other
+            continue
+        if tried:
+            from icepuffin.ops.index.new_version import sweep_staged  # noqa: PLC0415  numba, loaded by now
+
+            with left_where_refused():
+                for other in tried:
+                    sweep_staged(other, storage)
+        return report
+
+
+def _name_both(error: IcepuffinError, plan: VersionPlan) -> None:
+    """Have the error of a plan name the one of the other way. Of two recalls its message has both."""
+    gates = isinstance(error, GateFailedError) and isinstance(plan.other_error, GateFailedError)
+    if plan.other_error is not None and not gates:
+        way = "refresh" if plan.action is Action.BUILT else "build"
+        error.args = (f"{error}. A {way} was tried before: {plan.other_error}",)
+
+
+def rebuild_tombstoned_shards(
+    table: Table,
+    definition: IndexDefinition,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: StageProgress | None = None,
+) -> IndexReport | None:
+    """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    reload_table(table)
+    head = head_of(table, watched_ref)
+    if head is None:
+        return None
+    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref, runner=runner)
+    rebuild = plan_rebuild(plan)
+    if rebuild is None:
+        return None
+    return carry_out(table, rebuild, StageClock(), runner=runner, storage=storage, progress=progress)
+
+
+def _carry_out(
+    table: Table,
+    plan: VersionPlan,
+    clock: StageClock,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: StageProgress | None,
+) -> IndexReport:
+    if plan.action is Action.EMPTY:
+        return empty_report(plan, clock)
+    if plan.existing is not None:
+        if plan.action is Action.RETAGGED:
+            with suppress(LostRaceError), clock.stage("bind"):
+                bindings.move_tag(table, plan.tag, plan.existing.index_snapshot_id, expected_ref=plan.expected_ref)
+        elif plan.is_head:
+            bindings.make_lasting(table, plan.tag)
+        return reuse_report(plan, clock, plan.existing)
+    from icepuffin.ops.index.new_version import make_version  # noqa: PLC0415  numba, if a version is to be made
+
+    return make_version(table, plan, clock, runner=runner, storage=storage, progress=progress)

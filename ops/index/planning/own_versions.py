@@ -1,0 +1,38 @@
+"""The versions of an index as it is defined now, from the table's metadata. Reads no file."""
+
+from contextlib import suppress
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.index.definitions.ddl import find_definition
+from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+
+
+def versions_of(table: Table, definition: IndexDefinition) -> tuple[DerivedVersion, ...]:
+    """The versions of an index in the table's metadata, oldest first, tagged or not, without those that an index of
+    other distances has left, which had the name and was dropped.
+
+    By the table's own definition, where it has one: `definition` may have been read long ago. A version of an older
+    release, whose summary does not have its distances, is taken for one of the index.
+    """
+    versions = index_versions(table, definition.name)
+    with suppress(DefinitionError):  # one of the table's that is broken builds no versions
+        definition = find_definition(table, definition.name) or definition
+    field_id = find_field_id(table, definition)
+    if field_id is None:
+        return versions
+    own = distances_text(definition, field_id)
+    return tuple(version for version in versions if version.may_have(own))
+
+
+def find_field_id(table: Table, definition: IndexDefinition) -> int | None:
+    """The vector column's field id; None where the definition has none and the table no such column."""
+    if definition.field_id is not None:
+        return definition.field_id
+    return next((field.field_id for field in table.schema().fields if field.name == definition.column), None)
+
+
+def distances_text(definition: IndexDefinition, field_id: int) -> str:
+    """What decides the answers of a version, as text for its summary."""
+    return f"{field_id} {definition.metric} {definition.element_type} {definition.method}"

@@ -1,0 +1,531 @@
+"""Plans: what a run is to do for a snapshot. Reads metadata and routing blobs, and vectors only if
+most files are new.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from importlib.metadata import version as package_version
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, own_tag_target
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.files_folder import FilesFolder, folder_of
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definitions.ddl import defined_names
+from icepuffin.ops.index.definitions.definition_columns import (
+    has_kept_values,
+    has_plain_values,
+    resolve_field,
+    with_column_ids,
+)
+from icepuffin.ops.index.definitions.index_definition import OWN_NAMES, IndexDefinition
+from icepuffin.ops.index.errors import GateFailedError, LayoutMisfitError, ShardTooLargeError
+from icepuffin.ops.index.planning.changes import (
+    Changes,
+    changed_files,
+    column_names,
+    files_mapped_since,
+    find_changes,
+    sample_new_rows,
+)
+from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
+from icepuffin.ops.index.planning.own_versions import distances_text
+from icepuffin.ops.index.versions.version_reader import (
+    OpenVersion,
+    covered_paths,
+    covers_all_older_files,
+    lost_packs,
+    open_versions,
+    shared_rows,
+)
+from icepuffin.ops.index.versions.version_sizes import FORMAT_VERSION
+from icepuffin.ops.messages import listed
+from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.process.large_arrays import NoRoomError
+from icepuffin.ops.rows.vector_column import VectorSchema
+from icepuffin.ops.storage import relative_to
+from icepuffin.ops.table.live_files import live_files, require_distinct_files, require_resolvable_deletes
+from icepuffin.ops.table.row_deletes import fingerprint
+from icepuffin.ops.table.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
+from icepuffin.ops.tasks.task_runner import LocalRunner, StageProgress, TaskRunner
+from icepuffin.puffin.blobs import routing_blob
+
+MOST_BASES = 16
+"""Versions that are considered as base, at most"""
+SHARED_ENOUGH = 0.5
+"""Share of rows under which a build is better than a refresh"""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPlan:
+    """What is to be done, and all that the work needs to know of the table."""
+
+    action: Action
+    reason: str
+    definition: IndexDefinition
+    live: LiveFiles
+    schema: Schema
+    field_id: int
+    tag: str
+    """Tag that the version is to have"""
+    expected_ref: SnapshotId | None
+    """Snapshot that the tag points at now; None where there is no tag"""
+    is_head: bool
+    build_id: str
+    folder: FilesFolder
+    """Folder that the version's files are to lie in"""
+    is_defined: bool
+    """Whether the table's properties define the index, so that no version is to stay once they do so no more"""
+    column_schema: Schema
+    """Schema by which kept and included columns are read: at the head the table's own, as readers do"""
+    base: OpenVersion | None = None
+    """Base version that a refresh starts from"""
+    existing: DerivedVersion | None = None
+    """Version to reuse"""
+    changes: Changes = field(default_factory=Changes)
+    """Changes since the base version; for a build all files are added"""
+    dead: DeadNodes | None = None
+    """Nodes of the base version without a row, where their number decided; None where they were not looked for"""
+    shared_fraction: float | None = None
+    """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
+    other_error: IcepuffinError | None = None
+    """Error of the other way, a refresh before this build or a build before this refresh; None where none was tried"""
+
+    @property
+    def may_build_anew(self) -> bool:
+        """Whether it is a refresh in place of which all rows may be indexed anew, by its own decision."""
+        is_first = self.action is Action.REFRESHED and self.other_error is None
+        return is_first and self.live.record_count <= self.definition.build_anew_rows
+
+    @property
+    def files_prefix(self) -> str:
+        """Prefix of the version's files and of its packs."""
+        return f"{self.live.location}/{self.folder}/ann-{self.definition.name}"
+
+    @property
+    def staging_prefix(self) -> str:
+        """Prefix of all objects that are staged for the version. Java's cleaners skip it; `icepuffin gc` does not.
+
+        Indexes that differ in name alone have one build id: each sweeps its own objects only.
+        """
+        return f"{self.live.location}/{self.folder.staging}/{self.definition.name}/{self.build_id}"
+
+    @property
+    def filter_ids(self) -> tuple[int, ...]:
+        """Field ids of the columns for conditions that have values in the snapshot."""
+        present = {field.field_id for field in self.column_schema.fields if has_kept_values(field)}
+        return tuple(field_id for field_id in self.definition.filter_ids or () if field_id in present)
+
+    @property
+    def include_ids(self) -> tuple[int, ...]:
+        """Field ids of the included columns that have values in the snapshot."""
+        present = {field.field_id for field in self.column_schema.fields if has_plain_values(field)}
+        return tuple(field_id for field_id in self.definition.include_ids or () if field_id in present)
+
+    @property
+    def added(self) -> tuple[LiveFile, ...]:
+        """Files whose rows are to be read"""
+        return self.changes.added
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """Names of the vector column in files without field ids; None where the table has no name mapping."""
+        names = column_names(self.live, self.field_id)
+        return None if names is None else sorted(names)
+
+
+def plan_version(
+    table: Table,
+    definition: IndexDefinition,
+    snapshot_id: SnapshotId,
+    *,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    verify: bool = False,
+    runner: TaskRunner | None = None,
+    progress: StageProgress | None = None,
+) -> VersionPlan:
+    """Read the table and decide what to do for a snapshot.
+
+    verify: use a version as base, or reuse it, only after its whole file was read and found intact, and all rows of its
+    snapshot were compared with its nodes, by `runner`. This is always done where no version has a tag, as after `index
+    drop`. With `verify` no row is matched by its lineage.
+    runner: also resolves equality deletes that are about many rows. Without it, this process does.
+
+    Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
+    where a version that was not verified turns out to be damaged.
+    """
+    reload_table(table)
+    require_data_snapshot(table, snapshot_id)
+    plan = _build_plan(table, definition, snapshot_id, watched_ref)
+    definition, live = plan.definition, plan.live
+    if plan.field_id not in {field.field_id for field in plan.schema.fields}:
+        return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
+    versions = index_versions(table, definition.name)
+    # without any tag the index was dropped, which is what users do about a broken version
+    must_verify = verify or not any(version.tags for version in versions)
+    ancestors = ancestor_ids(table, snapshot_id)
+    distances = distances_text(definition, plan.field_id)
+    nearest = nearest_first(versions, snapshot_id, live.sequence_number, distances)
+
+    def faults(version: DerivedVersion) -> tuple[str, ...]:
+        if not must_verify:
+            return ()
+        from icepuffin.ops.index.verify.integrity import check_integrity  # noqa: PLC0415  numba, which few plans need
+
+        return check_integrity(table, version, storage, runner=runner, progress=progress).faults
+
+    fitting = [version for version in nearest if version.may_have(distances)]  # others have graphs of other vectors
+    opened, unreadable = _open_nearest(table, fitting, definition, live, ancestors, storage, faults)
+    candidates = [item for item in opened if _same_graphs(item, definition)]
+    existing = next((item for item in candidates if item.bound.base_snapshot_id == snapshot_id), None)
+    if (
+        existing
+        and not _missing_columns(existing, plan)
+        and not files_mapped_since(table, existing, live, plan.schema, storage)
+    ):
+        return _reuse(plan, existing, _tagged_otherwise(plan, opened))
+    if not live.record_count:
+        return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
+    # after a rewrite no version shares a file; then the last one of the snapshot's own ancestors is the most similar
+    base = max(
+        candidates,
+        key=lambda item: (shared_rows(item, live), item.bound.base_snapshot_id in ancestors),
+        default=None,
+    )
+    if base is not None and not definition.has_graphs:
+        plan = _refresh_balls(table, plan, base, storage)
+    elif base is not None:
+        plan = _refresh_or_build(table, plan, base, storage, runner, lineage=not verify)
+    elif unreadable:
+        plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
+    elif nearest:
+        plan = replace(plan, reason="the definition has changed since the versions there are")
+    repeated = "" if base is None else _tagged_otherwise(plan, opened)
+    return replace(plan, build_id=_build_id(plan), reason=plan.reason + repeated)
+
+
+def _missing_columns(version: OpenVersion, plan: VersionPlan) -> set[int]:
+    """Field ids of the kept and included columns of the definition that a version lacks."""
+    return (set(plan.filter_ids) - version.attributes.keys()) | (set(plan.include_ids) - version.included.keys())
+
+
+def _lacking(version: OpenVersion, plan: VersionPlan) -> str:
+    """A clause on the columns that a version lacks; empty where it lacks none."""
+    missing = sorted(_missing_columns(version, plan))
+    names = (plan.column_schema.find_column_name(field_id) or str(field_id) for field_id in missing)
+    return f", which lacks values of {', '.join(names)}" if missing else ""
+
+
+def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
+    """The plan to build from all live files, without a build id."""
+    live = live_files(table, snapshot_id)
+    require_resolvable_deletes(live)
+    require_distinct_files(live)
+    schema = table.schemas()[live.schema_id]
+    is_early = _comes_later(definition, schema, table.schema())
+    field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
+    is_head = head_of(table, watched_ref) == snapshot_id
+    tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
+    return VersionPlan(
+        action=Action.BUILT,
+        reason="there is no version to start from",
+        definition=replace(with_column_ids(definition, table.schema(), table_name(table)), field_id=field_id),
+        live=live,
+        schema=VectorSchema.of(schema, field_id, definition.element_type),
+        field_id=field_id,
+        tag=tag,
+        expected_ref=own_tag_target(table, tag),
+        is_head=is_head,
+        build_id="",
+        folder=folder_of(table),
+        is_defined=definition.name in defined_names(table),
+        column_schema=table.schema() if is_head else schema,
+        changes=Changes(added=live.files),
+    )
+
+
+def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool:
+    """Whether the column was added after the snapshot: then no row of it has a vector."""
+    field_ids = {field.field_id for field in then.fields}
+    named = {field.name: field.field_id for field in now.fields}
+    field_id = definition.field_id or named.get(definition.column)
+    return field_id in named.values() and field_id not in field_ids
+
+
+def nearest_first(
+    versions: Sequence[DerivedVersion], snapshot_id: int, sequence_number: int, distances: str
+) -> list[DerivedVersion]:
+    """The versions that are considered as base: first those of the snapshot itself, then by the distance between the
+    snapshots' sequence numbers; behind all others those that are known to have other distances.
+    """
+
+    def distance(item: DerivedVersion) -> tuple[bool, bool, int, int, int]:
+        apart, differs = abs(item.base_sequence_number - sequence_number), not item.may_have(distances)
+        return differs, item.base_snapshot_id != snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
+
+    return nsmallest(MOST_BASES, versions, key=distance)
+
+
+def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:
+    return version.definition.graph_identity() == definition.graph_identity()
+
+
+def _tagged_otherwise(plan: VersionPlan, opened: Sequence[OpenVersion]) -> str:
+    """A clause on the parameters of the version that has the index's tag, where they are others; empty else.
+
+    Beside a version by this definition it shows that two define the index, each of which moves the tag to its own.
+    """
+    tagged = (item for item in opened if plan.is_head and plan.tag in item.bound.tags)
+    other = next((item for item in tagged if not _same_graphs(item, plan.definition)), None)
+    if other is None:
+        return ""
+    own, others = plan.definition.graph_identity(), other.definition.graph_identity()
+    changed = [f"{name} {others.get(name)}" for name in own if others.get(name) != own[name]]
+    return (
+        f"; the tag was on a version with {', '.join(changed)}: if that comes again, the index is defined in two "
+        "places, such as a settings file and a component"
+    )
+
+
+def _open_nearest(
+    table: Table,
+    versions: Sequence[DerivedVersion],
+    definition: IndexDefinition,
+    live: LiveFiles,
+    ancestors: Collection[SnapshotId],
+    storage: StorageConfig,
+    faults_of: Callable[[DerivedVersion], tuple[str, ...]],
+) -> tuple[list[OpenVersion], list[str]]:
+    """(open versions in the given order, one line on each that cannot be read).
+
+    Stops at the first version of an ancestor that shares at least as many files as any later one. Raises StorageError
+    where the store does not answer: without a version that is whole, all its rows would be indexed again.
+    """
+    opened: list[OpenVersion] = []
+    unreadable: list[str] = []
+    for version in versions:
+        readable, broken = open_versions(table, [version], storage, skip_unanswered=False)
+        unreadable += map(str, broken)
+        if readable and (faults := lost_packs(version, storage) or faults_of(version)):
+            readable = []
+            unreadable.append(f"{version.puffin_path}: {'; '.join(listed(faults))}")
+        opened += readable
+        if version.base_snapshot_id not in ancestors:
+            continue
+        own = version.base_snapshot_id == live.snapshot_id
+        if any(_same_graphs(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):
+            break
+    return opened, unreadable
+
+
+def _reuse(plan: VersionPlan, existing: OpenVersion, repeated: str) -> VersionPlan:
+    """`repeated`: what `_tagged_otherwise` gives."""
+    version = existing.bound
+    if plan.is_head and plan.tag not in version.tags:
+        action, reason = Action.RETAGGED, f"a version of this snapshot exists; the tag pointed elsewhere{repeated}"
+    else:
+        action, reason = Action.REUSED, "a version of this snapshot and definition exists"
+    return replace(
+        plan,
+        action=action,
+        reason=reason,
+        existing=version,
+        base=existing,
+        build_id=version.build_id,
+        changes=Changes(),
+    )
+
+
+def _refresh_or_build(
+    table: Table,
+    plan: VersionPlan,
+    base: OpenVersion,
+    storage: StorageConfig,
+    runner: TaskRunner | None,
+    *,
+    lineage: bool,
+) -> VersionPlan:
+    """Decide by live rows with a vector: other rows are no reason to start from a version of another model's vectors.
+
+    `lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors.
+    """
+    changes = find_changes(table, base, plan.live, storage, runner)
+    covered = covered_paths(base)
+    slots = frozenset(covered.values()).difference(changes.emptied_slots)
+    slots |= {covered[relative_to(path, plan.live.location)] for path in changes.reread}
+    arriving: float = plan.live.record_count - sum(base.routing.files[slot].rows for slot in slots)
+    staying, dead = _most_staying(slots, base), None
+    if _is_in_doubt(slots, base, changes, staying, arriving):
+        dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+        staying = _live_nodes(slots, base, changes, dead)
+    share = _share(staying, arriving, 0.0)
+    how, sampled = "files", None
+    if share < SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
+        sample = sample_new_rows(base, changes.new, plan.schema, plan.field_id, storage)
+        arriving *= sample.with_vector or 1.0  # rows without a vector may come first in their files
+        sampled = sample.shared
+        share = _share(staying, arriving, sampled)
+        if share >= SHARED_ENOUGH and dead is None:
+            dead = find_dead_nodes(changes, base, runner=runner or LocalRunner(), storage=storage)
+            share = _share(_live_nodes(slots, base, changes, dead), arriving, sampled)
+        how = "vectors, by a sample,"
+    if share < SHARED_ENOUGH:
+        return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
+    return replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.bound.base_snapshot_id}"
+        + _lacking(base, plan),
+        base=base,
+        changes=changes if lineage else replace(changes, lineage_files=()),
+        dead=dead,
+        shared_fraction=sampled,
+    )
+
+
+def _most_staying(slots: frozenset[FileSlot], base: OpenVersion) -> int:
+    """Rows with a vector in the files of `slots`, at most: as many as the version has."""
+    return sum(base.routing.files[slot].live_rows for slot in slots)
+
+
+def _is_in_doubt(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, most: int, arriving: float) -> bool:
+    """Whether the number of staying rows decides, before new rows are looked at; `most`: that number, at most."""
+    rows = ((base.routing.files[slot].live_rows, len(changes.deleted.get(slot, ()))) for slot in slots)
+    least = sum(max(0, live - deleted) for live, deleted in rows)  # a row without a vector may be gone
+    return least < SHARED_ENOUGH * (least + arriving) and most >= SHARED_ENOUGH * (most + arriving)
+
+
+def _share(staying: int, arriving: float, sampled: float) -> float:
+    """Share of live rows with a vector that the version has. `sampled`: that of the arriving ones."""
+    return (staying + arriving * sampled) / (staying + arriving) if arriving else 1.0
+
+
+def _live_nodes(slots: frozenset[FileSlot], base: OpenVersion, changes: Changes, dead: DeadNodes) -> int:
+    """Nodes of the version whose rows are still there, and those of the files of `slots` that are read again."""
+    reread = sum(base.routing.files[slot].live_rows for slot in slots.intersection(changes.emptied_slots))
+    return reread + sum(entry.count - len(nodes) for entry, nodes in zip(base.routing.shards, dead.nodes, strict=True))
+
+
+def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
+    """Files with other rows are read, whatever their share: a build would read the others as well.
+
+    Where no row stays, it is a build: the vectors may have other dimensions now.
+    """
+    changes = changed_files(table, base, plan.live, storage)
+    gone = frozenset(changes.emptied_slots)
+    files = enumerate(base.routing.files)
+    if not any(file.present and file.live_rows and slot not in gone for slot, file in files):
+        return replace(plan, reason="the nearest version shares none of the rows")
+    return replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"{len(changes.added):,} of {len(plan.live.files):,} files have other rows than in the version of "
+        f"snapshot {base.bound.base_snapshot_id}{_lacking(base, plan)}",
+        base=base,
+        changes=changes,
+    )
+
+
+def _build_id(plan: VersionPlan) -> str:
+    """sha256 of everything that the bytes depend on, decisions included.
+
+    A retry of equal work finds what is finished. One that reads the table anew and decides otherwise finds nothing.
+    """
+    base = plan.base if plan.action is Action.REFRESHED else None
+    identity = {
+        "table": plan.live.table_uuid,
+        "snapshot": plan.live.snapshot_id,
+        "files": [(relative_to(file.path, plan.live.location), fingerprint(file).hex()) for file in plan.live.files],
+        "names": plan.column_names,
+        "definition": plan.definition.graph_identity(),
+        "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
+        "format": FORMAT_VERSION,
+        "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
+        "base": _identity(base) if base else None,
+        "changes": _decided(plan.changes) if base else None,
+    }
+    if plan.filter_ids:
+        identity["filters"] = plan.filter_ids
+    if plan.include_ids:
+        identity["include"] = plan.include_ids
+    if plan.definition.blob_names != OWN_NAMES:
+        identity["blob_names"] = plan.definition.blob_names
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _identity(base: OpenVersion) -> tuple[str, str, *tuple[bool, ...]]:
+    """Identity of a base version, whose routing blob has the sha256 of each shard, and which of its packs can be
+    shared.
+    """
+    kept = (pack.is_kept for pack in base.bound.packs)
+    return base.bound.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), *kept
+
+
+def _decided(changes: Changes) -> dict[str, object]:
+    return {
+        "added": [file.path for file in changes.added],
+        "gone": changes.emptied_slots,
+        "deleted": [(slot, hashlib.sha256(rows.tobytes()).hexdigest()) for slot, rows in changes.deleted.items()],
+        "left": [(slot, file.path) for slot, file in changes.lineage_files],
+    }
+
+
+def plan_instead(plan: VersionPlan, error: IcepuffinError, refresh: VersionPlan) -> VersionPlan | None:
+    """The other way to a version, where one has failed; None where there is none, or the same might succeed again.
+
+    A build follows a refresh that is not possible, or too bad. Where it does not succeed, and only the layout no longer
+    fitted, the first plan, `refresh`, is carried out with the layout that the base version has.
+    """
+    if plan.other_error is None and plan.action is Action.REFRESHED:
+        if isinstance(error, ShardTooLargeError):
+            return _plan_build(plan, error.reason, error)
+        if isinstance(error, LayoutMisfitError):
+            return _plan_build(plan, str(error), error)
+        if isinstance(error, GateFailedError) and plan.may_build_anew:
+            target = plan.definition.target_recall
+            return _plan_build(plan, f"a refresh has recall@10 {error.recall:.4f}, the target is {target}", error)
+    if isinstance(plan.other_error, LayoutMisfitError) and (isinstance(error, NoRoomError) or not error.retryable):
+        return replace(refresh, other_error=error)
+    return None
+
+
+def _plan_build(plan: VersionPlan, reason: str, error: IcepuffinError) -> VersionPlan:
+    """A plan that builds from nothing, in place of a refresh that ended with an error."""
+    build = replace(
+        plan,
+        action=Action.BUILT,
+        reason=reason,
+        base=None,
+        existing=None,
+        changes=Changes(added=plan.live.files),
+        dead=None,
+        shared_fraction=None,
+        other_error=error,
+    )
+    return replace(build, build_id=_build_id(build))
+
+
+def plan_rebuild(plan: VersionPlan) -> VersionPlan | None:
+    """A plan that rebuilds the shards of the snapshot's own version that have too many tombstones.
+
+    None where there are none, or where the snapshot has no version. The tag moves to the new version.
+    """
+    if plan.base is None or plan.existing is None:
+        return None
+    ratio = plan.definition.rebuild_ratio
+    if not any(shard.tombstone_ratio > ratio for shard in plan.base.routing.shards):
+        return None
+    rebuild = replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"a shard has more than {ratio:.0%} tombstones",
+        existing=None,
+        changes=Changes(),
+    )
+    return replace(rebuild, build_id=_build_id(rebuild))

@@ -1,0 +1,1 @@
+"""The life of versions: reports, lag, history, retention, garbage."""

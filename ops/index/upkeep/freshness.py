@@ -1,0 +1,81 @@
+"""Freshness: how far an index is behind its table, from metadata alone."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
+
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition
+from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.metadata_memo import snapshots_by_id
+from icepuffin.ops.table.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.table.summaries import summary_of
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessLag:
+    """How far one index is behind one ref."""
+
+    snapshots: int
+    """Data snapshots newer than the newest one that has a version or nothing to index."""
+    minutes: float
+    """Age of the oldest data snapshot without a version; 0 where every snapshot has one."""
+    coverage: float
+    """Share of the ref's snapshots that have a version or nothing to index."""
+    newest: str
+    """Id of the ref's newest data snapshot."""
+
+
+def index_lag(
+    table: Table, index: IndexDefinition, ref: str, *, empty: Collection[int] = (), now: float | None = None
+) -> FreshnessLag:
+    """How far the index is behind a ref. A ref that does not exist yet is not behind.
+
+    empty: snapshots that are known to have nothing to index, beside those whose metadata shows it.
+    now: seconds since the epoch.
+    """
+    if ref != "main" and ref not in table.metadata.refs:
+        return FreshnessLag(0, 0.0, 1.0, "none")
+    indexed = {version.base_snapshot_id for version in versions_of(table, index)} | set(empty)
+    lineage = data_snapshots(table, ref)
+    without = nothing_to_index(table, index)
+    covered = [snapshot.snapshot_id in indexed or without(snapshot) for snapshot in lineage]
+    behind = next((back for back, has in enumerate(reversed(covered)) if has), len(lineage))
+    seconds = (time.time() if now is None else now) - lineage[-behind].timestamp_ms / 1000 if behind else 0.0
+    share = sum(covered) / len(lineage) if lineage else 1.0
+    return FreshnessLag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
+
+
+def missing_ref(table: Table, ref: str) -> str:
+    """What is wrong where the ref that indexes follow does not exist, in words; empty where it does, or where the table
+    has no snapshot yet.
+    """
+    if ref == "main" or ref in table.metadata.refs or not table.metadata.snapshots:
+        return ""
+    return f"the table has no branch or tag '{ref}', the first of watched_refs: no snapshot is indexed until it has"
+
+
+def nothing_to_index(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot | Snapshot], bool]:
+    """A test of a snapshot's metadata for nothing to index: no rows, or without the column of the index."""
+    now = table.schema().fields
+    field_id = next((column.field_id for column in now if _names(index, column)), None)
+    lacking = {
+        schema_id
+        for schema_id, schema in table.schemas().items()
+        if field_id is not None and all(column.field_id != field_id for column in schema.fields)
+    }
+    snapshots = snapshots_by_id(table.metadata)
+
+    def without(snapshot: DataSnapshot | Snapshot) -> bool:
+        rows = summary_of(snapshots[SnapshotId(snapshot.snapshot_id)]).get("total-records")
+        return snapshot.schema_id in lacking or rows == "0"
+
+    return without
+
+
+def _names(index: IndexDefinition, field: NestedField) -> bool:
+    return field.field_id == index.field_id if index.field_id is not None else field.name == index.column

@@ -1,0 +1,103 @@
+"""Proof that the values of the columns for conditions are those of the data files: all of them are read again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from pyiceberg.schema import Schema
+
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.rows.attributes import is_by_name, reading_of
+from icepuffin.ops.tasks.attribute_task import AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.task_runner import Progress, TaskRunner, balanced_groups, small_work_runner
+from icepuffin.puffin.blobs.attributes_blob import (
+    AttributeBlob,
+    AttributeEntry,
+    FileTokens,
+    FileValues,
+    lists_of,
+    values_of,
+)
+
+
+def attribute_faults(
+    blobs: Sequence[AttributeBlob],
+    files: Mapping[FileSlot, LiveFile],
+    schemas: Sequence[Schema],
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: Progress | None = None,
+) -> Iterator[str]:
+    """One line on each column of a file whose values are not those of the file.
+
+    `files`: those of the version's snapshot. `schemas`: those that the columns may have been read by. What would be
+    read in another way today is not used, so it is not compared. Raises DataFileError, StorageError, PuffinError.
+    """
+    entries: dict[tuple[int, int], tuple[AttributeBlob, AttributeEntry]] = {}
+    columns: dict[tuple[int, FileSlot], list[int]] = {}
+    for blob in blobs:
+        for entry in blob.entries:
+            slot = FileSlot(entry.slot)
+            number = _schema_number(schemas, files.get(slot), blob.field_id, entry)
+            if number is not None:
+                entries[entry.slot, blob.field_id] = blob, entry
+                columns.setdefault((number, slot), []).append(blob.field_id)
+    tasks = []
+    by_schema: list[list[ColumnsOfFile]] = [[] for _ in schemas]
+    for (number, slot), ids in columns.items():
+        by_schema[number].append(ColumnsOfFile(slot, files[slot], tuple(ids)))
+    size = sum(one.size(schema) for own, schema in zip(by_schema, schemas, strict=True) for one in own)
+    runner = small_work_runner(runner, size)
+    for own, schema in zip(by_schema, schemas, strict=True):
+        groups = balanced_groups(own, runner, lambda one: (one.slot, one.file.record_count * len(one.field_ids)))
+        tasks += [AttributesTask(group, schema, storage) for group in groups]
+    for part in runner.run(read_attributes, tasks, label="read columns for conditions", progress=progress):
+        for field_id, read in part:
+            blob, kept = entries[read.slot, field_id]
+            if not _equal(kept, read, of_lists=blob.of_lists):
+                yield f"{files[FileSlot(read.slot)].path}: the values of column {field_id} for conditions are others"
+
+
+def _schema_number(
+    schemas: Sequence[Schema], file: LiveFile | None, field_id: int, entry: AttributeEntry
+) -> int | None:
+    """Number of the first schema by which a file's column would be read as it was; None where there is none."""
+    if file is None or entry.left_out:
+        return None
+    for number, schema in enumerate(schemas):
+        if field_id in {field.field_id for field in schema.fields} and entry.reading == reading_of(
+            schema, file, field_id, by_name=is_by_name(entry.reading)
+        ):
+            return number
+    return None
+
+
+def _equal(kept: AttributeEntry, read: AttributeEntry, *, of_lists: bool) -> bool:
+    """Whether all rows have the values that were read now. Another release may have numbered them differently."""
+    if kept.rows != read.rows or read.left_out:
+        return kept.rows == read.rows
+    if bytes(kept.stored) == bytes(read.stored):
+        return True
+    if of_lists:
+        one, other = lists_of(kept), lists_of(read)
+        return np.array_equal(one.states, other.states) and _rows_by_element(one) == _rows_by_element(other)
+    return _same_values(values_of(kept), values_of(read))
+
+
+def _same_values(one: FileValues, other: FileValues) -> bool:
+    pairs = np.unique(np.stack([one.codes.astype(np.int64), other.codes.astype(np.int64)]), axis=1)
+    return all(_value(one, first) == _value(other, second) for first, second in pairs.T.tolist())
+
+
+def _rows_by_element(lists: FileTokens) -> dict[bytes | None, bytes]:
+    """Rows whose lists have an element, as bytes, by the element."""
+    parts = np.split(lists.rows, lists.starts[1:-1])
+    return {_value(lists.tokens, code): parts[code].tobytes() for code in range(lists.tokens.count)}
+
+
+def _value(values: FileValues, code: int) -> bytes | None:
+    """The value of a code, as bytes; None for null."""
+    if code == values.count:
+        return None
+    if values.offsets is None:
+        return values.values[code * values.width : (code + 1) * values.width]
+    return values.values[int(values.offsets[code]) : int(values.offsets[code + 1])]

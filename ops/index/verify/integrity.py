@@ -1,0 +1,327 @@
+"""Integrity: whether a version's file is what its routing blob says, and its nodes are the rows of its snapshot."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definitions.definition_columns import resolve_field
+from icepuffin.ops.index.definitions.index_definition import IndexDefinition, LaterDefinitionError
+from icepuffin.ops.index.verify.attribute_proof import attribute_faults
+from icepuffin.ops.index.verify.included_proof import included_faults
+from icepuffin.ops.index.verify.node_sample import draw_nodes, vectors_of
+from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
+from icepuffin.ops.index.versions.version_reader import (
+    balls_of,
+    centroids_here,
+    included_of,
+    read_routing,
+    stored_shards,
+)
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig, StoredShard
+from icepuffin.ops.process.large_arrays import NoRoomError
+from icepuffin.ops.rows.vector_column import VectorSchema
+from icepuffin.ops.shards.cell_rows import require_codes
+from icepuffin.ops.shards.shard_reader import check_shard, open_shard
+from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.ops.tasks.matching.self_search import SelfSearchResult, SelfSearchTask, self_search
+from icepuffin.ops.tasks.matching.tally import RowsResult, RowsTask, Tally, tally_of, tally_rows
+from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, StageProgress, TaskRunner, small_work_runner
+from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin.blobs import attributes_blob, centroid_blob, deletion_vector_blob, routing_blob
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
+from icepuffin.puffin.blobs.routing_blob import Routing
+from icepuffin.puffin.blobs.shard_blob import Shard
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
+from icepuffin.puffin.types import BlobType, canonical_type
+
+_COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
+_TASKS = 64
+"""Tasks that reading all rows is split into, so that progress shows"""
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """Result of a check: what it read, and all faults."""
+
+    path: str
+    bytes_read: int
+    """Bytes read of the index file"""
+    shards: int
+    rows: int
+    """Live rows whose vectors were compared with their nodes; 0 where the file itself has faults"""
+    faults: tuple[str, ...]
+    from_later_release: bool = False
+    """Whether a later release wrote the version: then the fault is that this one cannot check it"""
+    self_search: SelfSearch | None = None
+    """Some rows of each shard, searched by their own vectors; None where something else has faults"""
+
+
+def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -> str:
+    """What to do about a version with faults, for a message: the command that replaces it, where it is damaged."""
+    if report.from_later_release:
+        return "this release cannot check it; install the one that wrote it"
+    command = f"icepuffin refresh {table} --index {index} --snapshot {version.base_snapshot_id} --verify"
+    return f"make it anew with: {command}"
+
+
+def check_integrity(
+    table: Table,
+    version: DerivedVersion,
+    storage: StorageConfig,
+    *,
+    runner: TaskRunner | None = None,
+    progress: StageProgress | None = None,
+) -> Integrity:
+    """Check a version's file, and compare its nodes with all rows of its snapshot.
+
+    Each shard is compared with its checksum, decoded and validated, one at a time in memory. Then the vectors of all
+    live rows are read, and the addresses and content hashes of all rows are compared with those of all nodes, and the
+    columns for conditions, and the included ones, with the values that the version has. All rows are compared with the
+    balls of their files. At last some rows of each shard are searched by their own vectors. `runner` reads the rows and
+    searches; by default this process does. Raises NoRoomError where a large shard cannot be read here: that is no fault
+    of the version.
+    """
+    faults: list[str] = []
+    read = shards = rows = 0
+    from_later_release = False
+    runner = runner or LocalRunner()
+    searched = None
+    try:
+        source = open_storage(version.puffin_path, storage).source(version.puffin_path)
+        reader = PuffinReader(source)
+        blobs = reader.footer.blobs
+        first = next(blob for blob in blobs if canonical_type(blob.type) == BlobType.ROUTING)
+        expected = read_routing(reader, first, source.size(), version)
+        definition = IndexDefinition.from_json(expected.definition)
+        of_balls = [blob for blob in blobs if canonical_type(blob.type) == BlobType.CENTROID]
+        balls = [centroids_here(centroid_blob.decode(reader.read_blob(blob)), version) for blob in of_balls]
+        faults += _unfit_balls(balls, definition)
+        columns = [attributes_blob.decode(reader.read_blob(blob)) for blob in blobs if blob.type in _COLUMN_BLOBS]
+        for column in columns:
+            for entry in column.entries:
+                if not entry.left_out:
+                    (attributes_blob.lists_of if column.of_lists else attributes_blob.values_of)(entry)
+        included = [
+            included_of(reader, blob, version, expected, source.size())
+            for blob in blobs
+            if blob.type == BlobType.INCLUDED
+        ]
+        stored = stored_shards(version.puffin_path, blobs, expected, version.packs, source.size())
+        if expected.base_snapshot_id != version.base_snapshot_id:
+            faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
+        shards, read = len(stored), sum(place.length for place in stored)
+        nodes, drawn, broken = _read_shards(stored, expected, storage)
+        faults += broken
+        if not faults:
+            covered = _covered_rows(table, version, expected, definition)
+            result = _rows_of(covered, balls, expected, definition, storage, runner, progress)
+            rows = int(result.tally.counts.sum())
+            faults += _disagreements(nodes if definition.has_graphs else None, result, covered.paths, expected)
+            if not definition.has_graphs:
+                read = sum(blob.length for blob in of_balls)
+            schemas = (covered.schema, table.schema())
+            faults += attribute_faults(columns, dict(covered.files), schemas, storage, runner)
+            faults += included_faults(version, included, dict(covered.files), schemas, storage, runner)
+        if not faults and definition.has_graphs:
+            search = _self_search(covered, expected, stored, drawn, storage, runner, progress)
+            searched, fault = SelfSearch.of(search, shards=shards), fault_of(search, definition.target_recall)
+            faults += [fault] if fault else []
+    except (LaterFormatError, LaterDefinitionError) as error:
+        from_later_release = not faults
+        faults.append(str(error))
+    except NoRoomError:
+        raise
+    except (PuffinError, IcepuffinError) as error:
+        faults.append(f"{type(error).__name__}: {error}")
+    except StopIteration:
+        faults.append("no routing blob")
+    return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release, searched)
+
+
+def _unfit_balls(balls: Sequence[CentroidIndex], definition: IndexDefinition) -> Iterator[str]:
+    """Why the balls of a file cannot be those of its index."""
+    if not balls and not definition.has_graphs:
+        yield "no centroid blob, which is all that an index without graphs has"
+    for index in balls:
+        if index.metric != definition.metric.code:
+            yield f"the centroid blob has metric {index.metric}, the index {definition.metric.code}"
+
+
+def _read_shards(
+    stored: Sequence[StoredShard], expected: Routing, storage: StorageConfig
+) -> tuple[Tally, list[npt.NDArray[np.int64]], list[str]]:
+    """(tally of all live nodes, addresses of some nodes of each shard, faults). Raises LaterFormatError."""
+    files = len(expected.files)
+    nodes, drawn, faults = Tally.empty(files), [], []
+    for number, (place, entry) in enumerate(zip(stored, expected.shards, strict=True)):
+        try:
+            decoded = _decoded(place, entry, storage)
+            nodes = Tally.joined([nodes, _nodes_of(decoded, entry, files)], files)
+            drawn.append(draw_nodes(decoded, entry.tombstones, seed=number))
+        except LaterFormatError:
+            raise
+        except PuffinError as error:
+            faults.append(f"shard {number} at {place.blob.offset}: {error}")
+    return nodes, drawn, faults
+
+
+def _decoded(place: StoredShard, entry: routing_blob.ShardEntry, storage: StorageConfig) -> Shard:
+    """Raises PuffinError where a shard is not what the routing blob says."""
+    data = open_storage(place.path, storage).read_range(place.path, place.blob.offset, place.blob.length)
+    if hashlib.sha256(data).digest() != entry.sha256:
+        raise ChecksumError("the bytes are not those that were published")
+    decoded = open_shard(place, storage, blob=BytesSource(data)).read()
+    if decoded.count != entry.count:
+        raise BadBlobError("the node count is not the routing blob's")
+    if decoded.cells is not None and decoded.vectors is not None:
+        require_codes(decoded.cells, decoded.vectors)
+    return decoded
+
+
+def _nodes_of(decoded: Shard, entry: routing_blob.ShardEntry, files: int) -> Tally:
+    """The live nodes of a shard. Raises BadBlobError where a node lies in no file."""
+    return tally_of(decoded.file_slots, decoded.row_positions, decoded.content_hashes, entry.tombstones, files)
+
+
+@dataclass(frozen=True, slots=True)
+class _CoveredRows:
+    """Files of a version's snapshot, and what reading their vectors takes."""
+
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file) of the files that the version has"""
+    paths: frozenset[str]
+    """Relative paths of all files of the snapshot"""
+    schema: Schema
+    field_id: int
+    record_count: int
+    metric: Metric
+
+
+def _covered_rows(
+    table: Table, version: DerivedVersion, expected: Routing, definition: IndexDefinition
+) -> _CoveredRows:
+    """Reads the index snapshot: it has the same files as the data snapshot, and outlives it."""
+    live = live_files(table, version.index_snapshot_id)
+    schema = table.schemas()[live.schema_id]
+    field_id = resolve_field(definition, schema, live.table)
+    slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
+    paths = {file.path: relative_to(file.path, live.location) for file in live.files}
+    return _CoveredRows(
+        files=tuple((slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots),
+        paths=frozenset(paths.values()),
+        schema=VectorSchema.of(schema, field_id, definition.element_type),
+        field_id=field_id,
+        record_count=live.record_count,
+        metric=definition.metric,
+    )
+
+
+def _rows_of(
+    covered: _CoveredRows,
+    balls: Sequence[CentroidIndex],
+    expected: Routing,
+    definition: IndexDefinition,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: StageProgress | None,
+) -> RowsResult:
+    """Tally of all live rows of the version's snapshot. `balls`: its centroid blob, where it has one.
+
+    A file without balls is never ruled out in an index with graphs. In one without, it must have no row.
+    """
+    slots = {expected.files[slot].path: slot for slot, _ in covered.files}
+    of_files = balls_of(balls[0], slots) if balls else {}
+    if definition.has_graphs:
+        of_files = {slot: own for slot, own in of_files.items() if own}
+    runner = small_work_runner(runner, 4 * expected.dims * covered.record_count)
+    groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
+    tasks = [
+        RowsTask(
+            files=group,
+            schema=covered.schema,
+            field_id=covered.field_id,
+            dims=expected.dims,
+            slots=len(expected.files),
+            balls={slot: of_files[slot] for slot, _ in group if slot in of_files},
+            metric=covered.metric,
+            storage=storage,
+        )
+        for group in (covered.files[first::groups] for first in range(groups))
+    ]
+    parts = runner.run(
+        tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
+    )
+    return RowsResult.joined(parts, len(expected.files))
+
+
+def _self_search(
+    covered: _CoveredRows,
+    expected: Routing,
+    shards: Sequence[StoredShard],
+    drawn: Sequence[npt.NDArray[np.int64]],
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: StageProgress | None,
+) -> SelfSearchResult:
+    """Search the rows at the addresses `drawn` of each shard by their own vectors."""
+    files, ends = dict(covered.files), np.cumsum([len(keys) for keys in drawn])
+    every = np.concatenate([np.empty(0, np.int64), *drawn])  # at once: so a row group is read once, not for each shard
+    vectors = vectors_of(every, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
+    tasks = [
+        SelfSearchTask(
+            stored, deletion_vector_blob.encode(entry.tombstones), keys, vectors[end - len(keys) : end], storage
+        )
+        for stored, entry, keys, end in zip(shards, expected.shards, drawn, ends, strict=True)
+    ]
+    return search_shards(tasks, runner, None if progress is None else partial(progress, "search"))
+
+
+def search_shards(
+    tasks: Sequence[SelfSearchTask], runner: TaskRunner, progress: Progress | None = None
+) -> SelfSearchResult:
+    """Search the rows of all tasks by their own vectors, in this process where little is read."""
+    runner = small_work_runner(runner, sum(task.shard.length for task in tasks))
+    tasks = [replace(task, threads=runner.task_threads) for task in tasks]
+    label = "search rows by their own vectors"
+    return SelfSearchResult.joined(runner.run(self_search, tasks, label=label, progress=progress))
+
+
+def _disagreements(nodes: Tally | None, read: RowsResult, paths: frozenset[str], expected: Routing) -> Iterator[str]:
+    """One line on each file whose rows are not those of its nodes, or lie outside of its balls. `nodes`: None of a
+    version without graphs.
+    """
+    rows = read.tally
+    slots = {file.path: slot for slot, file in enumerate(expected.files) if file.present}
+    for path in sorted(slots.keys() ^ paths):
+        yield f"{path} is live in only one of snapshot and index"
+    for slot, file in enumerate(expected.files):
+        count = int(rows.counts[slot])
+        of_nodes = count if nodes is None else int(nodes.counts[slot])
+        if not of_nodes == count == file.live_rows:
+            have = "" if nodes is None else f"{of_nodes:,} have a node, "
+            yield (
+                f"{file.path or 'a free slot'}: {count:,} live rows have a vector, {have}"
+                f"the routing blob says {file.live_rows:,}"
+            )
+        elif nodes is not None and nodes.sums[slot] != rows.sums[slot]:
+            yield f"{file.path}: a row's node has the vector of another row, or of an earlier value of the row"
+        elif read.outside[slot]:
+            yield f"{file.path}: {read.outside[slot]:,} of {count:,} rows lie in none of its balls"
+
+
+def check_kept(stored: StoredShard, number: int, storage: StorageConfig) -> None:
+    """Compare the sections of a shard that a refresh keeps with their checksums. Raises ChecksumError, StorageError."""
+    try:
+        check_shard(stored, storage)
+    except PuffinError as error:
+        raise ChecksumError(f"{stored.path}, shard {number}: {error}; `icepuffin refresh --verify` mends it") from error

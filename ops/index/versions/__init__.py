@@ -1,0 +1,1 @@
+"""Versions that there are: their files opened, their sizes, their packs, what was measured of them."""

@@ -1,0 +1,1 @@
+"""Recall: curves, measured points, intervals, and the recall of a shard."""

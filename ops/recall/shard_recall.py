@@ -1,0 +1,90 @@
+"""Recall of one shard of a version, and how far it is that of the shard as it is now."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import isfinite
+
+from icepuffin.ops.recall.curves import GATE_QUERIES
+
+_DECIMALS = 6
+
+
+class RecallBasis(StrEnum):
+    """How far the recall of a shard is that of the shard as it is."""
+
+    HERE = "here"
+    """This run has measured it"""
+    UNCHANGED = "unchanged"
+    """An earlier run has measured it, and the shard has the same live nodes still"""
+    OUTDATED = "outdated"
+    """Nodes have lost their rows since an earlier run has measured it, or have got one again"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecall:
+    """Recall of one shard alone, by searches for some of its live rows."""
+
+    recall: float
+    """recall@10; NaN where it is not known"""
+    queries: int
+    """Rows that were searched for; 0 where there was nothing to find"""
+    wide_recall: float = 1.0
+    """recall@100"""
+    wide_queries: int = 0
+    """Rows that were searched for, for that; 0 where the shard has not a hundred other rows"""
+    changed: int = 0
+    """Nodes that have lost their rows since then, or have got one again"""
+    is_new: bool = True
+    """Whether this run has measured it"""
+
+    @property
+    def basis(self) -> RecallBasis:
+        if self.is_new:
+            return RecallBasis.HERE
+        return RecallBasis.OUTDATED if self.changed else RecallBasis.UNCHANGED
+
+    def after(self, changed: int) -> "ShardRecall":
+        """The same measurement, for a shard of which `changed` more nodes have lost or got their rows."""
+        return replace(self, changed=self.changed + changed, is_new=False)
+
+    def at_most(self, other: "ShardRecall") -> "ShardRecall":
+        """This measurement, lowered to another one where that is lower; recall@100 only where both have it."""
+        queries = self.wide_queries if other.wide_queries else 0
+        return replace(
+            self,
+            recall=min(self.recall, other.recall) if other.recall == other.recall else self.recall,
+            wide_recall=min(self.wide_recall, other.wide_recall) if queries else 1.0,
+            wide_queries=queries,
+        )
+
+    def text(self) -> str:
+        """JSON, for a property of the routing blob: [recall@10, queries, recall@100, queries, changed nodes]."""
+        recall, wide = round(self.recall, _DECIMALS), round(self.wide_recall, _DECIMALS)
+        return json.dumps([recall, self.queries, wide, self.wide_queries, self.changed], separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str, *, written: float, live_rows: int, tombstones: int) -> "ShardRecall":
+        """The measurement in a property, "" where there is none.
+
+        Without one that is readable, it is the recall when the shard was `written`, maybe without its tombstones.
+        """
+        try:
+            recall, queries, wide, wide_queries, changed = json.loads(text or "[]")
+            counts = int(queries), int(wide_queries), int(changed)
+            if isfinite(recall) and 0 <= recall <= 1 and 0 <= wide <= 1 and min(counts) >= 0:
+                return cls(float(recall), counts[0], float(wide), counts[1], counts[2], is_new=False)
+        except (TypeError, ValueError, OverflowError):
+            pass  # advice, not data
+        return cls(written, min(GATE_QUERIES, live_rows), changed=tombstones, is_new=False)
+
+
+def mean_recall(recalls: Iterable[tuple[float, int]]) -> float | None:
+    """Recall of several shards, each with its live rows as its weight; None where there are none.
+
+    It holds for searches that probe every shard, as they do by default: the true neighbours are among the shards' own.
+    """
+    weighted = list(recalls)
+    live_rows = sum(weight for _, weight in weighted)
+    return sum(recall * weight for recall, weight in weighted) / live_rows if live_rows else None

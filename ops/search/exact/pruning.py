@@ -1,0 +1,264 @@
+"""Files that cannot hold a row within a distance: the centroid index and the triangle inequality."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
+from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
+from icepuffin.ann_kernels.distances.exact_distances import lengths
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.versions.version_reader import OpenVersion, read_centroids
+from icepuffin.ops.messages import plural
+from icepuffin.ops.model import FileNumber, LiveFiles
+from icepuffin.ops.search.arguments import RangeThresholds
+from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.result import Pruning
+from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.storage import StorageError, relative_to
+from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
+from icepuffin.puffin.errors import BadBlobError, PuffinError
+
+_ROUNDING = 2.0**-22
+"""Twice the rounding of one f32 operation, relative"""
+_TINY = 1e-18
+"""Largest distance whose square may vanish in f32"""
+_BYTES_AT_ONCE = 64 * 1024**2
+_FEWEST_CODED = 32
+"""Balls from which on their centres have codes: of fewer the centres themselves are compared sooner"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileBalls:
+    """Balls around the live rows of a snapshot's files; a file may have several, or none.
+
+    Bounds come from one-byte codes of the centres first, which are a quarter of the bytes. The centres themselves
+    decide about those few balls that codes leave in doubt.
+    """
+
+    files: int
+    """Number of live files in the snapshot"""
+    numbers: I64
+    """int64[E]: file number of each ball, ascending"""
+    centers: F32
+    """f32[E, D], prepared as vectors are"""
+    radii: F64
+    """f64[E], Euclidean"""
+    reaches: F64 = field(init=False)
+    """f64[E]: radii, as large as they may truly be"""
+    wide_reaches: F64 = field(init=False)
+    """f64[E]: the same where the balls enclose rows that were rounded to f32"""
+    codes: CodedBounds | None = field(init=False)
+    """Codes of the centres; None where they have none, or are few"""
+    starts: I64 = field(init=False)
+    """int64[files with a ball]: place of the first ball of each"""
+
+    def __post_init__(self) -> None:
+        order = np.argsort(self.numbers, kind="stable")
+        for name in ("numbers", "centers", "radii"):
+            object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)[order]))
+        reaches = self.radii * (1 + self.centers.shape[1] * _ROUNDING)
+        object.__setattr__(self, "reaches", reaches)
+        object.__setattr__(self, "wide_reaches", reaches + _ROUNDING * (lengths(self.centers) + self.radii))
+        object.__setattr__(self, "codes", CodedBounds.of(self.centers) if len(self.radii) >= _FEWEST_CODED else None)
+        object.__setattr__(self, "starts", np.flatnonzero(np.diff(self.numbers, prepend=-1)))
+
+    @classmethod
+    def none(cls, files: int, dims: int) -> "FileBalls":
+        """No ball around any file: no file is out of reach."""
+        return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
+
+    @property
+    def description(self) -> str:
+        """Number of balls and of their files, in words."""
+        return f"{plural(len(self.radii), 'ball')} of the centroid index, of {plural(len(self.starts), 'file')}"
+
+    def reachable(self, queries: F64, thresholds: RangeThresholds, *, rounded: bool = False) -> Bool:
+        """bool[files]: whether a row of the file may be within the threshold of any query; True without a ball.
+
+        `queries` f64[Q, D] prepared. No row is lost to rounding: radii were summed up in f32, and are taken as large as
+        they may truly be. `rounded`: the balls enclose rows that were rounded to f32, and the rows are compared as they
+        were before.
+        """
+        reachable = np.ones(self.files, np.bool_)
+        reachable[self.numbers] = False
+        reaches = self._reaches(thresholds.metric, rounded=rounded)
+        limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
+        for query, limit in zip(queries, limits, strict=True):
+            doubtful = np.flatnonzero(~(self._least_gaps(query, reaches) > limit))  # NaN rules out nothing
+            doubtful = doubtful[~reachable[self.numbers[doubtful]]]
+            in_reach = doubtful[~(self._gaps(query, doubtful, reaches) > limit)]
+            reachable[self.numbers[in_reach]] = True
+        return reachable
+
+    def bounds(self, queries: F64, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[Q, files]: a distance, as `metric` reports it, that no row of a file is under; 0 without a ball.
+
+        `rounded` as in `reachable`. By codes: `refined` gives a bound that is somewhat higher.
+        """
+        nearest = np.zeros((len(queries), self.files))
+        reaches = self._reaches(metric, rounded=rounded)
+        for place, query in enumerate(queries if len(self.starts) else ()):
+            gaps = np.minimum.reduceat(self._least_gaps(query, reaches), self.starts)
+            nearest[place, self.numbers[self.starts]] = _reported(gaps, metric)
+        return nearest
+
+    def refined(self, queries: F64, number: FileNumber, metric: Metric, *, rounded: bool = False) -> F64:
+        """f64[Q]: the same for one file, by the centres of its balls."""
+        first, last = np.searchsorted(self.numbers, (number, number + 1))
+        nearest = np.zeros(len(queries))
+        centers = self.centers[first:last].astype(np.float64)
+        step = max(1, _BYTES_AT_ONCE // max(1, centers.nbytes))
+        for start in range(0, len(queries) if len(centers) else 0, step):
+            difference = centers - queries[start : start + step, None]
+            distances = np.sqrt(np.einsum("qbd,qbd->qb", difference, difference))
+            gaps = distances - self._reaches(metric, rounded=rounded)[first:last]
+            nearest[start : start + step] = gaps.min(axis=1)
+        return _reported(nearest, metric)
+
+    def proof(self, queries: F64, last: F64, files: Bool, metric: Metric, *, rounded: bool = False) -> tuple[F64, F64]:
+        """(f64[Q]: a distance that no row of `files` is under, f64[n]: how much farther than `last` f64[Q] the rows of
+        each of these n files are at least, for the query for which that is least). inf where there is nothing.
+
+        As `metric` reports distances. `files` bool[files] have balls, all of them farther than `last`. `rounded` as in
+        `reachable`. Margins are by codes, where these tell.
+        """
+        balls = np.flatnonzero(files[self.numbers])
+        starts = np.flatnonzero(np.diff(self.numbers[balls], prepend=-1))
+        nearest, margins = np.full(len(queries), np.inf), np.full(len(starts), np.inf)
+        reaches = self._reaches(metric, rounded=rounded)
+        for place, query in enumerate(queries if len(balls) else ()):
+            gaps = self._least_gaps(query, reaches)[balls]
+            first = self._gaps(query, balls[[gaps.argmin()]], reaches)
+            doubtful = np.flatnonzero((gaps <= first) | (_reported(gaps, metric) <= last[place]))
+            gaps[doubtful] = self._gaps(query, balls[doubtful], reaches)
+            nearest[place] = gaps.min()  # no other than those `<= first` can be nearer
+            bounds = _reported(np.minimum.reduceat(gaps, starts), metric)
+            margins = np.minimum(margins, bounds - last[place])
+        return _reported(nearest, metric), margins
+
+    def _reaches(self, metric: Metric, *, rounded: bool) -> F64:
+        return self.wide_reaches if rounded or metric is Metric.COSINE else self.reaches
+
+    def _least_gaps(self, query: F64, reaches: F64) -> F64:
+        """f64[E]: distances that no ball's surface is under, from a query f64[D]; negative if it may be inside."""
+        if self.codes is None:
+            return self._gaps(query, np.arange(len(reaches)), reaches)
+        return self.codes.least_distances(query) - reaches
+
+    def _gaps(self, query: F64, balls: I64, reaches: F64) -> F64:
+        """f64[n]: Euclidean distances of the surfaces of balls int64[n] from a query; negative if it is inside."""
+        distances = np.empty(len(balls))
+        step = max(1, _BYTES_AT_ONCE // (8 * max(1, self.centers.shape[1])))
+        for start in range(0, len(balls), step):
+            difference = self.centers[balls[start : start + step]].astype(np.float64) - query
+            distances[start : start + step] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+        return np.asarray(distances - reaches[balls])
+
+
+def _reported(gaps: F64, metric: Metric) -> F64:
+    """Gaps between queries and balls as distances that `metric` reports, of rows right behind them."""
+    nearest = np.maximum(0.0, (gaps - _TINY) / (1 + _ROUNDING))
+    if metric is Metric.HAMMING:
+        return np.asarray(nearest**2)
+    return np.asarray(nearest**2 / 2) if metric is Metric.COSINE else nearest
+
+
+class FilePruner:
+    """Decides which files a range search reads. The balls are read with the first query that needs them; thread-safe.
+
+    The balls are those of the version that answers.
+    """
+
+    def __init__(self, target: SearchTarget, choice: VersionChoice) -> None:
+        self._target = target
+        self._choice = choice
+        self._balls: tuple[FileBalls, tuple[str, ...]] | None = None
+
+    def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, Pruning, tuple[str, ...]]:
+        """bool[files] that may hold a row under a threshold, what that saves, and warnings of what is unreadable."""
+        reachable = np.ones(len(self._target.live.files), np.bool_)
+        unreadable: tuple[str, ...] = ()
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            why = "no index, no centroids: every file is read"
+        elif thresholds.metric is Metric.INNER_PRODUCT:
+            why = "inner product obeys no triangle inequality: every file is read"
+        else:
+            balls, unreadable = self._read(opened, loaded)
+            reachable = balls.reachable(queries, thresholds, rounded=loaded.column_is_double)
+            why = balls.description
+        return reachable, self._saved(~reachable, why), unreadable
+
+    def bounds(self, queries: F64) -> tuple[F64, tuple[str, ...]]:
+        """(f64[Q, files]: a distance that no row of a file is under, warnings of what is unreadable). Not by inner
+        product. There must be a version.
+        """
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            raise ValueError("there is no version")
+        balls, unreadable = self._read(opened, loaded)
+        return balls.bounds(queries, self._target.metric, rounded=loaded.column_is_double), unreadable
+
+    def refined(self, queries: F64, number: FileNumber) -> F64:
+        """f64[Q]: the bound of one file, after `bounds`: it may be higher."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            raise ValueError("there is no version")
+        balls, _ = self._read(opened, loaded)
+        return balls.refined(queries, number, self._target.metric, rounded=loaded.column_is_double)
+
+    def saved(self, pruned: Bool) -> Pruning:
+        """What it saves not to read the files `pruned` bool[files], by the balls that `bounds` has read."""
+        return self._saved(pruned, self._balls[0].description if self._balls else "")
+
+    def _saved(self, pruned: Bool, why: str) -> Pruning:
+        counts = np.array([file.record_count for file in self._target.live.files], np.int64)
+        return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
+
+    def proof(self, queries: F64, last: F64, reachable: Bool) -> tuple[F64, F64]:
+        """`FileBalls.proof` for the files that are not `reachable`."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None or reachable.all():
+            return np.full(len(queries), np.inf), np.empty(0)
+        balls, _ = self._read(opened, loaded)
+        return balls.proof(queries, last, ~reachable, self._target.metric, rounded=loaded.column_is_double)
+
+    def _read(
+        self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion
+    ) -> tuple[FileBalls, tuple[str, ...]]:
+        """The balls, and a warning where they cannot be read: then nothing is pruned, and answers stay right."""
+        if self._balls is None:
+            live = self._target.live
+            try:
+                index = read_centroids(opened, self._target.storage)
+                self._balls = file_balls(index, live, loaded, self._target.metric), ()
+            except (PuffinError, StorageError) as error:
+                warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+                self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
+        return self._balls
+
+
+def file_balls(
+    index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion, metric: Metric
+) -> FileBalls:
+    """The balls of a version that hold for the snapshot that the version was loaded for.
+
+    A ball encloses the rows that were live in the version's own snapshot. Where other rows are live now, it is dropped.
+    """
+    if index.dims != version.dims:
+        raise BadBlobError(f"the centroid blob has {index.dims} dimensions, the routing blob {version.dims}")
+    if index.metric != metric.code:
+        raise BadBlobError(f"the centroid blob has metric {index.metric}, the index {metric.code} ({metric})")
+    numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
+    by_path = np.array([numbers.get(path, -1) for path in index.files], np.int64)
+    by_path[~np.isin(by_path, list(version.enclosed))] = -1
+    by_ball = by_path[index.file_ordinals] if len(by_path) else np.empty(0, np.int64)
+    kept = np.flatnonzero(by_ball >= 0)
+    return FileBalls(
+        files=len(live.files),
+        numbers=by_ball[kept],
+        centers=index.centroids[kept],
+        radii=index.max_distances[kept].astype(np.float64),
+    )

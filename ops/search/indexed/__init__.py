@@ -1,0 +1,1 @@
+"""Search of an index version: in this process, or by tasks."""

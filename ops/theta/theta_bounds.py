@@ -1,0 +1,72 @@
+"""A bound on what a run reads for sketches, from the table's metadata alone: summaries and statistics."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from icepuffin.ops.table.metadata_memo import once_per_metadata
+from icepuffin.ops.table.snapshots import ancestors_from, commits_since
+from icepuffin.ops.table.summaries import snapshot_count
+from icepuffin.ops.theta.ancestry import MAX_ANCESTORS
+from icepuffin.ops.theta.build_id import is_ours
+from icepuffin.ops.theta.file_sketches import PART_ROWS
+from icepuffin.ops.theta.statistics_slot import listed_thetas
+
+_REMOVALS = ("added-delete-files", "removed-delete-files", "deleted-data-files")
+"""Summary keys of changes by which older files may be read again"""
+
+
+def parts_to_sketch(table: Table, snapshot: Snapshot, columns: Collection[str] | None) -> int:
+    """Parts of data files that a run reads for sketches of the snapshot, at most: a task reads each as a whole.
+
+    Those of files that were added since the nearest ancestor with sketches of ours, if nothing else has changed since
+    and the ancestor has sketches of all `columns`: where they are not named, of all that have any in the table.
+    Otherwise those of all files.
+    """
+    own = _own_fields(table.metadata)
+    lineage = islice(ancestors_from(table, snapshot.snapshot_id), MAX_ANCESTORS + 1)
+    sketched, since = commits_since(lineage, lambda ancestor: ancestor.snapshot_id in own)
+    if (
+        sketched
+        and _chosen_fields(table, own, columns) <= own[sketched.snapshot_id]
+        and _adds_up(sketched, snapshot, since)
+    ):
+        files, rows = (sum(snapshot_count(it, f"added-{of}") for it in since) for of in ("data-files", "records"))
+    else:
+        files, rows = (snapshot_count(snapshot, f"total-{of}") for of in ("data-files", "records"))
+    return files + rows // PART_ROWS
+
+
+@once_per_metadata
+def _own_fields(metadata: TableMetadata) -> Mapping[int, frozenset[int]]:
+    """Field ids of the columns of which a snapshot lists a sketch of ours, by the ids of snapshots that have any."""
+    by_id = {
+        statistics.snapshot_id: frozenset(
+            field_id
+            for field_id, blob in listed_thetas(statistics).items()
+            if is_ours(blob.properties) and blob.snapshot_id == statistics.snapshot_id
+        )
+        for statistics in metadata.statistics
+    }
+    return {snapshot_id: fields for snapshot_id, fields in by_id.items() if fields}
+
+
+def _chosen_fields(table: Table, own: Mapping[int, frozenset[int]], columns: Collection[str] | None) -> frozenset[int]:
+    """Field ids of the columns that are to have a sketch."""
+    names = {field.field_id: field.name for field in table.schema().fields}
+    if columns is None:
+        return frozenset().union(*own.values()) & names.keys()
+    return frozenset(field_id for field_id, name in names.items() if name in columns)
+
+
+def _adds_up(sketched: Snapshot, now: Snapshot, since: Sequence[Snapshot]) -> bool:
+    """Whether the commits since have added files and done nothing else, by their summaries."""
+    added = sum(snapshot_count(it, "added-data-files") for it in since)
+    return (
+        sketched.schema_id == now.schema_id
+        and not any(snapshot_count(it, key) for it in since for key in _REMOVALS)
+        and snapshot_count(now, "total-data-files") - snapshot_count(sketched, "total-data-files") == added
+    )

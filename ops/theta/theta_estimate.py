@@ -1,0 +1,132 @@
+"""Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
+
+import statistics
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.sketches.theta_estimates import DEFAULT_K
+from icepuffin.ops.binding.bound_versions import sketch_versions
+from icepuffin.ops.binding.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
+from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
+from icepuffin.ops.rows.datafile import column_names, open_data_file
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta.columns import is_enabled
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.theta_plan import (
+    MissingSketches,
+    SketchPlan,
+    data_snapshot,
+    find_missing,
+    is_current,
+    plan_sketches,
+)
+from icepuffin.ops.theta.theta_report import ThetaEstimate, ThetaOutcome
+
+if TYPE_CHECKING:
+    from icepuffin.ops.tasks.task_runner import TaskRunner
+
+_FULL_SKETCH = 8 * DEFAULT_K
+
+
+def default_seconds(values: int, threads: int) -> float:
+    """Seconds of two commits, and 30 ns of one core per value; `python -m benchmarks.sketches` measures both."""
+    return 0.2 + 30e-9 * values / threads
+
+
+def estimate_theta_sketches(
+    table: Table,
+    snapshot_id: SnapshotId,
+    *,
+    runner: "TaskRunner",
+    storage: StorageConfig,
+    enabled: bool | None = None,
+    columns: Collection[str] | None = None,
+) -> ThetaEstimate:
+    """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
+
+    Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
+    """
+    snapshot = data_snapshot(table, snapshot_id)
+    if not is_enabled(enabled):
+        return ThetaEstimate(ThetaOutcome.OFF)
+    store = open_storage(table.location(), storage)
+    plan = plan_sketches(table, snapshot, store, columns)
+    if not plan.columns:
+        return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
+    if is_current(plan, store):
+        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
+    places = plan.earlier.places(plan.keys.values(), plan.columns)
+    covered_fields = {path: places[key].keys() for path, key in plan.keys.items()}
+    return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
+
+
+def estimate_work(
+    plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, runner: "TaskRunner"
+) -> ThetaEstimate:
+    """Estimate the work of a plan. Reads at most one data file's footer; raises what the work would raise for it."""
+    files = plan.live.by_path()
+    rows = {path: files[path].record_count for path in missing.columns}
+    values = sum(rows[path] * len(columns) for path, columns in missing.columns.items())
+    per_file = sum(len(plan.columns) * _sketch_bytes(file.record_count) for file in plan.live.files)
+    seconds, rates = _predicted(plan.table, values, runner)
+    return ThetaEstimate(
+        outcome=ThetaOutcome.WRITTEN,
+        columns=len(plan.columns),
+        files_sketched=len(missing.columns),
+        files_reused=len(files) - len(missing.columns),
+        values=values,
+        bytes_read=_bytes_read(plan, missing, storage, files),
+        bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
+        + (min(BUDGET_BYTES, per_file) if missing.columns else 0),
+        seconds=round(seconds, 3),
+        rates=rates,
+    )
+
+
+def _sketch_bytes(rows: int) -> int:
+    return 24 + min(_FULL_SKETCH, 8 * rows)
+
+
+def _bytes_read(
+    plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, by_path: Mapping[str, LiveFile]
+) -> int:
+    if not missing.columns:
+        return 0
+    files = [by_path[path] for path in missing.columns]
+    longest = max(files, key=lambda file: file.record_count)
+    shares = _shares(plan, longest, storage)
+    return round(
+        sum(file.size * sum(shares.get(c.field_id, 0.0) for c in missing.columns[file.path]) for file in files)
+    )
+
+
+def _shares(plan: SketchPlan, file: LiveFile, storage: StorageConfig) -> dict[int, float]:
+    """Share of a file's bytes that each column takes, by field id."""
+    parquet = open_data_file(open_storage(file.path, storage), file)
+    sizes: dict[str, int] = {}
+    for group in range(parquet.metadata.num_row_groups):
+        for name, chunk in parquet.chunks(group):
+            sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
+    names = column_names(parquet.schema, file, plan.schema)
+    return {i: sizes.get(name, 0) / max(1, file.size) for i, name in names.items()}
+
+
+def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
+    """The measurement of a run as text, for the summary of the snapshot that refers to the file sketches."""
+    return Measurement(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
+
+
+def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, str]:
+    """(seconds, their source in words): those of the default rate, times the median correction of earlier snapshots."""
+    expected = default_seconds(values, runner.task_threads)
+    misses = [
+        measurement.seconds / default_seconds(measurement.amounts["values"], measurement.threads)
+        for _, measurement in measured_versions(sketch_versions(table))
+        if measurement.runner == type(runner).__name__ and "values" in measurement.amounts
+    ]
+    chosen = misses[-EARLIER_VERSIONS:]
+    if not chosen:
+        return expected, f"default rate, {runner.task_threads} threads"
+    return expected * statistics.median(chosen), f"measured on {source_in_words('snapshot', len(chosen))}"

@@ -1,0 +1,118 @@
+"""Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
+
+import time
+from collections.abc import Collection
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bindings import make_lasting
+from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.steps import RunStep, reached
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG
+from icepuffin.ops.table.snapshots import table_name
+from icepuffin.ops.tasks.task_runner import Progress, TaskRunner
+from icepuffin.ops.theta.columns import is_enabled
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
+from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics, settle_folder
+from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
+from icepuffin.ops.theta.theta_estimate import measurement_text
+from icepuffin.ops.theta.theta_plan import data_snapshot, is_current, plan_sketches
+from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
+from icepuffin.puffin import DistinctCount
+
+
+def materialize_theta_sketches(
+    table: Table,
+    snapshot_id: SnapshotId,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    enabled: bool | None = None,
+    columns: Collection[str] | None = None,
+    budget_bytes: int = BUDGET_BYTES,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> ThetaReport:
+    """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
+
+    `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
+    of `choose_columns`, by which those that have a sketch get one, or, where none has, those of common types.
+    `budget_bytes` bounds the file sketches that are published for the next snapshot, and those that are in memory: a
+    larger budget makes removals and deletes cheap to follow, at 32 KiB per file and column at most. `note` counts the
+    files over the budget; what the snapshot's sketches count does not depend on it. With `verify`, sketches that are
+    there are read first, and made anew where one is damaged: `note` has that.
+
+    Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, RepeatedFileError, ThetaError for a
+    derived snapshot, UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the
+    storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
+    are lost, `note` has it: that is no error.
+    """
+    started = time.perf_counter()
+    name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
+
+    def report(outcome: ThetaOutcome, **counts: object) -> ThetaReport:
+        statistics = find_statistics(table, snapshot_id)
+        entries = ndv_at(table, snapshot_id, table.schema()).entries if listed_thetas(statistics) else {}
+        all_counts = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **counts}
+        seconds = time.perf_counter() - started
+        return ThetaReport(
+            name,
+            snapshot_id,
+            statistics.statistics_path if statistics else None,
+            {column: entry.ndv for column, entry in entries.items()},
+            bool(entries) and all(entry.fresh for entry in entries.values()),
+            seconds=seconds,
+            outcome=outcome,
+            **all_counts,  # type: ignore[arg-type]
+        )
+
+    if not is_enabled(enabled):
+        return report(ThetaOutcome.OFF)
+    store = open_storage(table.location(), storage)
+    plan = plan_sketches(table, snapshot, store, columns)
+    if not plan.columns:
+        return report(ThetaOutcome.NO_COLUMNS)
+    damage, is_there = "", is_current(plan, store)
+    if is_there and verify and (statistics := find_statistics(table, snapshot_id)) is not None:
+        damage = damage_of(store, statistics)
+    if is_there and not damage:
+        make_lasting(table, SKETCHES_TAG)
+        return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
+
+    from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
+
+    sketched = sketch_snapshot(plan, store, storage, runner, progress, budget_bytes=budget_bytes)
+    reached(RunStep.SKETCHED)
+    rows = plan.live.record_count  # deleted rows included: which these are may not have been read
+    new = [NewSketch(i, sketch, plan.build_ids[i], rows) for i, sketch in sketched.united.items()]
+    folder, unbindable = settle_folder(table)
+    measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
+    own = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
+    counts = counts_for_planners(table, snapshot, own)
+    published = (  # before the statistics, which a retry takes for the end of the work
+        publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
+        if sketched.missing.columns
+        else None
+    )
+    reached(RunStep.FILE_SKETCHES_PUBLISHED)
+    written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
+    reached(RunStep.STATISTICS_REGISTERED)
+    reload_table(table)
+    merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
+    return report(
+        ThetaOutcome.WRITTEN,
+        files_sketched=len(sketched.missing.columns),
+        files_reused=len(plan.live.files) - len(sketched.missing.columns),
+        bytes_written=written + (published.bytes_written if published else 0),
+        merged_columns=tuple(filter(None, merged)),
+        extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
+        file_sketches_path=published.path if published else None,
+        estimate=sketched.estimate,
+        note="; ".join(
+            filter(None, (damage, plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
+        ),
+    )

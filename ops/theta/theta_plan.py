@@ -1,0 +1,136 @@
+"""Plan of a snapshot's sketches: columns, build ids, and the files to read."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata
+
+from icepuffin.ops.binding.bound_versions import own_tag_target
+from icepuffin.ops.binding.manifest_lists import require_committable
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.model import LiveFiles, SnapshotId
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG
+from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
+from icepuffin.ops.table.snapshots import base_snapshot_id, find_snapshot, is_derived, table_name
+from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
+from icepuffin.ops.theta.build_id import build_ids, is_outdated, sealed_as
+from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
+from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
+from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
+from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+
+
+@dataclass(frozen=True, slots=True)
+class SketchPlan:
+    """The sketches that a snapshot is to have, and the earlier ones that can serve."""
+
+    table: Table
+    snapshot: Snapshot
+    live: LiveFiles
+    keys: Mapping[str, FileKey]
+    columns: tuple[SketchedColumn, ...]
+    build_ids: Mapping[int, str]
+    """Build id of each column's sketch, by field id"""
+    earlier: EarlierSketches
+    schema: Schema
+    """Schema of the snapshot"""
+
+    @property
+    def version_id(self) -> str:
+        return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()
+
+
+def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
+    """The snapshot. Raises UnknownSnapshotError, and ThetaError for a snapshot that icepuffin made itself."""
+    snapshot = find_snapshot(table, snapshot_id)
+    if is_derived(snapshot):
+        base = base_snapshot_id(snapshot)
+        content = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
+        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {content}")
+    return snapshot
+
+
+def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
+    """The plan of a snapshot's sketches. Reads metadata, and footers of file sketches of versions that do not say which
+    columns have any.
+
+    Raises ThetaError, EqualityDeletesError, RepeatedFileError, UnsketchableColumnError, UnsupportedFormatError, and
+    TagTakenError where the tag of the file sketches is somebody else's.
+    """
+    require_committable(table)
+    for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
+        own_tag_target(table, tag)
+    live = live_files(table, SnapshotId(snapshot.snapshot_id))
+    require_resolvable_deletes(live)
+    require_same_deletes(live)
+    keys = {file.path: file_key(file, live.location) for file in live.files}
+    earlier = open_earlier_sketches(table, store, snapshot)
+    schema = table.schemas().get(live.schema_id, table.schema())
+    before = fields_sketched_before(table, snapshot) | earlier.field_ids()
+    try:
+        columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested)
+    except UnsketchableColumnError as error:
+        raise UnsketchableColumnError(f"{table_name(table)}, theta_columns: {error}") from None
+    names = mapped_names(table)
+    columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
+    seals = build_ids(live.table_uuid, {c.field_id: c.counted_as for c in columns}, keys.values())
+    return SketchPlan(table, snapshot, live, keys, columns, seals, earlier, schema)
+
+
+def is_current(plan: SketchPlan, store: Storage) -> bool:
+    """Whether the slot already lists these sketches, and its file exists."""
+    statistics = find_statistics(plan.table, SnapshotId(plan.snapshot.snapshot_id))
+    listed = listed_thetas(statistics)
+    current = plan.table.schema().field_ids
+    return (
+        statistics is not None
+        and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
+        and all(i in listed and _is_current(listed[i], seal, plan.snapshot) for i, seal in plan.build_ids.items())
+        and store.exists(statistics.statistics_path)
+    )
+
+
+def _is_current(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
+    """Whether a blob has the build id and was counted for this snapshot: an engine may carry blobs over to another one,
+    where no planner may use them.
+    """
+    return sealed_as(blob.properties) == build_id and counted_for(blob, snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSketches:
+    """Columns of files that neither a file sketch nor an ancestor's sketch covers."""
+
+    columns: Mapping[str, tuple[SketchedColumn, ...]]
+    """Columns to read of each data file, by its path; one tuple for all files that lack the same ones"""
+    extensions: Mapping[int, Extension]
+    """Sketch of an ancestor that covers files whose sketches are not read, by field id"""
+    note: str
+
+    def is_covered(self, path: str, field_id: int) -> bool:
+        """Whether an ancestor's sketch counts a file."""
+        return field_id in self.extensions and path in self.extensions[field_id].covered
+
+
+def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, Collection[int]]) -> MissingSketches:
+    """The sketches to make. `covered_fields`: field ids of the columns with a file sketch, by path of a data file."""
+    missing_paths = {
+        c.field_id: frozenset(p for p, fields in covered_fields.items() if c.field_id not in fields)
+        for c in plan.columns
+    }
+    extensions, note = choose_extensions(plan.table, store, plan.snapshot, plan.keys, missing_paths)
+    field_ids: dict[str, list[int]] = {}
+    for column in plan.columns:
+        extension = extensions.get(column.field_id)
+        for path in missing_paths[column.field_id] - (extension.covered if extension else frozenset()):
+            field_ids.setdefault(path, []).append(column.field_id)
+    by_id = {column.field_id: column for column in plan.columns}
+    shared = {own: tuple(by_id[field_id] for field_id in own) for own in set(map(tuple, field_ids.values()))}
+    return MissingSketches({path: shared[tuple(own)] for path, own in field_ids.items()}, extensions, note)

@@ -1,0 +1,78 @@
+"""What is listed of a table's snapshots."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icepuffin.assets.newest_snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.runs.index_runs import refresh_index
+from icepuffin.ops.table.live_files import live_files
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.settings import load
+from tests.orchestration.lake import Lake, make_lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An append, a delete of some rows, and a tag of the user's on the first."""
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.table.manage_snapshots().create_tag(lake.head(), "audited").commit()
+    lake.table.refresh().delete("id < 10")
+    return lake
+
+
+def listed(lake: Lake) -> tuple[SnapshotEntry, ...]:
+    settings = load(lake.settings_file)
+    return newest_snapshots(lake.table.refresh(), table_spec(settings.tables["packages"], catalogs_of(settings)))
+
+
+def test_each_snapshot_says_when_and_how_it_was_written(lake: Lake) -> None:
+    newest, oldest = listed(lake)
+    assert (newest.operation, newest.rows_added, newest.rows_removed, newest.rows) == ("overwrite", 50, 60, 50)
+    assert (oldest.operation, oldest.rows_added, oldest.rows_removed, oldest.rows) == ("append", 60, 0, 60)
+    assert (newest.refs, oldest.refs) == (("main",), ("audited",))
+    assert newest.committed >= oldest.committed
+
+
+def test_rows_that_position_deletes_remove_are_not_counted(lake: Lake) -> None:
+    table = lake.table.refresh()
+    (file,) = live_files(table, SnapshotId(table.metadata.current_snapshot_id or 0)).files
+    append_position_deletes(table, {file.path: np.arange(7)})
+    newest, before, _ = listed(lake)
+    assert (newest.rows_added, newest.rows_removed, newest.rows) == (0, 7, 43)
+    assert before.rows == 50
+
+
+def test_no_index_is_missing_of_a_snapshot_without_rows(lake: Lake) -> None:
+    lake.table.refresh().delete("id >= 0")
+    newest, before, _ = listed(lake)
+    assert (newest.rows, newest.missing) == (0, ("theta_sketches",))
+    assert before.missing == ("theta_sketches", "embedding")
+
+
+def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
+    settings = load(lake.settings_file)
+    (index,) = table_spec(settings.tables["packages"], catalogs_of(settings)).indexes
+    newest, oldest = listed(lake)
+    assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
+
+    table = lake.table.refresh()
+    refresh_index(table, index, oldest.snapshot_id, engine=engine_of(settings), storage=storage_of(table))
+    newest, oldest = listed(lake)
+    assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
+    assert (oldest.derived, oldest.missing) == (("embedding",), ("theta_sketches",))
+    assert len(lake.table.refresh().metadata.snapshots) == 3, "the index snapshot is not listed"
+    assert oldest.refs == ("audited",), "icepuffin's own tag is not listed"
+
+
+def test_a_table_without_snapshots_has_an_empty_list(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=0)
+    spec = TableSpec(TableSettings(catalog="demo", name="demo.packages", indexes={"e": IndexSettings(column="v")}))
+    assert newest_snapshots(lake.table, spec) == ()

@@ -1,0 +1,181 @@
+"""Versions and packs as the table's metadata show them, before and after others have removed a part."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import (
+    BoundPack,
+    DerivedVersion,
+    bound_names,
+    holder_ids,
+    index_versions,
+    own_names,
+    own_tags,
+    sketch_versions,
+    tagged_version,
+    untagged_packs,
+)
+from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
+from icepuffin.ops.binding.expiration import expire_derived, expire_packs, unnamed_packs
+from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind
+from tests.conftest import make_rows
+from tests.ops.catalog.bindings import binding
+
+PACK = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 10))
+    return made
+
+
+def change(table: Table, *updates: TableUpdate) -> None:
+    table.catalog.commit_table(table, (), updates)
+    table.refresh()
+
+
+def sketches(table: Table, number: int = 0, expected: SnapshotId | None = None) -> Binding:
+    made = binding(table, number, name="s", tag=SKETCHES_TAG, expected=expected)
+    return replace(made, kind=BlobKind.SKETCHES, name=str(BlobKind.SKETCHES), fields=frozenset({7, 1}))
+
+
+def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
+    request = replace(binding(table), new_packs=(PACK,), measurement="took long")
+    version = bindings.publish(table, request)
+    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
+    assert snapshot is not None
+    (holder_id,) = holder_ids(snapshot)
+    pack = BoundPack(holder_id, PACK.path, 4, is_kept=True)
+    assert version == DerivedVersion(
+        kind=BlobKind.INDEX,
+        name="e",
+        index_snapshot_id=SnapshotId(snapshot.snapshot_id),
+        base_snapshot_id=request.base_snapshot_id,
+        build_id="build 0",
+        puffin_path=request.puffin_path,
+        sequence_number=1,
+        timestamp_ms=snapshot.timestamp_ms,
+        base_sequence_number=1,
+        tags=("ann_e",),
+        measurement="took long",
+        packs=(pack,),
+        fields=None,
+        file_size=request.file_size,
+        table_location=table.location(),
+    )
+    assert tagged_version(table, "e") == version
+    change(table, RemoveSnapshotRefUpdate(ref_name=f"ann_e-pack-{holder_id}"))
+    assert index_versions(table, "e") == (replace(version, packs=(replace(pack, is_kept=False),)),)
+    assert untagged_packs(table, [version.index_snapshot_id, SnapshotId(17)]) == {f"ann_e-pack-{holder_id}": holder_id}
+    change(table, RemoveStatisticsUpdate(snapshot_id=holder_id))
+    lost_pack = (BoundPack(holder_id, "", 0, is_kept=False),)
+    assert index_versions(table, "e") == (replace(version, packs=lost_pack),)
+    change(table, RemoveSnapshotsUpdate(snapshot_ids=[holder_id]))
+    assert index_versions(table, "e") == (replace(version, packs=lost_pack),)
+    assert untagged_packs(table, [version.index_snapshot_id]) == {}
+
+
+def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_of_that(table: Table) -> None:
+    request = binding(table)
+    table.append(make_rows(10, 20))
+    version = bindings.publish(table, request)
+    assert (version.sequence_number, version.base_sequence_number) == (2, 1)
+    table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
+    assert index_versions(table.refresh(), "e") == (replace(version, base_sequence_number=2),)
+
+
+def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> None:
+    index = bindings.publish(table, binding(table, 1))
+    other = bindings.publish(table, binding(table, 1, name="other"))
+    sketch = bindings.publish(table, sketches(table))
+    assert (sketch.kind, sketch.fields, sketch.tags) == (BlobKind.SKETCHES, {1, 7}, (SKETCHES_TAG,))
+    assert (index_versions(table, "e"), sketch_versions(table)) == ((index,), (sketch,))
+    assert index_versions(table, "other") == (other,)
+    assert tagged_version(table, "nothing") is None
+    assert bound_names(table, BlobKind.INDEX) == {"e", "other"}
+    assert bound_names(table, BlobKind.SKETCHES) == {BlobKind.SKETCHES}
+    by_id = {version.index_snapshot_id: version for version in (index, sketch)}
+    names = [own_names(item) for item in table.metadata.snapshots if item.snapshot_id in by_id]
+    assert names == [
+        {"ann_e", f"ann_e-{index.base_snapshot_id}"},
+        {SKETCHES_TAG, f"{SKETCHES_TAG}-{sketch.base_snapshot_id}"},
+    ]
+
+
+def test_tags_of_packs_are_those_of_their_index(table: Table) -> None:
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
+    tag = f"ann_e-pack-{version.packs[0].holder_id}"
+    assert own_tags(table, "ann_e") == {"ann_e", tag}
+    assert own_tags(table, "ann_other") == frozenset()
+    assert bindings.drop(table, tag) == (tag,)
+    assert own_tags(table, "ann_e") == {"ann_e"}
+
+
+def test_a_ref_of_the_owners_that_has_the_name_of_a_packs_tag_is_warned_of(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
+    tag = f"ann_e-pack-{version.packs[0].holder_id}"
+    assert untagged_packs(table, [version.index_snapshot_id]) == {}
+    assert caplog.text == ""
+    ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+    for target in (version.base_snapshot_id, version.index_snapshot_id):
+        caplog.clear()
+        change(table, SetSnapshotRefUpdate(ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=target, **ages))
+        assert untagged_packs(table, [version.index_snapshot_id]) == {}
+        assert f"the ref '{tag}', which icepuffin did not make" in caplog.text
+
+
+def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(PACK,)))
+    (pack,) = first.packs
+    request = replace(binding(table, 2, expected=first.index_snapshot_id), packs=(pack.holder_id,))
+    second = bindings.publish(table, request)
+    assert second.packs == (pack,)
+    assert unnamed_packs(table) == {}
+    assert unnamed_packs(table, [first.index_snapshot_id]) == {}
+    assert unnamed_packs(table, [first.index_snapshot_id, second.index_snapshot_id]) == {pack.holder_id: "e"}
+    assert expire_packs(table) == ()
+    before = table.metadata_location
+    expire_packs_if_possible(table)
+    assert table.refresh().metadata_location == before, "nothing to do takes no commit"
+    expire_derived(table, [first.index_snapshot_id, second.index_snapshot_id], ["ann_e"])
+    table.manage_snapshots().create_tag(pack.holder_id, "release").commit()
+    assert unnamed_packs(table.refresh()) == {}, "the owner's tag keeps it"
+    table.manage_snapshots().remove_tag("release").commit()
+    expire_packs_if_possible(table.refresh())
+    assert table.metadata.snapshot_by_id(pack.holder_id) is None
+    assert set(table.metadata.refs) == {"main"}
+
+
+def test_packs_that_cannot_be_removed_stay_and_are_warned_of(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
+    expire_derived(table, [version.index_snapshot_id], ["ann_e"])
+
+    def forbidden(*_: object) -> None:
+        raise ForbiddenError("no right to remove snapshots")
+
+    monkeypatch.setattr(table.catalog, "commit_table", forbidden)
+    expire_packs_if_possible(table)
+    assert "packs that no version names stay until a later refresh" in caplog.text
+    assert "no right to remove snapshots" in caplog.text
+    assert version.packs[0].holder_id in unnamed_packs(table.refresh())

@@ -1,0 +1,54 @@
+"""Expiry of versions takes what icepuffin made and nothing else, and says what is gone."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+from sqlalchemy.exc import OperationalError
+
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.binding.expiration import expire_derived
+from tests.conftest import make_rows
+from tests.ops.catalog.bindings import binding
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    new_table = table_factory()
+    new_table.append(make_rows(0, 10))
+    new_table.append(make_rows(10, 20))
+    return new_table
+
+
+def test_a_data_snapshot_stays_even_where_it_is_named(table: Table) -> None:
+    version = bindings.publish(table, binding(table))
+    data = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != version.index_snapshot_id]
+    assert expire_derived(table, [*data, version.index_snapshot_id], ["ann_e"]) == (version.index_snapshot_id,)
+    assert [item.snapshot_id for item in table.refresh().metadata.snapshots] == data
+    assert set(table.metadata.refs) == {"main"}
+
+
+def test_a_version_that_another_ref_points_at_stays_and_is_not_reported_as_expired(table: Table) -> None:
+    version = bindings.publish(table, binding(table))
+    bindings.drop(table, "ann_e")
+    table.manage_snapshots().create_tag(version.index_snapshot_id, "release").commit()
+    assert expire_derived(table, [version.index_snapshot_id], []) == ()
+    assert table.refresh().metadata.refs["release"].snapshot_id == version.index_snapshot_id
+    assert expire_derived(table, [17], []) == (17,), "what is gone already is gone"
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome"),
+    [("database is locked", CommitOutcome.REFUSED), ("server closed the connection", CommitOutcome.UNKNOWN)],
+)
+def test_a_lost_answer_proves_a_rollback_only_where_the_database_was_locked(
+    table: Table, monkeypatch: pytest.MonkeyPatch, cause: str, outcome: CommitOutcome
+) -> None:
+    def commit_table(*_: object) -> None:
+        raise OperationalError("COMMIT", {}, Exception(cause))
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    assert attempt_commit(table, (), ()) is outcome

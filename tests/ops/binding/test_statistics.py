@@ -1,0 +1,117 @@
+"""The statistics slot: what stands in it after a commit is looked at, not taken for granted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
+
+from icepuffin.ops.binding import statistics
+from icepuffin.ops.binding.commit import CommitOutcome
+from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
+from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
+from tests.conftest import make_rows
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    new_table = table_factory()
+    new_table.append(make_rows(0, 10))
+    new_table.append(make_rows(10, 20))
+    return new_table
+
+
+@pytest.fixture
+def afterwards(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
+    """What happens, one after the other, right after the next commits."""
+    waiting: list[Callable[[], Any]] = []
+    through = table.catalog.commit_table
+
+    def commit_table(*arguments: Any) -> Any:
+        answer = through(*arguments)
+        if waiting:
+            waiting.pop(0)()
+        return answer
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    return waiting
+
+
+def put(table: Table, path: str, over: str | None = None) -> bool:
+    head = data_snapshots(table)[0].snapshot_id
+    return register_statistics(table, head, path=path, file_size=10, footer_size=4, blobs=[], over=over)
+
+
+def somebody_writes(table: Table, snapshot_id: int) -> None:
+    entry = StatisticsFile(
+        snapshot_id=snapshot_id,
+        statistics_path="others",
+        file_size_in_bytes=1,
+        file_footer_size_in_bytes=1,
+        blob_metadata=[],
+    )
+    table.catalog.commit_table(table, (), (SetStatisticsUpdate(statistics=entry),))
+
+
+def test_what_was_registered_is_there(table: Table) -> None:
+    assert put(table, "ours")
+    assert put(table, "ours"), "again"
+    assert put(table, "newer", over="ours")
+    assert not put(table, "ours", over=None)
+    (entry,) = table.metadata.statistics
+    assert entry.statistics_path == "newer"
+
+
+def test_a_writer_right_after_our_commit_is_seen(table: Table, afterwards: list[Callable[[], Any]]) -> None:
+    first = data_snapshots(table)[0].snapshot_id
+    afterwards.append(lambda: somebody_writes(table, first))
+    assert not put(table, "ours")
+    held = find_statistics(table, first)
+    assert held is not None
+    assert held.statistics_path == "others"
+
+
+def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwards: list[Callable[[], Any]]) -> None:
+    first = data_snapshots(table)[0].snapshot_id
+    update = RemoveStatisticsUpdate(snapshot_id=first)
+    afterwards.append(lambda: table.catalog.commit_table(table.catalog.load_table(table.name()), (), (update,)))
+    with pytest.raises(StatisticsError, match=r"db\.t: catalog 'test' accepted statistics .* and did not keep them"):
+        put(table, "ours")
+
+
+def test_a_snapshot_that_expires_in_between_is_named(table: Table, afterwards: list[Callable[[], Any]]) -> None:
+    first = data_snapshots(table)[0].snapshot_id
+    other = table.catalog.load_table(table.name())
+    afterwards.append(lambda: other.refresh().maintenance.expire_snapshots().by_id(first).commit())
+    with pytest.raises(UnknownSnapshotError, match="it has expired"):
+        put(table, "ours")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_after_a_lost_answer_neither_file_is_given_up(
+    table: Table, afterwards: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """The first commit may land yet, and its file must be there then: whoever hears `False` deletes it. And what
+    somebody else wrote meanwhile is to be merged, which a repetition does.
+    """
+    first = data_snapshots(table)[0].snapshot_id
+    through = statistics.attempt_commit
+
+    def unanswered(*_: Any) -> CommitOutcome:
+        monkeypatch.setattr(statistics, "attempt_commit", through)
+        if later:
+            afterwards.append(lambda: somebody_writes(table, first))
+        else:
+            somebody_writes(table, first)
+        return CommitOutcome.UNKNOWN
+
+    monkeypatch.setattr(statistics, "attempt_commit", unanswered)
+    with pytest.raises(StatisticsError, match="answer was lost, and somebody else wrote") as caught:
+        put(table, "ours")
+    assert caught.value.retryable
+    held = find_statistics(table.refresh(), first)
+    assert held is not None
+    assert held.statistics_path == "others"
+    assert put(table, "merged", over="others")

@@ -1,0 +1,36 @@
+"""A value's code is its place among the values of a column, by a dictionary and by bisection."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from icepuffin.ops.filters import value_codes
+from icepuffin.ops.filters.value_codes import ValueCodes
+
+TEXTS = ["", " ", "A", "a", "a ", "aa", "a\0b", "\0", "e\u0301", "\u00e9", "z", "\ue000", "\uffff", "\U00010000"]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 16])
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32(), pa.int64()], ids=str)
+def test_codes_are_places(kind: pa.DataType, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_codes, "_MOST_LISTED", most)
+    rng = random.Random(0)
+    edge = 2**63 if kind == pa.int64() else 2**31
+    numbers = [-edge, -edge + 1, -1, 0, 1, 5, edge - 2, edge - 1]
+    pool = TEXTS if pa.types.is_string(kind) else numbers
+    others = ["", "b", "\U0010ffff"] if pa.types.is_string(kind) else [-edge - 1, edge, 10**30, -(10**30), 3]
+    for _ in range(60):
+        values = sorted(rng.sample(pool, rng.randrange(1, len(pool) + 1)))
+        codes = ValueCodes.of(pa.array([pool[0], *values], kind)[1:])  # as of a part of an array
+        assert codes is not None
+        assert codes.are_texts == pa.types.is_string(kind)
+        for value in (*pool, *others):
+            assert codes.codes([value]) == ([values.index(value)] if value in values else [])
+        drawn = rng.choices([*pool, *others], k=5)
+        assert codes.codes(drawn) == [place for place, value in enumerate(values) if value in drawn]
+
+
+def test_values_that_python_compares_in_another_way_have_no_codes() -> None:
+    for kind in (pa.float64(), pa.bool_(), pa.date32(), pa.binary(), pa.decimal128(9, 2)):
+        assert ValueCodes.of(pa.array([], kind)) is None

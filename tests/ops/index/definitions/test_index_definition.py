@@ -1,0 +1,149 @@
+"""Index parameters have one list of names, defaults and limits, wherever they are set."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from icepuffin.ops.index import DefinitionError, IndexDefinition
+from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS, IndexParameter, from_properties
+
+OWN = ("name", "column", "field_id", "filters", "filter_ids", "include", "include_ids")
+INDEX = IndexDefinition(name="e", column="v", field_id=7)
+
+
+def test_every_field_but_name_and_column_is_a_parameter() -> None:
+    assert [field.name for field in fields(IndexDefinition)] == [*OWN, *INDEX_PARAMETERS]
+    assert all(getattr(INDEX, name) == parameter.default for name, parameter in INDEX_PARAMETERS.items())
+
+
+def test_defaults_are_those_that_the_documents_measure() -> None:
+    """R = 64, L = 100, alpha = 1.2."""
+    assert (INDEX.max_degree, INDEX.search_list, INDEX.alpha) == (64, 100, 1.2)
+
+
+@pytest.mark.parametrize("parameter", INDEX_PARAMETERS.values(), ids=INDEX_PARAMETERS)
+def test_a_parameter_takes_its_limits_and_nothing_beyond(parameter: IndexParameter) -> None:
+    of_bits = replace(INDEX, element_type="bit") if parameter.name == "metric" else INDEX  # hamming is for bits alone
+    for value in parameter.choices or (parameter.low, parameter.high):
+        assert getattr(replace(of_bits, **{parameter.name: value}), parameter.name) == value
+    if parameter.value_type is int:
+        with pytest.raises(DefinitionError, match=f"{parameter.name} is .*; it takes {parameter.takes}"):
+            replace(INDEX, **{parameter.name: float(parameter.choices[0] if parameter.choices else parameter.high)})
+    for value in ("other", 5) if parameter.choices else (parameter.low - 1, parameter.high + 1, float("nan")):
+        with pytest.raises(DefinitionError, match=f"index e: {parameter.name} is .*; it takes {parameter.takes}"):
+            replace(INDEX, **{parameter.name: value})
+
+
+def test_properties_give_back_the_definition_that_wrote_them() -> None:
+    set_by_hand = replace(
+        INDEX, metric="ip", alpha=1.5, vectors="none", shards=3, max_deltas=0, delta_share=0.5, rebuild_ratio=0.3
+    )
+    assert from_properties(INDEX.to_properties() | {"owner": "somebody"}) == (INDEX,)
+    assert from_properties(set_by_hand.to_properties()) == (set_by_hand,)
+    with_filters = replace(INDEX, filters=("a", "b, c", "[d"), filter_ids=(3, 1, 2))
+    assert from_properties(with_filters.to_properties()) == (with_filters,)
+    assert IndexDefinition.from_json(with_filters.to_json()) == with_filters
+    assert "filter" not in repr(INDEX.to_properties())
+
+
+@pytest.mark.parametrize("filters", ["a, b", '["a", "b"]', ["a", "b"], ("a", "b")])
+def test_filters_are_names_in_any_form(filters: object) -> None:
+    assert replace(INDEX, filters=filters).filters == ("a", "b")  # type: ignore[arg-type]
+    if isinstance(filters, str):
+        (made,) = from_properties({**INDEX.to_properties(), "ann.index.e.filters": filters})
+        assert made.filters == ("a", "b")
+
+
+@pytest.mark.parametrize("filters", ["a", "a, b, c", "", None])
+def test_ids_that_are_of_other_filters_do_not_count(filters: str | None) -> None:
+    """Of filters that were set in the table's properties without their ids, or were taken out there."""
+    properties = replace(INDEX, filters=("a", "b"), filter_ids=(3, 1)).to_properties()
+    del properties["ann.index.e.filters"]
+    (definition,) = from_properties(properties | ({} if filters is None else {"ann.index.e.filters": filters}))
+    assert definition == replace(INDEX, filters=filters or ())
+
+
+@pytest.mark.parametrize("filters", ["a, a", "[a", [1], 7, [""]])
+def test_filters_that_are_no_names_are_refused(filters: object) -> None:
+    with pytest.raises(DefinitionError, match="index e: filters"):
+        replace(INDEX, filters=filters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["a,b", " a , b ", '["a", "b"]', "['a', 'b']"])
+def test_columns_are_named_by_texts_as_by_lists(text: str) -> None:
+    assert replace(INDEX, include=text).include == ("a", "b")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("parameter", "value"), [("pq_nbits", 4), ("element_type", "i8")])
+def test_a_choice_is_in_every_form_of_a_definition(parameter: str, value: object) -> None:
+    chosen = replace(INDEX, **{parameter: value})  # type: ignore[arg-type]
+    assert from_properties(chosen.to_properties()) == (chosen,)
+    assert IndexDefinition.from_json(chosen.to_json()) == chosen
+    assert chosen.graph_identity() == {**INDEX.graph_identity(), parameter: value}
+
+
+def test_an_index_without_graphs_depends_on_the_element_type() -> None:
+    balls = replace(INDEX, method="centroid")
+    assert set(balls.graph_identity()) == {"method", "field_id", "metric", "seed", "element_type"}
+    assert replace(balls, element_type="u8").graph_identity() == {**balls.graph_identity(), "element_type": "u8"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        *(("vectors", "rq4"), ("max_degree", 16), ("search_list", 50), ("alpha", 1.0), ("pq_m", 8), ("pq_nbits", 4)),
+        *(("shards", 2), ("rebuild_ratio", 0.5), ("max_deltas", 0), ("delta_share", 0.5)),
+    ],
+)
+def test_parameters_of_graphs_mean_nothing_without_graphs(parameter: str, value: object) -> None:
+    odd = replace(INDEX, method="centroid", **{parameter: value})  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=f"index e: {parameter} = {value} is for graphs.* take method diskann"):
+        odd.require_meaning()
+    replace(odd, method="diskann").require_meaning()
+    IndexDefinition(name="e", column="v", method="centroid", target_recall=0.5, seed=3).require_meaning()
+
+
+def test_graphs_do_not_depend_on_filters() -> None:
+    assert replace(INDEX, filters=("a",), filter_ids=(3,)).graph_identity() == INDEX.graph_identity()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "message"),
+    [
+        ("max-degree", "many", "ann.index.e.max-degree: max_degree is 'many'; it takes 4 to 512"),
+        ("max-degree", "3", "index e: max_degree is 3; it takes 4 to 512"),
+        ("field-id", "v", "ann.index.e.field-id: invalid literal"),
+        ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id, element-type"),
+    ],
+)
+def test_a_property_that_is_wrong_is_named(parameter: str, value: str, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        from_properties(INDEX.to_properties() | {f"ann.index.e.{parameter}": value})
+
+
+def test_an_index_without_a_column_is_named() -> None:
+    properties = INDEX.to_properties() | {"ann.index.f.metric": "l2"}
+    with pytest.raises(DefinitionError, match=r"index f: table property ann\.index\.f\.column is missing"):
+        from_properties(properties)
+
+
+def test_as_many_ids_as_columns_are_needed() -> None:
+    with pytest.raises(DefinitionError, match=r"index e: filter_ids has 1 ids for \('a', 'b'\)"):
+        replace(INDEX, filters=("a", "b"), filter_ids=(3,))
+    with pytest.raises(DefinitionError, match=r"index e: include_ids has 2 ids for \('a',\)"):
+        replace(INDEX, include=("a",), include_ids=(3, 4))
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "[" + "-" * 100_000 + "1]", "[{[]: 1}]", "[" + "9" * 5_000 + "]"])
+def test_a_list_of_columns_that_no_parser_reads_is_named(text: str) -> None:
+    with pytest.raises(DefinitionError, match=r"index x: filters is .{1,90}, which is no list") as caught:
+        from_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": text})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5_000, "7", "[[]]"])
+def test_a_text_that_is_no_definition_is_named(text: str) -> None:
+    with pytest.raises(DefinitionError, match="not an index definition"):
+        IndexDefinition.from_json(text)
+    with pytest.raises(DefinitionError, match=r"table property ann\.index\.x\.filter-ids"):
+        from_properties({"ann.index.x.column": "e", "ann.index.x.filters": "a", "ann.index.x.filter-ids": text})

@@ -1,0 +1,211 @@
+"""What is expected before the work, beside what it then was."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.index import IndexReport, plan_version
+from icepuffin.ops.index.planning.index_estimate import estimate
+from icepuffin.ops.index.planning.index_report import Estimate
+from icepuffin.ops.index.planning.rates import Amounts, default_seconds
+from icepuffin.ops.model import Action
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    new_table = table_factory()
+    for start in range(0, 1200, 400):
+        new_table.append(make_rows(start, start + 400))
+    return new_table
+
+
+def first_file(table: Table) -> str:
+    return str(min(table.refresh().inspect.files()["file_path"].to_pylist()))
+
+
+def estimate_and_report(table: Table) -> tuple[Estimate, IndexReport]:
+    """The estimate that was made before anything was done, and the report, which holds an equal one."""
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    before = table.metadata_location
+    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
+    expected = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    assert table.refresh().metadata_location == before
+    report = index_head(table)
+    assert report.estimate == expected
+    return expected, report
+
+
+def test_a_build_is_foreseen(table: Table) -> None:
+    expected, report = estimate_and_report(table)
+    assert (expected.action, expected.inserted) == (Action.BUILT, report.inserted)
+    assert [shard.how for shard in expected.shards] == ["built"] * 3
+    assert expected.bytes_written == pytest.approx(report.bytes_written, rel=0.4)
+    assert expected.bytes_read > 1200 * 16 * 4 * 0.8
+    assert expected.rates == "default rates, 1 threads"
+
+
+def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table: Table) -> None:
+    index_head(table)
+    table.append(make_rows(1200, 1240))
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped, expected.tombstoned) == (40, 0, 0) == (report.inserted, 0, 0)
+    assert expected.bytes_written == pytest.approx(report.bytes_written, abs=10_000), "a delta, and what every file has"
+    assert expected.rates == "measured on the last version, made another way"
+    table.append(make_rows(1240, 1280))
+    assert estimate_and_report(table)[0].rates == "measured on the last version, refreshed like this one"
+
+
+def test_an_estimate_foresees_deltas_that_will_be_distributed(table: Table) -> None:
+    index_head(table)
+    for start in (1200, 1400):
+        table.append(make_rows(start, start + 200))
+        expected, report = estimate_and_report(table)
+        assert expected.inserted == report.inserted == 200
+    assert expected.merged == report.merged == 200
+    assert {shard.how for shard in expected.shards} == {"inserted"}
+
+
+def test_a_shard_that_takes_rows_grows_with_them(table: Table) -> None:
+    definition = replace(DEFINITION, max_deltas=0)
+    index_head(table, definition)
+    table.append(make_rows(1200, 1400))
+    plan = plan_version(table, definition, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    shards = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1)).shards
+    assert plan.base is not None
+    assert sum(shard.insert for shard in shards) == 200
+    for shard, entry in zip(shards, plan.base.routing.shards, strict=True):
+        growth = shard.bytes_written - entry.length
+        assert growth / entry.all_bytes == pytest.approx(shard.insert / entry.count, rel=1e-3)
+
+
+def test_a_shard_with_few_tombstones_takes_rows_and_is_not_rebuilt(table: Table) -> None:
+    definition = replace(DEFINITION, max_deltas=0)
+    index_head(table, definition)
+    append_position_deletes(table, {first_file(table): np.arange(9)})
+    table.refresh().append(make_rows(1200, 1400))
+    report = index_head(table, definition)
+    assert (report.inserted, report.gone, report.shards_rebuilt) == (200, 9, 0)
+
+
+def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(30)})
+    expected, report = estimate_and_report(table)
+    assert expected.tombstoned == report.gone == 30
+    assert expected.bytes_written == 0
+    assert expected.shards_copied == report.shards_copied == 3
+
+
+def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped) == (0, 1200) == (report.inserted, report.remapped)
+    assert {shard.how for shard in expected.shards} == {"remapped"}
+
+
+@pytest.mark.parametrize("appends", [3, 20])
+def test_a_large_file_counts_for_more_than_a_small_one(table: Table, appends: int) -> None:
+    """Beside a compacted table small new files are few rows: it is not built anew for them."""
+    index_head(table)
+    table.overwrite(table.refresh().scan().to_arrow())
+    for start in range(1200, 1200 + 5 * appends, 5):
+        table.append(make_rows(start, start + 5))
+    expected, report = estimate_and_report(table)
+    assert (report.action, report.inserted, report.remapped) == (Action.REFRESHED, 5 * appends, 1200)
+    assert expected.inserted == pytest.approx(5 * appends, abs=0 if appends == 3 else 200)
+
+
+def test_rows_with_the_vectors_of_live_rows_are_foreseen_as_new(table: Table) -> None:
+    """A build matches new rows only with nodes whose rows are deleted."""
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(30)})
+    table.refresh().append(make_rows(600, 700))
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped, expected.tombstoned) == (100, 0, 30)
+    assert (report.inserted, report.remapped, report.gone) == (100, 0, 30)
+
+
+def test_rows_that_come_back_are_foreseen_as_remapped(table: Table) -> None:
+    """Their nodes are tombstones of the base version."""
+    index_head(table)
+    file = first_file(table)
+    append_position_deletes(table, {file: np.arange(30)})
+    index_head(table)
+    left = set(table.refresh().scan().to_arrow()["id"].to_pylist())
+    first = min(set(range(1200)) - left)
+    append_position_deletes(table, {file: np.arange(30, 40)})
+    table.refresh().append(make_rows(first, first + 30))
+    expected, report = estimate_and_report(table)
+    assert (expected.inserted, expected.remapped) == (0, 30) == (report.inserted, report.remapped)
+
+
+def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    plan = plan_version(table, DEFINITION, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    known = replace(plan, changes=replace(plan.changes, lineage_files=tuple(enumerate(plan.added))))
+    expected = [estimate(table, item, storage=STORAGE, runner=LocalRunner(1)) for item in (plan, known)]
+    assert expected[0].remapped == expected[1].remapped == 1200
+    assert expected[0].bytes_read - expected[1].bytes_read > 1200 * 16 * 4 * 0.8
+
+
+def test_the_rebuild_of_shards_full_of_tombstones_is_foreseen_with_its_reason(table: Table) -> None:
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(380)})
+    expected, report = estimate_and_report(table)
+    assert expected.shards_rebuilt == report.shards_rebuilt > 0
+    assert expected.tombstoned == report.gone == 380, "those too that a rebuild leaves out"
+    assert any("of its nodes are tombstones, over 20%" in shard.reason for shard in expected.shards)
+    assert {shard.how for shard in expected.shards} == {shard.how for shard in report.shard_reports}
+
+
+def test_what_is_there_already_costs_nothing(table: Table) -> None:
+    index_head(table)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
+    found = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    assert (found.action, found.bytes_read, found.bytes_written, found.shards) == (Action.REUSED, 0, 0, ())
+    assert index_head(table).estimate is None
+
+
+def test_each_version_notes_what_it_took(table: Table) -> None:
+    report = index_head(table)
+    (version,) = index_versions(table.refresh(), "e")
+    document = json.loads(version.measurement)
+    assert (document["action"], document["runner"], document["threads"]) == ("built", "LocalRunner", 1)
+    assert (document["read"], document["built"], document["dims"]) == (1200, 1200, 16)
+    assert 0 < document["seconds"] <= report.seconds
+
+
+def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    table.append(make_rows(1200, 1240))
+    index_head(table)
+    measurement = json.loads(index_versions(table.refresh(), "e")[-1].measurement)
+    assert (measurement["read"], measurement["hashed"], measurement["followed"]) == (40, 1240, 0)
+
+
+def test_copying_goes_on_beside_the_work() -> None:
+    work, both = Amounts(read=10_000, dims=384), Amounts(read=10_000, dims=384, copied=10_000_000)
+    assert default_seconds(work, 1) == default_seconds(both, 1)
+    assert default_seconds(replace(both, copied=10_000_000_000), 1) > default_seconds(both, 1) + 1
+
+
+def test_more_work_takes_longer_and_more_threads_shorten_it() -> None:
+    little, much = Amounts(read=100, inserted=100, dims=64), Amounts(read=10_000, inserted=10_000, dims=64)
+    assert default_seconds(little, 1) < default_seconds(much, 2) < default_seconds(much, 1)

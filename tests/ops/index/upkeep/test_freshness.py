@@ -1,0 +1,63 @@
+"""How far an index is behind, where several snapshots are late: by the age of the oldest."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding import bindings
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
+from icepuffin.ops.table.snapshots import data_snapshots
+from tests.conftest import make_rows
+from tests.ops.catalog.bindings import binding
+from tests.ops.index.comparison import DEFINITION
+from tests.ops.index.snapshot_times import set_times
+
+HOUR = 3_600
+START = 1_700_000_000
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    """Four snapshots, one an hour from START on; the first one has a version."""
+    new_table = table_factory()
+    new_table.append(make_rows(0, 5))
+    bindings.publish(new_table, binding(new_table))
+    for first in (5, 10, 15):
+        new_table.append(make_rows(first, first + 5))
+    ids = [item.snapshot_id for item in data_snapshots(new_table)]
+    set_times(new_table, ids, [1_000 * (START + number * HOUR) for number in range(4)])
+    return new_table
+
+
+def lag(table: Table, hours: float, *indexed: int) -> FreshnessLag:
+    """So many hours after START, where the snapshots of these numbers are known to have nothing to index."""
+    ids = [item.snapshot_id for item in data_snapshots(table)]
+    return index_lag(table, DEFINITION, "main", empty=[ids[number] for number in indexed], now=START + hours * HOUR)
+
+
+def test_the_oldest_late_snapshot_since_the_newest_version_counts(table: Table) -> None:
+    for indexed, behind, minutes, coverage in (
+        ((), 3, 240, 0.25),
+        ((1,), 2, 180, 0.5),
+        ((2,), 1, 120, 0.5),
+        ((3,), 0, 0, 0.5),
+        ((1, 2, 3), 0, 0, 1.0),
+    ):
+        newest = str(table.metadata.current_snapshot_id)
+        assert lag(table, 5, *indexed) == FreshnessLag(behind, minutes, coverage, newest)
+
+
+def test_a_snapshot_of_a_clock_ahead_is_not_late_yet(table: Table) -> None:
+    assert (lag(table, 0.5, 2).snapshots, lag(table, 0.5, 2).minutes) == (1, 0.0)
+
+
+def test_without_a_version_all_snapshots_are_late_since_the_first(table_factory: Callable[..., Table]) -> None:
+    empty = table_factory()
+    assert index_lag(empty, DEFINITION, "main") == FreshnessLag(0, 0.0, 1.0, "none")
+    assert index_lag(empty, DEFINITION, "none") == FreshnessLag(0, 0.0, 1.0, "none")
+    for first in (0, 5):
+        empty.append(make_rows(first, first + 5))
+    oldest = data_snapshots(empty)[0].timestamp_ms / 1_000
+    found = index_lag(empty, DEFINITION, "main", now=oldest + HOUR)
+    assert (found.snapshots, round(found.minutes, 6), found.coverage) == (2, 60.0, 0.0)

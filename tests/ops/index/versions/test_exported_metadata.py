@@ -1,0 +1,66 @@
+"""Index metadata for other engines, against a schema made from Iceberg's draft."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
+from icepuffin.ops.index.versions.exported_metadata import SUFFIX, export_metadata
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from tests.conftest import STORAGE, make_rows
+from tests.repository import REPOSITORY
+
+SCHEMA: dict[str, Any] = json.loads((REPOSITORY / "tests/ops/index/index-spec.schema.json").read_text(encoding="utf-8"))
+
+
+def test_a_version_is_described_as_the_draft_has_it(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    definition = IndexDefinition(name="e", column="embedding", metric="l2", target_recall=0.5)
+    head = table.metadata.current_snapshot_id or 0
+    report = materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    path, content = export_metadata(table, definition, version, STORAGE)
+    assert path == f"{report.puffin_path}{SUFFIX}"
+    store = open_storage(path, STORAGE)
+    assert json.loads(store.read_range(path, 0, store.size(path))) == content
+    jsonschema.validate(content, SCHEMA)
+    (snapshot,) = content["snapshots"]
+    assert (snapshot["snapshot-id"], snapshot["source-table-snapshot-id"]) == (version.index_snapshot_id, head)
+    assert (content["type"], content["table-uuid"]) == ("VECTOR", str(table.metadata.table_uuid))
+    assert snapshot["index-data"] == version.puffin_path
+    vector = content["index-values"]["result-type"]["fields"][0]
+    assert (vector["name"], vector["type"]["type"]) == ("embedding", "list")
+    assert export_metadata(table, definition, version, STORAGE) == (path, content), "again: the same"
+    assert not path.endswith(".metadata.json"), "DuckDB and ClickHouse take such a name for the table's own metadata"
+    assert collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted == (), "it stays with its version"
+    stale = Path(path.removeprefix("file://"))
+    stale.rename(stale.with_name(f"ann-e-snap-1.puffin{SUFFIX}"))
+    assert len(collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted) == 1
+
+
+@pytest.mark.parametrize("change", ["type", "snapshots", "index-keys", "table-uuid", "location"])
+def test_the_schema_refuses_what_the_draft_does(change: str) -> None:
+    complete = {
+        "format-version": 1,
+        "uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
+        "table-uuid": "fb072c92-a02b-11e9-ae9c-1bb7bc9eca94",
+        "location": "s3://b/e",
+        "type": "SCALAR",
+        "index-values": {"type": "reference", "id": 1},
+        "index-keys": {"type": "reference", "id": 1},
+        "snapshots": [],
+    }
+    jsonschema.validate(complete, SCHEMA)
+    del complete[change]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(complete, SCHEMA)

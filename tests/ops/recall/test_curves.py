@@ -1,0 +1,104 @@
+"""Knobs from a measured curve: the cheapest that reach the target, and the widest where none does."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from icepuffin.ops.recall.curves import Reach, Width, choose, combined, encode, reaches, widths
+
+CURVE = (Width(10, 1, 0.90, 100), Width(40, 1, 0.96, 300), Width(160, 1, 0.99, 900))
+
+
+def test_a_curve_survives_being_written() -> None:
+    assert widths(encode(CURVE)) == CURVE
+    ways = (Reach(0.0, 1.0, 0.5), Reach(0.25, 3.5, 0.97))
+    assert reaches(encode(ways)) == ways
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[[1]]", "[1, 2]", "[[0, 1, 0.5, 3]]", "[[10, 1, 7.0, 3]]", "[[10, 1, NaN, 3]]", "x"]
+)
+def test_an_invalid_curve_is_ignored(text: str) -> None:
+    assert widths(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "low", "high"), [(0.5, 10, 10), (0.9, 10, 10), (0.93, 19, 21), (0.96, 40, 40), (0.99, 160, 160)]
+)
+def test_the_narrowest_list_that_reaches_the_target_is_chosen(target: float, low: int, high: int) -> None:
+    chosen = choose(target, 10, CURVE, (), 1)
+    assert chosen is not None
+    assert low <= chosen.search_list <= high
+    assert chosen.recall >= target
+    assert chosen.probe_slack == math.inf
+
+
+def test_a_target_over_the_curve_takes_its_best_point_with_the_recall_expected() -> None:
+    chosen = choose(0.999, 10, CURVE, (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.recall) == (160, 0.99)
+    assert choose(0.9, 10, (), (), 1) is None
+
+
+def test_more_rows_take_a_longer_list() -> None:
+    chosen = choose(0.96, 100, CURVE, (), 1)
+    assert chosen is not None
+    assert chosen.search_list == 130
+
+
+def test_fewer_rows_take_no_shorter_list() -> None:
+    chosen = choose(0.9, 1, CURVE, (), 1)
+    assert chosen is not None
+    assert chosen.search_list == 10
+
+
+def test_fewer_rows_are_chosen_from_as_many_candidates() -> None:
+    """Of shards without vectors: by codes the nearest row is among 50, and not so often among 5."""
+    coded = (Width(100, 5, 0.95, 300),)
+    for k, oversample in ((1, 50), (3, 17), (9, 6), (10, 5), (100, 5)):
+        chosen = choose(0.9, k, coded, (), 1)
+        assert chosen is not None
+        assert chosen.oversample == oversample
+        assert chosen.search_list >= k * oversample
+
+
+def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
+    ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
+    cheap = choose(0.95, 10, CURVE, ways, 16)
+    assert cheap is not None
+    assert cheap.probe_slack == 0.2
+    assert cheap.recall >= 0.95
+    costly = choose(0.985, 10, CURVE, ways, 16)
+    assert costly is not None
+    assert costly.probe_slack == math.inf
+
+
+def test_shards_count_by_their_rows() -> None:
+    good, bad = (Width(10, 1, 1.0, 50),), (Width(10, 1, 0.5, 100), Width(20, 1, 0.9, 200))
+    (point,) = combined([(good, 300), (bad, 100), ((), 5)])
+    assert point == Width(10, 1, 0.875, 150)
+    assert combined([((), 10)]) == ()
+
+
+def test_points_of_several_k_are_kept_in_one_text() -> None:
+    wide = Width(130, 1, 0.97, 900.0, 100)
+    text = encode([wide, *CURVE])
+    assert widths(text) == CURVE
+    assert widths(text, 100) == (wide,)
+    assert widths(encode(CURVE)) == CURVE
+    assert not widths(encode(CURVE), 100)
+
+
+def test_a_curve_for_a_hundred_rows_says_what_a_hundred_take() -> None:
+    points = (Width(100, 1, 0.9, 800.0, 100), Width(190, 1, 0.99, 1_500.0, 100))
+    assert combined([(points, 5), (points, 5)]) == (
+        replace(points[0], distances=1_600.0),
+        replace(points[1], distances=3_000.0),
+    )
+    chosen = choose(0.99, 100, points, (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.oversample) == (190, 1)
+    more = choose(0.99, 150, points, (), 1)
+    assert more is not None
+    assert more.search_list == 240

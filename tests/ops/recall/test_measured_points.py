@@ -1,0 +1,127 @@
+"""Choosing among points that a user's queries measured."""
+
+import math
+
+import numpy as np
+import pytest
+
+from icepuffin.ops.recall.measured_points import (
+    MeasuredPoint,
+    choose_point,
+    front,
+    margin_of,
+    points_for,
+    points_to_keep,
+)
+
+
+def point(
+    search_list: int, recall: float, distances: float, *, slack: float = math.inf, **others: float
+) -> MeasuredPoint:
+    return MeasuredPoint(
+        int(others.get("k", 10)), search_list, int(others.get("oversample", 1)), slack, recall,
+        others.get("margin", 0.0), distances, 1.0 if slack < math.inf else 8.0,
+    )  # fmt: skip
+
+
+NEAR = (point(10, 0.80, 100, slack=0.1), point(40, 0.88, 180, slack=0.1))
+FAR = (point(10, 0.84, 700), point(40, 0.96, 1_100), point(160, 0.99, 2_000))
+
+
+@pytest.mark.parametrize(
+    ("target", "slack", "search_list", "distances"),
+    [(0.5, 0.1, 10, 100), (0.84, 0.1, 20, 140), (0.88, 0.1, 40, 180), (0.9, math.inf, 20, 900)],
+)
+def test_the_fewest_distances_that_reach_a_target_are_chosen(
+    target: float, slack: float, search_list: int, distances: float
+) -> None:
+    """Between two widths recall and cost are linear in the logarithm of L."""
+    chosen = choose_point((*NEAR, *FAR), target)
+    assert chosen is not None
+    assert (chosen.probe_slack, chosen.search_list) == (slack, search_list)
+    assert chosen.distances == pytest.approx(distances)
+    assert chosen.recall == pytest.approx(max(target, 0.8))
+
+
+def test_the_best_point_is_chosen_where_none_reaches_the_target() -> None:
+    assert choose_point((*NEAR, *FAR), 0.999) == FAR[-1]
+    assert choose_point((), 0.9) is None
+
+
+def test_few_queries_have_to_find_more_than_the_target() -> None:
+    """Others of their kind miss it by .01 at most: what the interval has beyond that is added to the target."""
+    sure, unsure = point(40, 0.90, 500, margin=0.01), point(40, 0.90, 500, margin=0.03)
+    better = point(64, 0.93, 800, margin=0.03)
+    assert choose_point((sure, better), 0.9) == sure
+    chosen = choose_point((unsure, better), 0.9)
+    assert chosen is not None
+    assert chosen.recall - chosen.margin == pytest.approx(0.89)
+    assert 40 < chosen.search_list <= 64
+
+
+def test_the_larger_of_two_widths_that_find_as_much_bounds_the_target() -> None:
+    """Else a width between them that was measured, and finds no more than the smaller one, is chosen for ever."""
+    measured = (point(100, 0.8996, 504), point(101, 0.8996, 507), point(160, 0.92, 635))
+    chosen = choose_point(measured, 0.9)
+    assert chosen is not None
+    assert chosen.search_list > 101
+
+
+def test_oversamples_are_not_interpolated() -> None:
+    lean = (point(60, 0.8, 300, oversample=3), point(100, 0.9, 300, oversample=5))
+    assert choose_point(lean, 0.85) == lean[1]
+
+
+@pytest.mark.parametrize(("k", "count"), [(1, 5), (10, 5), (11, 2), (100, 2), (101, 1)])
+def test_points_hold_for_as_many_rows_as_were_measured(k: int, count: int) -> None:
+    """For more rows every shard is probed."""
+    wide = (point(100, 0.9, 400, slack=0.1, k=100), point(100, 0.99, 900, k=100))
+    assert len(points_for((*NEAR, *FAR, *wide), k)) == count
+    assert points_for((*NEAR, *FAR), 30) == list(FAR)
+
+
+def test_the_points_that_are_kept_choose_as_all_do() -> None:
+    rng = np.random.default_rng(0)
+    many = [
+        point(width, 1 - (1 - 0.02 * rank) * 8 / width, (3 + rank) * (40 + width), slack=slack, k=k)
+        for rank, slack in enumerate((0.0, 0.1, 0.2, math.inf))
+        for width in (10, 16, 25, 40, 64, 100, 160, 250, 2_000, 8_000, 20_000)
+        for k in (10, 100)
+    ]
+    rng.shuffle(many)  # type: ignore[arg-type]
+    kept = points_to_keep(many)
+    assert len(kept) < len(many) / 2
+    for k in (10, 50, 100, 200):
+        for target in (0.3, 0.6, 0.9, 0.95, 0.99, 0.9984, 0.9993, 1.0):
+            assert choose_point(points_for(kept, k), target) == choose_point(points_for(many, k), target)
+
+
+def test_a_target_of_the_callers_is_kept_as_it_is() -> None:
+    """One that lies between all others, where another series is the cheapest."""
+    flat = (point(10, 0.0, 90), point(1_000, 0.4, 100))
+    steep = (point(10, 0.3, 94, slack=0.1), point(40, 0.301, 95, slack=0.1))
+    chosen = choose_point((*flat, *steep), 0.3005)
+    assert chosen is not None
+    assert chosen.probe_slack == 0.1
+    assert not set(steep) & set(points_to_keep((*flat, *steep)))
+    kept = points_to_keep((*flat, *steep), [0.3005])
+    assert choose_point(kept, 0.3005) == choose_point((*flat, *steep), 0.3005)
+
+
+def test_a_front_has_no_point_that_another_beats() -> None:
+    assert front((*FAR, *NEAR, point(40, 0.85, 300, slack=0.2))) == [*NEAR, *FAR[1:]]
+
+
+def test_a_sample_without_a_spread_has_a_margin() -> None:
+    assert margin_of(np.ones(50)) == pytest.approx(0.02)
+    recalls = np.random.default_rng(0).choice([0.8, 1.0], 400)
+    assert margin_of(recalls) == pytest.approx(1.96 * 0.1 / 20 + 1 / 400, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("recall", "margin", "interval"), [(0.9, 0.02, (0.88, 0.92)), (0.99, 0.02, (0.97, 1.0)), (0.01, 0.02, (0.0, 0.03))]
+)
+def test_the_interval_of_a_recall_lies_between_0_and_1(
+    recall: float, margin: float, interval: tuple[float, float]
+) -> None:
+    assert point(10, recall, 100, margin=margin).interval == pytest.approx(interval)

@@ -1,0 +1,35 @@
+import math
+
+import pytest
+
+from icepuffin.ops.recall.shard_recall import RecallBasis, ShardRecall, mean_recall
+
+
+def parsed(text: str) -> ShardRecall:
+    return ShardRecall.parse(text, written=0.9, live_rows=50, tombstones=7)
+
+
+def test_a_measurement_is_read_as_it_was_written_but_is_not_of_this_run() -> None:
+    recall = ShardRecall(0.98125, 64, 0.977, 16)
+    assert (recall.basis, recall.text()) == (RecallBasis.HERE, "[0.98125,64,0.977,16,0]")
+    again = parsed(recall.text())
+    assert (again, again.basis) == (ShardRecall(0.98125, 64, 0.977, 16, is_new=False), RecallBasis.UNCHANGED)
+    later = parsed(again.after(3).after(2).text())
+    assert (later.recall, later.changed, later.basis) == (0.98125, 5, RecallBasis.OUTDATED)
+
+
+@pytest.mark.parametrize("text", ["", "{", "7", "[]", "[2,1,1,0,0]", "[NaN,1,1,0,0]", '["a",1,1,0,0]', "[1,1,1,0,-1]"])
+def test_without_a_readable_measurement_the_recall_is_that_of_the_shard_when_it_was_written(text: str) -> None:
+    assert parsed(text) == ShardRecall(0.9, 50, changed=7, is_new=False)
+
+
+def test_rounded_vectors_never_raise_what_the_table_s_own_have_measured() -> None:
+    own = ShardRecall(0.99, 32, 0.98, 8)
+    assert own.at_most(ShardRecall(0.9, 0)) == ShardRecall(0.9, 32)
+    assert own.at_most(ShardRecall(1.0, 64, 0.5, 16)) == ShardRecall(0.99, 32, 0.5, 8)
+    assert own.at_most(ShardRecall(math.nan, 0)).recall == 0.99
+
+
+def test_the_recall_of_a_version_weighs_shards_by_their_live_rows() -> None:
+    assert mean_recall([(1.0, 300), (0.5, 100)]) == 0.875
+    assert mean_recall([]) is None

@@ -1,0 +1,44 @@
+"""Costs of runs by the prices of the settings."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from icepuffin.ops.runs.costs import CostModel
+
+GIB = 1 << 30
+MODEL = CostModel("EUR", compute_hour=6.0, written_gib=0.5, read_gib=0.25)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run was expected to take."""
+
+    seconds: float = 1_800.0
+    bytes_read: int = 8 * GIB
+    bytes_written: int = 4 * GIB
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run took."""
+
+    seconds: float = 600.0
+    bytes_written: int = 2 * GIB
+    estimate: Estimate | None = None
+
+
+def test_hours_and_gibibytes_have_their_prices() -> None:
+    assert MODEL.cost(seconds=3_600, bytes_read=0, bytes_written=0) == pytest.approx(6)
+    assert MODEL.cost(seconds=0, bytes_read=GIB, bytes_written=0) == pytest.approx(0.25)
+    assert MODEL.cost(seconds=0, bytes_read=0, bytes_written=GIB) == pytest.approx(0.5)
+    assert CostModel("EUR").cost(seconds=3_600, bytes_read=GIB, bytes_written=GIB) == 0
+
+
+def test_the_costs_of_a_run_stand_beside_those_that_were_expected() -> None:
+    """Executors do not count what they read: the estimate of that is taken for both."""
+    assert MODEL.report_costs(Report()) == {"cost/EUR": pytest.approx(1 + 1)}
+    assert MODEL.report_costs(Report(estimate=Estimate())) == {
+        "cost/EUR": pytest.approx(1 + 1 + 2),
+        "cost/EUR estimated": pytest.approx(3 + 2 + 2),
+    }

@@ -1,0 +1,88 @@
+"""Snapshots by the names of branches and tags, and the line that they come from."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Summary
+
+from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.table.snapshots import (
+    UnknownSnapshotError,
+    ancestor_ids,
+    head_of,
+    ref_snapshot_id,
+    rows_in_files,
+    schema_at,
+    snapshot_rows,
+)
+from tests.conftest import make_rows
+
+TableFactory = Callable[..., Table]
+
+
+def test_a_ref_names_its_snapshot_and_main_none_before_the_first(table_factory: TableFactory) -> None:
+    table = table_factory()
+    assert ref_snapshot_id(table, "main") is head_of(table, "main") is None
+    table.append(make_rows(0, 3))
+    first = table.refresh().metadata.current_snapshot_id
+    assert first is not None
+    table.manage_snapshots().create_tag(first, "kept").commit()
+    table.append(make_rows(3, 6))
+    assert ref_snapshot_id(table.refresh(), "kept") == first
+    assert ref_snapshot_id(table, "main") == table.metadata.current_snapshot_id
+    assert head_of(table, "other") is None
+    with pytest.raises(UnknownSnapshotError, match="has no ref 'other'; its branches and tags are kept, main"):
+        ref_snapshot_id(table, "other")
+
+
+def test_a_branch_is_read_by_the_columns_of_the_table_and_a_tag_by_those_of_its_snapshot(
+    table_factory: TableFactory,
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 3))
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    table.manage_snapshots().create_tag(head, "kept").create_branch(head, "side").commit()
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+    names = {name: schema_at(table.refresh(), name).column_names for name in ("main", "side", "kept", head, str(head))}
+    assert "title" in names["main"]
+    assert names["side"] == names["main"]
+    assert "title" not in names["kept"]
+    assert names["kept"] == names[head] == names[str(head)]
+
+
+def test_ancestors_are_those_of_the_line_of_a_snapshot(table_factory: TableFactory) -> None:
+    table = table_factory()
+    line = []
+    for start in range(0, 9, 3):
+        table.append(make_rows(start, start + 3))
+        line.append(SnapshotId(table.refresh().metadata.current_snapshot_id or 0))
+    for number, snapshot_id in enumerate(line):
+        assert ancestor_ids(table, snapshot_id) == {*line[: number + 1]}
+
+
+@pytest.mark.parametrize(
+    ("properties", "rows", "live"),
+    [
+        ({"total-records": "60"}, 60, 60),
+        ({"total-records": "60", "total-position-deletes": "20"}, 60, 40),
+        ({"total-records": "60", "total-position-deletes": "70"}, 60, 0),
+        ({"total-position-deletes": "20"}, 0, 0),
+    ],
+)
+def test_rows_are_those_of_the_summary_without_its_deletes_and_never_fewer_than_none(
+    properties: dict[str, str], rows: int, live: int, table_factory: TableFactory
+) -> None:
+    """Engines leave deletes of rows that were rewritten since."""
+    table = table_factory()
+    table.append(make_rows(0, 3))
+    (written,) = table.metadata.snapshots
+    assert written.summary is not None
+    summary = Summary(written.summary.operation, **properties)
+    copy = table.metadata.model_copy(update={"snapshots": [written.model_copy(update={"summary": summary})]})
+    table.metadata = copy
+    snapshot_id = SnapshotId(written.snapshot_id)
+    assert (rows_in_files(table, snapshot_id), snapshot_rows(table, snapshot_id)) == (rows, live)
+    assert (rows_in_files(table, SnapshotId(1)), snapshot_rows(table, SnapshotId(1))) == (0, 0)

@@ -1,0 +1,96 @@
+"""Shards that get new rows: inserted, or built anew where recall has suffered."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, ListType, NestedField
+
+from icepuffin.ann_kernels.graphs.vamana import VamanaParams
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.shards.shard_reader import open_shard
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.rows import VectorRows
+from icepuffin.ops.tasks.shard_task import RECALL_LOSS, Partitions, ShardTask, make_shard
+from icepuffin.ops.tasks.staged_blocks import Block, block_schema
+from icepuffin.puffin.blobs import deletion_vector_blob
+from tests.ops.cache.stored import DIMS, STORAGE, random_shard, stored
+
+ROWS, NEW = 400, 40
+NONE_DEAD = deletion_vector_blob.encode(np.empty(0, np.int64))
+SCHEMA = Schema(NestedField(1, "embedding", ListType(2, FloatType(), element_required=False), required=False))
+
+
+def staged(folder: Path, rows: VectorRows) -> Block:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.reshape(-1)), DIMS)
+    columns = [pa.array(rows.slots), pa.array(rows.positions), pa.array(rows.hashes), vectors]
+    path = folder / "rows.arrows"
+    with pa.ipc.new_stream(path, block_schema(DIMS)) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=block_schema(DIMS)))
+    return f"file://{path}", rows.count
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ShardTask:
+    """New rows that come to a shard. Its narrow beam finds most of the nearest, and not all."""
+    shard = random_shard(rows=ROWS)
+    base = BaseShard(stored(tmp_path, shard).stored, 0.5, "", NONE_DEAD, (), 0, (), SCHEMA, 1, STORAGE)
+    vectors = np.random.default_rng(1).standard_normal((NEW, DIMS)).astype(np.float32)
+    rows = VectorRows(np.ones(NEW, np.uint32), np.arange(NEW), np.arange(NEW, dtype=np.uint64), vectors)
+    return ShardTask(
+        shard_id=ShardId(0), how=How.INSERTED, dims=DIMS, metric=Metric.L2, params=VamanaParams(8, 16),
+        vectors="f32", cell_bits=0, pq_codebook=None, blocks=(staged(tmp_path, rows),), passed=(), base=base,
+        partitions=None, is_delta=False, target_recall=0.0, staging=f"file://{tmp_path}/staging", storage=STORAGE,
+        recorded=False,
+    )  # fmt: skip
+
+
+def with_recall(task: ShardTask, recall: float) -> ShardTask:
+    """The same where the base has had that recall."""
+    assert task.base is not None
+    return replace(task, base=replace(task.base, recall=recall))
+
+
+def test_rows_are_inserted_where_recall_has_hardly_suffered(task: ShardTask) -> None:
+    inserted = make_shard(task)
+    assert (inserted.how, inserted.count, inserted.inserted) == (How.INSERTED, ROWS + NEW, NEW)
+    assert 0.7 < inserted.recall.recall < 1 - RECALL_LOSS, "the test needs a recall that can be lost"
+    slightly = make_shard(with_recall(task, inserted.recall.recall + 0.9 * RECALL_LOSS))
+    assert (slightly.how, slightly.sha256) == (How.INSERTED, inserted.sha256)
+    assert make_shard(replace(task, target_recall=inserted.recall.recall)).how is How.INSERTED
+
+
+def test_a_shard_that_has_lost_recall_is_built_anew(task: ShardTask, caplog: pytest.LogCaptureFixture) -> None:
+    recall = make_shard(task).recall.recall
+    rebuilt = make_shard(with_recall(task, recall + 1.1 * RECALL_LOSS))
+    assert (rebuilt.how, rebuilt.count) == (How.REBUILT, ROWS + NEW)
+    assert "it is built anew" in caplog.text
+    assert make_shard(replace(task, target_recall=recall + 0.001)).how is How.REBUILT
+
+
+def test_rows_of_a_delta_are_in_the_order_of_the_shards_that_they_will_go_to(task: ShardTask) -> None:
+    codebook = np.random.default_rng(2).standard_normal((6, DIMS)).astype(np.float32)
+    partitions = Partitions(codebook, np.array([2, 0, 1, 1, 0, 2], np.uint32))
+    result = make_shard(replace(task, partitions=partitions, is_delta=True))
+    reader = open_shard(result.stored, STORAGE)
+    vectors = reader.read_vectors()
+    assert vectors is not None
+    new = np.asarray(vectors[ROWS:], np.float64)
+    nearest = np.linalg.norm(new[:, None] - codebook.astype(np.float64), axis=2).argmin(axis=1)
+    shards = partitions.to_shard[nearest].tolist()
+    assert len({*shards}) == 3
+    positions = reader.read_locations()[1][ROWS:].tolist()
+    order = list(zip(shards, positions, strict=True))
+    assert order == sorted(order)
+
+
+def test_the_bytes_that_were_written_are_those_that_are_reported(task: ShardTask) -> None:
+    result = make_shard(task)
+    where = result.stored.blob
+    data = Path(where.path.removeprefix("file://")).read_bytes()
+    assert hashlib.sha256(data[where.offset : where.offset + where.length]).digest() == result.sha256

@@ -1,0 +1,106 @@
+"""What sketching will take is estimated before it, stands beside what it took, and is learned from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.types import LongType
+
+from icepuffin.ops.binding.bound_versions import sketch_versions
+from icepuffin.ops.binding.measurements import measured_versions
+from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta import theta_bounds as work_bounds
+from icepuffin.ops.theta.theta_bounds import parts_to_sketch
+from icepuffin.ops.theta.theta_estimate import default_seconds
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
+
+
+def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **options: Any) -> ThetaEstimate:
+    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **options)
+
+
+def test_an_estimate_foresees_what_is_then_done_and_changes_nothing(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    snapshot = append(table, 200, 900)
+    before = table.refresh().metadata_location
+    estimate = estimated(table, snapshot, runner)
+    assert table.refresh().metadata_location == before
+    assert not runner.tasks
+    assert (estimate.outcome, estimate.columns, estimate.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
+    assert (estimate.rates, estimate.seconds) == ("default rate, 2 threads", 0.2)
+    report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
+    assert report.estimate == estimate
+    assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
+    size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
+    assert 0 < estimate.bytes_read < size, "without the vectors"
+    per_column = [24 + 8 * rows for rows in (300, 700, 1_000)]
+    assert estimate.bytes_written == 5 * sum(per_column), "sketches of the files, and of the snapshot"
+    assert 0 < report.bytes_written <= estimate.bytes_written + 20_000, "footers and JSON besides"
+    files = [Path(str(path).removeprefix("file://")) for path in (report.statistics_path, report.file_sketches_path)]
+    assert report.bytes_written == sum(file.stat().st_size for file in files)
+    assert len(runner.shares) == 2, "no file is long enough to be cut"
+
+
+def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    first = append(table, 0, 300)
+    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    assert estimated(table, first, runner).outcome is ThetaOutcome.CURRENT
+    estimate = estimated(table, append(table, 250, 500), runner)
+    assert (estimate.files_sketched, estimate.files_reused, estimate.values) == (1, 1, 5 * 250)
+    assert estimate.rates == "measured on the last snapshot"
+    ((_, measured),) = measured_versions(sketch_versions(table))
+    miss = measured.seconds / default_seconds(5 * 300, runner.task_threads)
+    assert estimate.seconds == round(default_seconds(5 * 250, runner.task_threads) * miss, 3)
+    off = estimated(table, first, runner, enabled=False)
+    assert (off, off.seconds) == (ThetaEstimate(ThetaOutcome.OFF), 0)
+
+
+def test_an_estimate_makes_one_table_of_the_files(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, by_path = [], LiveFiles.by_path
+    monkeypatch.setattr(LiveFiles, "by_path", lambda live: tables.append(live) or by_path(live))
+    for start in range(0, 500, 100):
+        snapshot = append(table, start, start + 100)
+    assert estimated(table, snapshot, runner).files_sketched == 5
+    assert len(tables) == 1, "one per file takes an hour for 100,000 files"
+
+
+def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    materialize_theta_sketches(table, append(table, 1_000, 1_300), runner=runner, storage=STORAGE)
+    table.delete("id >= 1000")
+    estimate = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
+    assert (estimate.outcome, estimate.files_sketched, estimate.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
+
+
+def test_a_column_that_a_file_lacks_is_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    with table.update_schema() as change:
+        change.add_column("added", LongType())
+    snapshot = append(table.refresh(), 300, 310)
+    bytes_read = [estimated(table, snapshot, runner, columns=c).bytes_read for c in (["id"], ["id", "added"])]
+    assert bytes_read[0] == bytes_read[1] > 0
+
+
+def test_the_parts_to_sketch_are_those_of_files_that_came_since(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parts(snapshot_id: int) -> int:
+        return parts_to_sketch(table.refresh(), find_snapshot(table, snapshot_id), None)
+
+    first = append(table, 0, 300)
+    assert parts(append(table, 300, 400)) == 2
+    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    assert parts(append(table.refresh(), 400, 500)) == 2
+    assert parts(append(table, 500, 600)) == 3
+    table.delete("id < 300")
+    newest = table.refresh().metadata.snapshots[-1].snapshot_id
+    assert parts(newest) == 3, "all that are left"
+    monkeypatch.setattr(work_bounds, "PART_ROWS", 100)
+    assert parts(newest) == 3 + 300 // 100, "a long file is cut"

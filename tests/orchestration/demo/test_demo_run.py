@@ -1,0 +1,43 @@
+"""What the demo finds in its folder before it begins."""
+
+from pathlib import Path
+
+import pytest
+
+from icepuffin.orchestration.cli import main
+from icepuffin.orchestration.demo.demo_run import SETTINGS
+
+OWN = "[catalogs.shop]\ntype = 'rest'\n"
+
+
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The message of a demo in a folder, with rows that are missing, so that none goes further than that."""
+    with pytest.raises(SystemExit):
+        main(["demo", "--dir", str(folder), "--source", str(folder / "nothing")])
+    return capsys.readouterr().err
+
+
+def test_settings_of_somebody_else_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "icepuffin.toml"
+    settings.write_text(OWN, encoding="utf-8")
+    assert f"error: {settings} is not the demo's, which would replace it" in refusal(tmp_path, capsys)
+    assert settings.read_text(encoding="utf-8") == OWN
+    assert [*tmp_path.iterdir()] == [settings]
+
+
+def test_a_demo_that_ended_before_its_first_table_begins_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "packages.parquet is missing" in refusal(tmp_path, capsys)
+    (tmp_path / "icepuffin.toml").write_text(SETTINGS.format(directory=tmp_path), encoding="utf-8")
+    assert "packages.parquet is missing" in refusal(tmp_path, capsys)
+    (tmp_path / "catalog.db").touch()
+    assert "holds a demo already" in refusal(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a?b", "a#b", "a%20b", "a\nb"])
+def test_a_folder_that_no_uri_can_name_is_refused_before_anything_is_made(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"has {name[1]!r} in its name" in refusal(tmp_path / name, capsys)
+    assert not list(tmp_path.iterdir())
