@@ -1,17 +1,14 @@
 """What the clauses of a SELECT mean, over a table or over the nearest rows."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from sqlglot import exp
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.sql.computed_numbers import as_computed, is_computed
-from icepuffin.ops.sql.constants import node_of
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import DISTANCE, check, shown
 from icepuffin.ops.sql.postprocessing import STAR, Order, Output
-from icepuffin.ops.sql.values import Node, Values
+from icepuffin.ops.sql.values import DISTANCE, Node, Values, shown
 
 DISTANCES = {
     "l2_distance": (Metric.L2, False),
@@ -51,8 +48,7 @@ def require_source(column: Node, alias: str) -> None:
 
 def is_number_of_output(node: Node) -> bool:
     """Whether a key of ORDER BY is the number of an output."""
-    is_number = isinstance(node, exp.Literal) and not node.is_string
-    return is_number and bool(node.this.isdecimal()) and not is_computed(node)
+    return isinstance(node, exp.Literal) and not node.is_string and bool(node.this.isdecimal())
 
 
 def resolved(node: Node, query: Node) -> Node:
@@ -70,13 +66,9 @@ def resolved(node: Node, query: Node) -> Node:
                 f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
             )
         return outputs[int(node.this) - 1].unalias()
-    if isinstance(node, exp.Literal) and is_computed(node):
-        raise NotIndexableError(f"ORDER BY +{shown(node)}: give the number of a column without a sign")
-    if isinstance(node, exp.Placeholder) or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)):
-        raise NotIndexableError(f"ORDER BY {shown(node)}: give the number of a column, or its name")
     if isinstance(node, exp.Column):
         return _output(node, query)
-    return node.copy().transform(lambda part: in_place(_output(part, query)) if isinstance(part, exp.Column) else part)
+    return node.copy().transform(lambda part: _output(part, query).copy() if isinstance(part, exp.Column) else part)
 
 
 def _output(column: Node, query: Node) -> Node:
@@ -89,12 +81,6 @@ def _output(column: Node, query: Node) -> Node:
     return named[0].unalias() if named else column
 
 
-def in_place(node: Node) -> Node:
-    """A copy of the expression of an output, to stand where the output's name stood."""
-    is_simple = isinstance(node, exp.Column | exp.Literal | exp.Func)
-    return as_computed(node.copy() if is_simple else exp.paren(node.copy()))
-
-
 def names_beside_star(query: Node) -> frozenset[str]:
     """Names, in lower case, that SELECT gives beside `*`: a column of such a name would be ambiguous."""
     if not any(is_star(item) for item in query.expressions):
@@ -102,52 +88,43 @@ def names_beside_star(query: Node) -> frozenset[str]:
     return frozenset(name_of(item).lower() for item in query.expressions if not is_star(item))
 
 
-def outputs_of(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
+def outputs_of(query: Node, function: Node | None) -> tuple[Output, ...] | None:
     if len(query.expressions) == 1 and is_star(query.expressions[0]):
         return None
-    return tuple(output_of(item, function, values) for item in query.expressions)
+    return tuple(_output_of(item, function) for item in query.expressions)
 
 
 def is_star(node: Node) -> bool:
     return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
-def output_of(projection: Node, function: Node | None, values: Values) -> Output:
+def _output_of(projection: Node, function: Node | None) -> Output:
     inner = projection.unalias().unnest()
     if is_star(inner):
         return STAR
-    if function is not None and inner == function:
-        return Output(None, projection.alias or "distance")
-    name = name_of(projection) or shown(inner)
-    return (
-        Output(inner.name, name)
-        if isinstance(inner, exp.Column)
-        else Output(None, name, computed(inner, values, function))
-    )
+    column = _column_of(inner, function)
+    if column is None:
+        raise NotIndexableError(f"{shown(inner)} is not computed here: SELECT takes columns and the distance")
+    return Output(column, projection.alias or ("distance" if column == DISTANCE else column))
 
 
-def orders_of(query: Node, function: Node | None, values: Values) -> tuple[Order, ...]:
+def _column_of(node: Node, function: Node | None) -> str | None:
+    """The column of the rows that an expression is, `DISTANCE` for the distance; None for other expressions."""
+    if function is not None and node == function:
+        return DISTANCE
+    return str(node.name) if isinstance(node, exp.Column) else None
+
+
+def orders_of(query: Node, function: Node | None) -> tuple[Order, ...]:
     orders = []
     for term in query.args["order"].expressions if query.args.get("order") else ():
         descending = bool(term.args.get("desc"))
-        key = computed(resolved(term.this, query), values, function)
-        orders.append(Order(key, descending, bool(term.args.get("nulls_first", not descending))))
+        key = resolved(term.this, query).unnest()
+        column = _column_of(key, function)
+        if column is None:
+            raise NotIndexableError(f"ORDER BY {shown(key)} is not computed here: give columns, or the distance")
+        orders.append(Order(column, descending, bool(term.args.get("nulls_first", not descending))))
     return tuple(orders)
-
-
-def computed(node: Node, values: Values, function: Node | None = None) -> Node:
-    """An expression over the nearest rows: the distance is a column, parameters are constants."""
-
-    def replaced(part: Node) -> Node:
-        if function is not None and part == function:
-            return exp.column(DISTANCE)
-        if isinstance(part, exp.Placeholder):
-            return node_of(values.of(part))
-        return exp.column(part.name) if isinstance(part, exp.Column) else part
-
-    transformed = node.copy().transform(replaced)
-    check(transformed)
-    return transformed
 
 
 def count_of(query: Node, part: str, values: Values) -> int | None:
@@ -174,8 +151,10 @@ def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
         raise NotIndexableError(f"{shown(version)}: only one snapshot is read, AS OF")
     snapshot = values.of(version.expression)
     if version.this == "TIMESTAMP":
+        if isinstance(snapshot, datetime):
+            return snapshot
         try:
-            return snapshot if isinstance(snapshot, datetime) else datetime.fromisoformat(snapshot)
+            return datetime.fromisoformat(str(snapshot) if isinstance(snapshot, date) else snapshot)
         except (TypeError, ValueError) as error:
             raise SqlError(f"TIMESTAMP AS OF {snapshot!r}: it is a time, such as '2026-11-20 08:00:00'") from error
     return snapshot if isinstance(snapshot, int) else str(snapshot)

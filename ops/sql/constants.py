@@ -1,4 +1,4 @@
-"""Python values as constants of SQL: in sqlglot's trees, and written as Spark reads them."""
+"""Python values as constants of SQL, written as Spark reads them."""
 
 import datetime as dt
 import math
@@ -7,41 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-from sqlglot import exp
 
-from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.number_sizes import MOST_DIGITS
-
-
-def node_of(value: Any) -> Any:  # noqa: PLR0911  one per kind of value
-    """A constant in a tree, of the type that Spark gives the value. Raises NotIndexableError."""
-    match value:
-        case None:
-            return exp.Null()
-        case bool():
-            return exp.Boolean(this=value)
-        case int():
-            return _number(f"{abs(value)}", negative=value < 0)
-        case float():
-            return exp.cast(exp.Literal.string(_named(value)), exp.DType.DOUBLE)
-        case Decimal() if value.is_finite():
-            text = f"{abs(value):f}"
-            return _number(text if "." in text else f"{text}.", negative=value < 0)
-        case str() | UUID() | dt.time():
-            return exp.Literal.string(str(value))
-        case bytes():
-            return exp.HexString(this=value.hex())
-        case dt.datetime():
-            sql_type = exp.DType.TIMESTAMPNTZ if value.tzinfo is None else exp.DType.TIMESTAMPTZ
-            return exp.cast(exp.Literal.string(value.isoformat(" ")), sql_type)
-        case dt.date():
-            return exp.cast(exp.Literal.string(value.isoformat()), exp.DType.DATE)
-    raise NotIndexableError(f"a parameter of type {type(value).__name__} is no constant here")
-
-
-def _number(text: str, *, negative: bool) -> Any:
-    literal = exp.Literal.number(text)
-    return exp.Neg(this=literal) if negative else literal
 
 
 def _named(value: float) -> str:
@@ -51,7 +19,7 @@ def _named(value: float) -> str:
 
 
 def written(value: Any) -> str:  # noqa: PLR0911  one per kind of value
-    """A constant as Spark reads it, of the type that `node_of` gives it. Raises SqlError for what is no constant."""
+    """A constant as Spark reads it. Raises SqlError for what is no constant."""
     match value:
         case None:
             return "NULL"

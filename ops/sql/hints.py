@@ -5,13 +5,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from icepuffin.ops.sql.clauses import computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import evaluate, shown
 from icepuffin.ops.sql.statements import SearchHints
 from icepuffin.ops.sql.tokens import hints_of
-from icepuffin.ops.sql.typed_expressions import ONE_ROW
-from icepuffin.ops.sql.values import Node, Values
+from icepuffin.ops.sql.values import Node, Values, shown
 
 _FLAGS = ("rerank", "certified")
 _SHARES = ("target_recall",)
@@ -36,7 +33,7 @@ def _option(name: str, node: Node, values: Values) -> Any:
     if name == "index":
         return _index_name(arguments[0])
     try:
-        value = evaluate(computed(arguments[0], values), ONE_ROW)[0].as_py()
+        value = values.of(arguments[0])
     except NotIndexableError as error:
         raise SqlError(f"{shown(node)}: {error}") from None
     kinds: tuple[type, ...]

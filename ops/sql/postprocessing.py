@@ -7,100 +7,124 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.types import IcebergType, NestedField
 
+from icepuffin.ops.filters.predicate import RowPredicate
+from icepuffin.ops.spark.spark_types import as_spark
+from icepuffin.ops.sql.comparability import comparable_type
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.expressions import DISTANCE, condition, evaluate, typed
-from icepuffin.ops.sql.values import Node
+from icepuffin.ops.sql.row_filters import RowFilter
+from icepuffin.ops.sql.values import DISTANCE
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """One column of an answer."""
 
-    column: str | None
-    """Column of the incoming rows; None for the distance or an expression"""
+    column: str
+    """Column of the incoming rows; `DISTANCE` for the distance"""
     name: str
-    expression: Node | None = None
-
-    @property
-    def is_star(self) -> bool:
-        """Whether it stands for every column: one that is called `*` is a column as any other."""
-        return isinstance(self.expression, exp.Star)
-
-    @property
-    def node(self) -> Node:
-        if self.expression is not None:
-            return self.expression
-        return exp.column(DISTANCE if self.column is None else self.column)
+    is_star: bool = False
+    """Whether it stands for every column: one that is called `*` is a column as any other"""
 
 
-STAR = Output(None, "*", exp.Star())
+STAR = Output("*", "*", is_star=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """One key of an ORDER BY."""
 
-    key: Node
+    column: str
+    """Column of the incoming rows; `DISTANCE` for the distance"""
     descending: bool
     nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PostprocessingStep:
-    """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over given rows."""
+    """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over given rows.
+
+    Their columns are given as fields of Iceberg, the distance among them.
+    """
 
     outputs: tuple[Output, ...] | None
     """Output columns; None for every column (`*`)"""
-    where: Node | None = None
+    where: RowFilter | None = None
     order: tuple[Order, ...] = ()
     limit: int | None = None
     offset: int = 0
 
     def columns(self) -> frozenset[str]:
-        """Names that its expressions read, the distance left out."""
-        nodes = [output.expression for output in self.outputs or () if output.expression is not None]
-        nodes += [order.key for order in self.order] + ([] if self.where is None else [self.where])
-        read = {column.name for node in nodes for column in node.find_all(exp.Column)} - {DISTANCE}
-        return frozenset(read.union(output.column for output in self.outputs or () if output.column is not None))
+        """Names of the columns that it reads, the distance left out."""
+        read = {output.column for output in self.outputs or () if not output.is_star}
+        read |= {order.column for order in self.order} | (set() if self.where is None else self.where.columns)
+        return frozenset(read - {DISTANCE})
 
-    def apply(self, rows: pa.Table) -> pa.Table:
-        """Raises SqlError for an expression that has no value."""
+    def apply(self, rows: pa.Table, fields: Sequence[NestedField]) -> pa.Table:
+        """Raises FilterError for a condition that does not fit the columns."""
         if self.where is not None:
-            rows = rows.filter(evaluate(self.where, rows).cast(pa.bool_()))
+            rows = rows.take(_true_positions(rows, self._predicate(self.where, fields)))
         for order in reversed(self.order):
-            rows = rows.take(_places(evaluate(order.key, rows), order))
+            keys = as_spark(rows.select([order.column])).column(0)
+            rows = rows.take(_places(keys, order))
         rows = rows.slice(self.offset, self.limit)
-        outputs = self._outputs(rows.schema)
-        arrays = [
-            rows[output.column or DISTANCE] if output.expression is None else evaluate(output.expression, rows)
-            for output in outputs
-        ]
-        return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
+        outputs = self._outputs([field.name for field in fields])
+        return pa.Table.from_arrays(
+            [rows[output.column] for output in outputs], names=[output.name for output in outputs]
+        )
 
-    def check(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the answer, for rows with these columns. Raises NotIndexableError for what is not computed."""
-        require_distinct_names(self.columns(), schema.names)
+    def check(self, fields: Sequence[NestedField]) -> tuple[NestedField, ...]:
+        """The columns of the answer, for rows with these columns.
+
+        Raises NotIndexableError for what would mean something else to Spark, FilterError for a condition that does not
+        fit the columns.
+        """
+        require_distinct_names(self.columns(), [field.name for field in fields])
         if self.where is not None:
-            condition(self.where, schema)
+            self.where.require_as_in_spark({name: _field(name, fields).field_type for name in self.where.columns})
+            self._predicate(self.where, fields)
         for order in self.order:
-            typed(order.key, schema)
-        fields = []
-        for output in self._outputs(schema):
-            plain = output.expression is None and output.column and schema.names.count(output.column) == 1
-            sql_type = schema.field(output.column).type if plain else typed(output.node, schema).sql_type
-            fields.append(pa.field(output.name, sql_type))
-        return pa.schema(fields)
+            comparable_type(_field(order.column, fields).field_type)
+        outputs = self._outputs([field.name for field in fields])
+        return tuple(named_field(output.name, _field(output.column, fields).field_type) for output in outputs)
 
-    def _outputs(self, schema: pa.Schema) -> tuple[Output, ...]:
+    def _predicate(self, where: RowFilter, fields: Sequence[NestedField]) -> RowPredicate:
+        schema = Schema(*(_field(name, fields) for name in sorted(where.columns)))
+        return RowPredicate(where.expression, assign_fresh_schema_ids(schema))  # columns of one id may have two names
+
+    def _outputs(self, names: Sequence[str]) -> tuple[Output, ...]:
         """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: it would be ambiguous."""
-        expanded = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
-        names = [output.name.lower() for output in expanded]
+        expanded = expand_star(self.outputs, [name for name in names if name != DISTANCE])
+        given = [output.name.lower() for output in expanded]
         stars = self.outputs is None or any(output.is_star for output in self.outputs)
-        if stars and self.order and len(set(names)) < len(names):
+        if stars and self.order and len(set(given)) < len(given):
             raise NotIndexableError("several columns of its answer have the same name")
         return expanded
+
+
+def named_field(name: str, field_type: IcebergType) -> NestedField:
+    """A column of rows that were found. Its id means nothing."""
+    return NestedField(0, name, field_type, required=False)
+
+
+def _field(name: str, fields: Sequence[NestedField]) -> NestedField:
+    named = [field for field in fields if field.name == name]
+    if len(named) != 1:
+        columns = ", ".join(field.name for field in fields).replace(DISTANCE, "distance")
+        problem = "there are several columns" if named else "there is no column"
+        raise NotIndexableError(f"{problem} {name!r}; there are: {columns}")
+    return named[0]
+
+
+def _true_positions(rows: pa.Table, predicate: RowPredicate) -> pa.Array:
+    """Positions of the rows for which a condition is true."""
+    found, start = [np.empty(0, np.int64)], 0
+    for batch in rows.to_batches():
+        found.append(predicate.satisfied(batch, np.arange(start, start + batch.num_rows)))
+        start += batch.num_rows
+    return pa.array(np.concatenate(found))
 
 
 def require_distinct_names(columns: Iterable[str], names: Sequence[str]) -> None:
@@ -112,7 +136,7 @@ def require_distinct_names(columns: Iterable[str], names: Sequence[str]) -> None
         raise NotIndexableError(f"several columns have the name {ambiguous[0]}, in small letters or large ones")
 
 
-def _places(keys: pa.Array, order: Order) -> pa.Array:
+def _places(keys: pa.ChunkedArray, order: Order) -> pa.Array:
     """Stable: keys are applied from the last to the first. As Spark has it, NaN is larger than every number."""
     if pa.types.is_boolean(keys.type):
         keys = keys.cast(pa.int8())

@@ -8,15 +8,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import reduce
 
-import pyarrow as pa
-from pyiceberg.expressions import And, BooleanExpression
 from sqlglot import exp
 
 from icepuffin.ops.sql.clauses import (
     DISTANCES,
-    computed,
     count_of,
     function_name,
     orders_of,
@@ -26,15 +22,13 @@ from icepuffin.ops.sql.clauses import (
     snapshot_of,
 )
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import evaluate, shown
 from icepuffin.ops.sql.hints import search_hints
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
-from icepuffin.ops.sql.row_filters import to_filter
+from icepuffin.ops.sql.row_filters import RowFilter, joined, read_filter
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
 from icepuffin.ops.sql.supported_nodes import require_understood
-from icepuffin.ops.sql.typed_expressions import ONE_ROW
-from icepuffin.ops.sql.values import Node, Values
+from icepuffin.ops.sql.values import DISTANCE, Node, Values, shown
 
 _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
@@ -133,7 +127,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     _write_alike(query)
     ordered = query.args["order"].expressions if query.args.get("order") else ()
     keys = [resolved(term.this, query).unnest() for term in ordered]
-    conjuncts = _conjuncts(query, values)
+    conjuncts = _conjuncts(query)
     bound = next((limited for conjunct in conjuncts if (limited := _bound(conjunct, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
@@ -146,11 +140,11 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     top = nearest_first is not None and limit is not None
     if top and offset:
         raise NotIndexableError(_PAGES)
-    where, pushed, rest = _pushed(conjuncts, values, strict=top, bound=bound)
+    where, rest = _filters(conjuncts, values, function, top=top, bound=bound)
     step = PostprocessingStep(
-        outputs=outputs_of(query, function, values),
-        where=None if not rest else computed(exp.and_(*rest), values, function),
-        order=() if top and len(keys) == 1 else orders_of(query, function, values),
+        outputs=outputs_of(query, function),
+        where=rest,
+        order=() if top and len(keys) == 1 else orders_of(query, function),
         limit=limit,
         offset=offset,
     )
@@ -165,10 +159,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         inclusive=bool(bound and bound[2]),
         steps=(step,),
         where=where,
-        condition=" AND ".join(shown(conjunct) for conjunct in pushed),
-        filtered=frozenset(column.name for conjunct in pushed for column in conjunct.find_all(exp.Column)),
         negated=larger,
-        pushed=tuple(computed(conjunct, values) for conjunct in pushed),
         ties=top and len(keys) > 1,
         absent=absent_of(query),
     )
@@ -188,8 +179,8 @@ def _name(table: Node) -> str:
     return ".".join(parts)
 
 
-def _conjuncts(query: Node, values: Values) -> list[Node]:
-    """The conditions that WHERE joins by AND, without those that are always true, such as 1 = 1."""
+def _conjuncts(query: Node) -> list[Node]:
+    """The conditions that WHERE joins by AND."""
 
     def split(node: Node) -> list[Node]:
         node = node.unnest()
@@ -198,21 +189,9 @@ def _conjuncts(query: Node, values: Values) -> list[Node]:
         if isinstance(node, exp.Between) and function_name(node.this.unnest()) in DISTANCES:
             low, high = node.args["low"], node.args["high"]
             return [exp.GTE(this=node.this, expression=low), exp.LTE(this=node.this, expression=high)]
-        truth = _constant_truth(node, values)
-        return [node] if truth is None else [] if truth else [exp.false()]
+        return [node]
 
     return split(query.args["where"].this) if query.args.get("where") else []
-
-
-def _constant_truth(node: Node, values: Values) -> bool | None:
-    """The truth of a condition without columns, such as 1 = 1; None for other conditions, and for one that fails."""
-    if any(isinstance(part, exp.Column | exp.Subquery | exp.Select) for part in node.walk()):
-        return None
-    try:
-        truth = evaluate(computed(node, values), ONE_ROW)
-    except SqlError:  # a later step refuses it, or raises it where there are rows
-        return None
-    return bool(truth[0].as_py()) if truth.type == pa.bool_() else None
 
 
 def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
@@ -231,34 +210,30 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
         return None
     if right.find(exp.Column):
         raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
-    limit = evaluate(computed(right, values), ONE_ROW)[0].as_py()
+    limit = values.of(right)
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise NotIndexableError(f"{shown(node)}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[comparison]
 
 
-def _pushed(
-    conjuncts: list[Node], values: Values, *, strict: bool, bound: tuple[Node, float, bool] | None
-) -> tuple[BooleanExpression | None, list[Node], list[Node]]:
-    """(an Iceberg filter, the conditions that it contains, the conditions to check on the rows found).
+def _filters(
+    conjuncts: list[Node], values: Values, function: Node, *, top: bool, bound: tuple[Node, float, bool] | None
+) -> tuple[RowFilter | None, RowFilter | None]:
+    """(the condition on the rows that are searched, the condition on those found).
 
-    `strict`: all conditions must go into the filter.
+    A condition on the distance is one on the rows found. `top`: among the k nearest it can only be an upper bound.
     """
-    filters, pushed, rest = [], [], []
+    searched, found = [], []
     for conjunct in conjuncts:
         own_bound = _bound(conjunct, values)
-        if own_bound is not None and bound is not None and own_bound[0] == bound[0]:
-            if own_bound[1:] != bound[1:] or strict:
-                rest.append(conjunct)
+        if own_bound is not None and own_bound == bound and not top:
             continue
-        try:
-            filters.append(to_filter(conjunct, values))
-            pushed.append(conjunct)
-        except NotIndexableError:
-            if strict:
-                raise
-            rest.append(conjunct)
-    return (reduce(And, filters) if filters else None), pushed, rest
+        if own_bound is not None or (not top and any(part == function for part in conjunct.walk())):
+            of_rows = conjunct.transform(lambda part: exp.column(DISTANCE) if part == function else part)
+            found.append(read_filter(of_rows, values))
+        else:
+            searched.append(read_filter(conjunct, values))
+    return joined(searched), joined(found)
 
 
 def _nearest_first(query: Node, keys: list[Node]) -> Node | None:

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, NestedField
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
@@ -33,14 +35,12 @@ from icepuffin.ops.runs.snapshot import RefreshProgress
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.spark.errors import reported, require_live
 from icepuffin.ops.spark.spark_runner import SparkRunner
-from icepuffin.ops.spark.spark_types import as_spark, spark_schema
+from icepuffin.ops.spark.spark_types import as_spark
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
-from icepuffin.ops.sql.expressions import DISTANCE, condition
 from icepuffin.ops.sql.index_statements import MESSAGE, Builder, message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
-from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star, require_distinct_names
+from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star, named_field, require_distinct_names
 from icepuffin.ops.sql.recent_values import RecentValues
-from icepuffin.ops.sql.row_filters import require_written_as_texts
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -52,6 +52,7 @@ from icepuffin.ops.sql.statements import (
     SparkStatement,
     Statement,
 )
+from icepuffin.ops.sql.values import DISTANCE
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import ref_snapshot_id, schema_at, with_zone
 from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
@@ -135,7 +136,6 @@ class SqlSession:
         self._spark_catalog = spark_catalog
         self._ref_of = ref_of
         self._readers: RecentValues[IndexReader] = RecentValues(_READERS)
-        self._columns: RecentValues[pa.Schema] = RecentValues(_READERS)
 
     @classmethod
     def on(
@@ -243,13 +243,12 @@ class SqlSession:
             return self._run_on_spark(_otherwise(statement, error))
 
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
-        first = _first_step(schema, statement, self._columns_of(table, schema))
+        first = _first_step(schema, statement)
         index, why = _find_index(table, schema, statement)
         if statement.snapshot is None and table.metadata.current_snapshot_id is None:
             resolve_column(statement.vector_column, schema, statement.table, _element_type(table, statement))
-            rows = self._columns_of(table, schema).empty_table()
-            for step in (first, *statement.steps[1:]):
-                rows = step.apply(rows)
+            empty = arrow_schema(schema).append(pa.field(DISTANCE, pa.float64())).empty_table()
+            rows = _postprocessed(empty, statement.steps, _columns(schema))
             return SqlResult(rows, f"{statement.table} has no rows: nothing was ever written to it")
         needed = first.columns()
         columns = [field.name for field in schema.fields if field.name in needed]
@@ -259,9 +258,8 @@ class SqlSession:
         result = _answer(statement, reader, columns, by_default | statement.hints.parameters)
         distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
         own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
-        rows = as_spark(own).append_column(DISTANCE, distance)
-        for step in (first, *statement.steps[1:]):
-            rows = step.apply(rows)
+        found = [field for field in _columns(schema) if field.name in {*columns, DISTANCE}]
+        rows = _postprocessed(own.append_column(DISTANCE, distance), statement.steps, found)
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
 
     def _reader(
@@ -273,12 +271,6 @@ class SqlSession:
         # Python ignores `fold` where the zone is the same: the hour that a clock shows twice
         key = (*_state(table), name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
         return self._readers.get(key, lambda: self._open_reader(statement, table, index, storage))
-
-    def _columns_of(self, table: Table, schema: Schema) -> pa.Schema:
-        """Columns of the rows of an answer, for a table with one of its schemas."""
-        distance = pa.field(DISTANCE, pa.float64())
-        key = (*_state(table), schema.schema_id)
-        return self._columns.get(key, lambda: spark_schema(arrow_schema(schema)).append(distance))
 
     def _open_reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
@@ -321,9 +313,9 @@ class SqlSession:
             table, storage = self._open(statement.table)
             statement = _with_id(statement, table)
             schema = schema_at(table, statement.snapshot)
-            _first_step(schema, statement, self._columns_of(table, schema))
+            _first_step(schema, statement)
             if statement.where is not None:
-                RowPredicate(statement.where, schema)
+                RowPredicate(statement.where.expression, schema)
         except (NotIndexableError, FilterError) as error:
             return self._explain(replace(explained, statement=_otherwise(statement, error)))
         index, why = _find_index(table, schema, statement)
@@ -433,7 +425,23 @@ def _answer(
     if statement.limit is not None:
         return _nearest(query, statement, reader, columns, parameters)
     within = math.inf if statement.within is None else statement.within
-    return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=statement.where)
+    return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=_expression(statement))
+
+
+def _expression(statement: Nearest) -> BooleanExpression | None:
+    return None if statement.where is None else statement.where.expression
+
+
+def _postprocessed(rows: pa.Table, steps: Iterable[PostprocessingStep], fields: Sequence[NestedField]) -> pa.Table:
+    """The rows of the answer, in types that Spark has. `fields`: the columns of the rows that were found."""
+    for step in steps:
+        rows, fields = step.apply(rows, fields), step.check(fields)
+    return as_spark(rows)
+
+
+def _columns(schema: Schema) -> list[NestedField]:
+    """Columns of rows that were found: those of the table, and the distance."""
+    return [*schema.fields, named_field(DISTANCE, DoubleType())]
 
 
 def _nearest(
@@ -447,7 +455,7 @@ def _nearest(
     k = most = statement.limit or 1
     while True:
         most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
-        result = reader.search(query, most, columns=columns, where=statement.where, **parameters)
+        result = reader.search(query, most, columns=columns, where=_expression(statement), **parameters)
         distances = result.rows["distance"]
         if not statement.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
             return result
@@ -457,7 +465,7 @@ def _plan_lines(statement: Nearest) -> list[str]:
     """The steps of a search, one line each."""
     lines = []
     if statement.where is not None:
-        lines.append(f"condition, pushed to partitions, statistics and rows: {statement.condition}")
+        lines.append(f"condition, pushed to partitions, statistics and rows: {statement.where.text}")
     if statement.limit is None:
         sign = "<=" if statement.inclusive else "<"
         pruned = "" if statement.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"
@@ -467,18 +475,16 @@ def _plan_lines(statement: Nearest) -> list[str]:
     if statement.hints.parameters:
         lines.append("hints: " + ", ".join(f"{name} = {value}" for name, value in statement.hints.parameters.items()))
     for step in statement.steps:
-        done = ["WHERE " + step.where.sql(dialect="spark")] if step.where is not None else []
-        done += ["ORDER BY " + ", ".join(item.key.sql(dialect="spark") for item in step.order)] if step.order else []
+        done = [f"WHERE {step.where.text}"] if step.where is not None else []
+        done += ["ORDER BY " + ", ".join(item.column for item in step.order)] if step.order else []
         done += [f"LIMIT {step.limit}"] if step.limit is not None and statement.limit != step.limit else []
         done += [f"OFFSET {step.offset}"] if step.offset else []
-        computed = [output for output in step.outputs or () if output.expression is not None and not output.is_star]
-        done += ["expressions"] if computed else []
         if done:
-            lines.append("then, of these rows: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
+            lines.append("then, of these rows: " + ", ".join(done).replace(DISTANCE, "distance"))
     return lines
 
 
-def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> PostprocessingStep:
+def _first_step(schema: Schema, statement: Nearest) -> PostprocessingStep:
     """The first step over rows of the table. Raises SqlError for a column that the table does not have."""
     names = [field.name for field in schema.fields]
     if DISTANCE in names:
@@ -488,7 +494,8 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
             f"{ambiguous[0]} is a column of {statement.table} and a name that SELECT gives beside *"
         )
     first = replace(statement.steps[0], outputs=expand_star(statement.outputs, names))
-    if unknown := sorted((first.columns() | statement.filtered) - set(names)):
+    filtered = frozenset() if statement.where is None else statement.where.columns
+    if unknown := sorted((first.columns() | filtered) - set(names)):
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # it ignores case
         hint = ""
         if unknown[0] in {output.name for output in first.outputs or () if output.column != output.name}:
@@ -496,13 +503,12 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
             hint = "; in SELECT, only Spark reads its names" if spark_may else "; WHERE comes before SELECT gives names"
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
-    require_distinct_names((statement.vector_column, *statement.filtered), names)
-    for item in statement.pushed:
-        condition(item, columns)
+    require_distinct_names((statement.vector_column, *filtered), names)
     if statement.where is not None:
-        require_written_as_texts(statement.where, schema)
+        statement.where.require_as_in_spark({field.name: field.field_type for field in schema.fields})
+    fields: Sequence[NestedField] = _columns(schema)
     for step in statement.steps:
-        columns = step.check(columns)
+        fields = step.check(fields)
     return first
 
 

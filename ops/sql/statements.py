@@ -9,10 +9,8 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.definitions.index_definition import METHODS
 
 if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
-
     from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
-    from icepuffin.ops.sql.values import Node
+    from icepuffin.ops.sql.row_filters import RowFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +47,13 @@ class Nearest:
     """k; None for all rows within the distance"""
     steps: "tuple[PostprocessingStep, ...]"
     """Steps over the nearest rows; the first one reads the table's columns"""
-    where: "BooleanExpression | None" = None
-    condition: str = field(default="", compare=False)
-    """Text of `where`"""
-    filtered: frozenset[str] = field(default=frozenset(), compare=False)
-    """Columns of the condition"""
+    where: "RowFilter | None" = None
+    """Condition on the rows among which the search is done"""
     within: float | None = None
     """Largest distance, smaller being nearer; with a limit the first step applies it"""
     inclusive: bool = False
     negated: bool = False
     """`inner_product` is the negated distance"""
-    pushed: "tuple[Node, ...]" = field(default=(), compare=False)
-    """Conditions that `where` stands for"""
     ties: bool = False
     """Whether all rows at the distance of the last one are needed: further keys of ORDER BY choose among them"""
     absent: frozenset[str] = frozenset()

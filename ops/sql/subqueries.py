@@ -7,23 +7,21 @@ from sqlglot import exp
 from icepuffin.ops.sql.clauses import (
     DISTANCES,
     RESOLVED,
-    computed,
     count_of,
     function_name,
-    in_place,
     is_number_of_output,
     is_star,
     name_of,
     names_beside_star,
     orders_of,
-    output_of,
+    outputs_of,
     require_source,
     resolved,
 )
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.expressions import shown
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
-from icepuffin.ops.sql.values import Node, Values
+from icepuffin.ops.sql.row_filters import read_filter
+from icepuffin.ops.sql.values import Node, Values, shown
 
 
 def merged_query(outer: Node, inner: Node, alias: str) -> Node:
@@ -44,7 +42,7 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:
             if names.count(part.name.lower()) > 1:
                 raise NotIndexableError(f"{shown(part)}: several columns of the subquery have that name")
             if part.name in expressions:
-                return in_place(expressions[part.name])
+                return expressions[part.name].copy()
             if star:
                 return exp.column(part.name)
             raise NotIndexableError(
@@ -107,9 +105,9 @@ def outer_step(query: Node, alias: str, values: Values) -> PostprocessingStep:
         if isinstance(node, exp.Column):
             require_source(node, alias)
     return PostprocessingStep(
-        outputs=tuple(output_of(item, None, values) for item in query.expressions),
-        where=None if where is None else computed(where.this, values),
-        order=orders_of(query, None, values),
+        outputs=outputs_of(query, None),
+        where=None if where is None else read_filter(where.this, values),
+        order=orders_of(query, None),
         limit=count_of(query, "limit", values),
         offset=count_of(query, "offset", values) or 0,
     )

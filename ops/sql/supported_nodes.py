@@ -3,9 +3,8 @@
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.marked_nodes import is_literal, is_written
-from icepuffin.ops.sql.typed_expressions import DISTANCE
-from icepuffin.ops.sql.values import Node
+from icepuffin.ops.sql.tokens import is_literal
+from icepuffin.ops.sql.values import DISTANCE, Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
 _NOT_HERE: dict[type, set[str]] = {exp.Limit: {"this", "expressions"}, exp.Offset: {"this", "expressions"}}
@@ -13,26 +12,19 @@ _NOT_HERE: dict[type, set[str]] = {exp.Limit: {"this", "expressions"}, exp.Offse
 _READ: dict[type, set[str]] = {
     exp.Alias: {"alias"},
     exp.Between: {"low", "high"},
-    exp.Case: {"ifs", "default"},
     exp.Cast: {"to"},
     exp.Column: {"table", "db", "catalog"},
-    exp.Concat: {"safe", "coalesce"},
     exp.CTE: {"alias"},
     exp.DataType: {"nested"},
-    exp.Div: {"safe", "typed"},
-    exp.DPipe: {"safe"},
     exp.Identifier: {"quoted"},
     exp.Literal: {"is_string"},
     exp.Fetch: {"direction", "count", "limit_options"},
-    exp.If: {"true", "false"},
-    exp.ILike: {"negate"},
     exp.In: {"query"},
     exp.Like: {"negate"},
     exp.Limit: set(),
     exp.LimitOptions: {"rows", "percent", "with_ties"},
     exp.Offset: set(),
     exp.Ordered: {"desc", "nulls_first"},
-    exp.Round: {"decimals"},
     exp.Subquery: {"alias"},
     exp.Table: {"db", "catalog", "alias", "version"},
     exp.TryCast: {"to"},
@@ -42,14 +34,6 @@ _READ: dict[type, set[str]] = {
     exp.With: set(),
 }
 _ARGUMENTS = {sql_type: (read | _EVERYWHERE) - _NOT_HERE.get(sql_type, set()) for sql_type, read in _READ.items()}
-_COMPARISONS = {exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE}
-_POSTFIX = {exp.Is, exp.In, exp.Between, exp.Like, exp.ILike}
-"""To Spark, a value takes one of them, and is compared with nothing then: `b IS TRUE = c` and `b IN (c) IS TRUE` are no
-SQL
-"""
-_PREDICATES = {*_POSTFIX, exp.Not}
-_BINDS_OTHERWISE = _COMPARISONS | _PREDICATES
-"""`a > b IN (c)` is `(a > b) IN (c)` to Spark, and `a = b < c` is `(a = b) < c`: sqlglot binds the right side first"""
 _SELECT = {
     "joins": "a join", "laterals": "a lateral view", "group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT",
     "windows": "a window", "qualify": "QUALIFY", "sort": "SORT BY", "cluster": "CLUSTER BY",
@@ -67,8 +51,6 @@ def require_understood(query: Node) -> NotIndexableError | None:
     for node in query.walk():
         sql_type = type(node)
         read = _ARGUMENTS.get(sql_type, _EVERYWHERE)
-        if _binds_otherwise(node):
-            raise NotIndexableError(f"{_shown(node)}: write parentheses around what is compared")
         if is_literal(node) or (sql_type is exp.Column and isinstance(node.this, exp.Literal)):
             raise NotIndexableError(f"{_shown(node)} is a constant, and no name: write names in backticks")
         if sql_type is exp.Identifier and node.this == DISTANCE:
@@ -85,21 +67,6 @@ def require_understood(query: Node) -> NotIndexableError | None:
                 raise problem
             later = later or problem
     return later
-
-
-def _binds_otherwise(node: Node) -> bool:
-    """Whether Spark reads an operator and what is beside it otherwise, or not at all."""
-    sql_type = type(node)
-    if sql_type in _COMPARISONS:
-        return type(_operand(node.left)) in _PREDICATES or type(_operand(node.right)) in _BINDS_OTHERWISE
-    return sql_type in _POSTFIX and type(_operand(node.this)) in _PREDICATES
-
-
-def _operand(node: Node) -> Node:
-    """An operand without the parentheses that sqlglot has put around it."""
-    while isinstance(node, exp.Paren) and not is_written(node):
-        node = node.this
-    return node
 
 
 def _shown(node: Node) -> str:

@@ -11,9 +11,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.messages import plural
-from icepuffin.ops.sql.computed_numbers import as_computed
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.marked_nodes import as_literal, as_written
 from icepuffin.ops.sql.number_sizes import MOST_DIGITS
 from icepuffin.ops.sql.statements import SearchHints
 
@@ -23,32 +21,39 @@ _LITERALS = frozenset(
 )
 
 
+_LITERAL = "literal"
+"""Mark on a name in a tree"""
+
+
 class _Parser(SparkParser):
     """Spark's parser with a sign plus, which sqlglot ignores: it casts a text to a number, and types a number anew.
 
-    It marks the parentheses that are written, and the texts and numbers that sqlglot takes for names.
+    It marks the texts and numbers that sqlglot takes for names, as in `id AS "x"`: to Spark they are none.
     """
 
     UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
         **SparkParser.UNARY_PARSERS,
-        TokenType.PLUS: lambda self: _plus(self._parse_unary()),
+        TokenType.PLUS: lambda self: exp.Anonymous(this="positive", expressions=[self._parse_unary()]),
     }
 
-    def _parse_paren(self) -> Any:
-        return as_written(super()._parse_paren())
-
     def _parse_id_var(self, *arguments: Any, **options: Any) -> Any:
-        is_literal = self._curr is not None and self._curr.token_type in _LITERALS
+        is_text_or_number = self._curr is not None and self._curr.token_type in _LITERALS
         name = super()._parse_id_var(*arguments, **options)
-        return as_literal(name) if is_literal else name
+        return _as_literal(name) if is_text_or_number else name
 
     def _parse_string_as_identifier(self) -> Any:
-        return as_literal(super()._parse_string_as_identifier())
+        return _as_literal(super()._parse_string_as_identifier())
 
 
-def _plus(node: Any) -> Any:
-    is_number = isinstance(node, exp.Literal) and not node.is_string
-    return as_computed(node) if is_number else exp.Anonymous(this="positive", expressions=[node])
+def _as_literal(name: Any) -> Any:
+    if name is not None:
+        name.meta[_LITERAL] = True
+    return name
+
+
+def is_literal(node: Any) -> bool:
+    """Whether the node is a name that was written as a text or a number."""
+    return bool(node.meta.get(_LITERAL))
 
 
 _ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)

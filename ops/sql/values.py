@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 from sqlglot import exp
 
+from icepuffin.ops.sql.comparability import CLOCK, DAY, INSTANT
 from icepuffin.ops.sql.constants import encodable, plain
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
-TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+DISTANCE = " distance"
+"""Column of the distance among the rows of an answer: no SQL text can name it"""
+_TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 _ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
+
+
+def shown(node: Node) -> str:
+    """The node's SQL text, for messages."""
+    return str(node.sql(dialect="spark")).replace(f"`{DISTANCE}`", "distance")
 
 
 class Values:
@@ -26,7 +34,7 @@ class Values:
         self._parameters = parameters
 
     def of(self, node: Node) -> Any:  # noqa: PLR0911  one per kind of node
-        """The Python value: of a number with a point a Decimal, with an exponent a float.
+        """The Python value: of a number with a point a Decimal, with an exponent a float; of DATE '...' a date.
 
         Raises NotIndexableError for what is no constant, SqlError for a missing parameter.
         """
@@ -47,36 +55,35 @@ class Values:
                 return self._parameter(node)
             case exp.Array():
                 return [self.of(item) for item in node.expressions]
-        raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: give a literal or a parameter")
+        raise NotIndexableError(f"{shown(node)} is no constant: give a literal or a parameter")
 
     def _minus(self, node: Node) -> Any:
-        value = self.of(node.this)
-        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-            raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
-        return value.copy_negate() if isinstance(value, Decimal) else -value
+        """A number with its sign: at once, as -2^63 is a bigint, and 2^63 alone is not."""
+        inner = node.this
+        kind = inner.to.this if isinstance(inner, exp.Cast) else None
+        literal = inner if kind is None else inner.this
+        read = number if kind is None else _SUFFIXES.get(kind)
+        if not isinstance(literal, exp.Literal) or literal.is_string or read is None:
+            raise NotIndexableError(f"{shown(node)} is no constant: write its value")
+        return read(f"-{literal.this}")
 
     def _typed(self, node: Node) -> Any:
-        """Typed texts, such as DATE '2026-01-01': Iceberg reads them by the column's type. Other casts are refused."""
-        value, sql_type = self.of(node.this), node.to.this
+        """Typed texts, such as DATE '2026-01-01', and numbers with a suffix. Other casts are refused."""
+        sql_type = node.to.this
         if sql_type in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
             return _SUFFIXES[sql_type](node.this.this)
-        day = sql_type is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
-        time = sql_type in TIMES and isinstance(value, str)
-        if time and sql_type is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
-            raise NotIndexableError(f"{node.sql(dialect='spark')}: write it without a zone")
-        if (day or time) and not node.to.expressions:
-            return value
+        value = self.of(node.this)
+        if isinstance(value, str) and sql_type in (exp.DType.DATE, *_TIMES) and not node.to.expressions:
+            return _time(node, value)
         if sql_type is exp.DType.ARRAY and isinstance(value, list) and node.to.expressions[0].this is exp.DType.DOUBLE:
             return value
-        raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
+        raise NotIndexableError(f"{shown(node)} is no constant: write its value")
 
     def comparable(self, node: Node) -> Any:
-        """The value as a filter takes it: times as texts, with their zone where they have one."""
+        """The value that a column is compared with. Raises NotIndexableError for null and for lists."""
         value = self.of(node)
-        if isinstance(value, dt.datetime):
-            return value.isoformat()
         if value is None or isinstance(value, list | tuple | dict | np.ndarray):
-            raise NotIndexableError(f"{node.sql(dialect='spark')} is {value!r:.50}, which no column is compared with")
+            raise NotIndexableError(f"{shown(node)} is {value!r:.50}, which no column is compared with")
         return value
 
     def vector(self, node: Node) -> tuple[float, ...] | bytes:
@@ -117,9 +124,21 @@ def _kind(value: Any) -> str:
     return "a text" if isinstance(value, str) else f"a single {type(value).__name__}"
 
 
-def is_plain_time(text: str) -> bool:
-    """Whether a time has no zone."""
-    return _ZONE.search(text) is None
+def _time(node: Node, text: str) -> dt.date:
+    """The date or time of a typed text, in the forms that Spark and Python read alike. Without a zone it is a time on
+    the session's clock, to be compared with such times alone.
+    """
+    sql_type, is_plain = node.to.this, _ZONE.search(text) is None
+    if sql_type is exp.DType.TIMESTAMPNTZ and not is_plain:
+        raise NotIndexableError(f"{shown(node)}: write it without a zone")
+    is_day = sql_type is exp.DType.DATE
+    form = DAY if is_day else CLOCK if is_plain else INSTANT
+    try:
+        if form.fullmatch(text):
+            return dt.date.fromisoformat(text) if is_day else dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise NotIndexableError(f"{shown(node)}: {error}") from error
+    raise NotIndexableError(f"{shown(node)} is not read here: write it as '2026-01-31' or '2026-01-31 08:00:00'")
 
 
 def bytes_of(node: Node) -> bytes:
@@ -139,13 +158,13 @@ def number(text: str) -> int | float | Decimal:
     """The number: an int or a Decimal, or a float where it has an exponent."""
     if "e" in text.lower():
         return double(text)
-    return int(text) if text.isdecimal() else Decimal(text)
+    return int(text) if text.removeprefix("-").isdecimal() else Decimal(text)
 
 
 def _bigint(text: str) -> int:
     """The number as a bigint. Raises NotIndexableError for other numbers, which a cast would change."""
     value = number(text)
-    if not isinstance(value, int) or value > 2**63:  # the smallest one has its sign before it
+    if not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise NotIndexableError(f"{text} is no bigint: write its value")
     return value
 

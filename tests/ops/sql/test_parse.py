@@ -1,4 +1,4 @@
-from datetime import datetime
+from datetime import date, datetime
 
 import pytest
 from pyiceberg.expressions import (
@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.postprocessing import Output
+from icepuffin.ops.sql.row_filters import RowFilter
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -30,6 +31,7 @@ from icepuffin.ops.sql.statements import (
     ShowIndexes,
     SparkStatement,
 )
+from icepuffin.ops.sql.values import DISTANCE
 
 
 def nearest(text: str, parameters: object = None) -> Nearest:
@@ -45,7 +47,7 @@ def test_the_nearest_rows_by_an_alias_in_a_snapshot() -> None:
     assert (result.table, result.snapshot, result.limit) == ("ns.t", 17, 5)
     assert (result.vector_column, result.metric) == ("embedding", Metric.L2)
     assert result.query == (1.0, -2.5, 0.3)
-    assert result.outputs == (Output("id", "id"), Output(None, "d"))
+    assert result.outputs == (Output("id", "id"), Output(DISTANCE, "d"))
 
 
 @pytest.mark.parametrize(
@@ -65,10 +67,10 @@ def test_parameters_stand_for_vectors_limits_and_constants() -> None:
     text = "SELECT id FROM t WHERE id > :low ORDER BY l2_distance(v, :q) LIMIT :k"
     found = nearest(text, {"q": [1.0, 2.0], "k": 4, "low": 7})
     assert (found.query, found.limit) == ((1.0, 2.0), 4)
-    assert found.where == GreaterThan("id", 7)  # type: ignore[arg-type, misc]
+    assert found.where == RowFilter(GreaterThan("id", 7))  # type: ignore[arg-type, misc]
     positional = nearest("SELECT id FROM t WHERE name = ? ORDER BY l2_distance(v, ?) LIMIT ?", ("a?", [1, 2], 3))
     assert (positional.query, positional.limit) == ((1.0, 2.0), 3)
-    assert positional.where == EqualTo("name", "a?")  # type: ignore[arg-type, misc]
+    assert positional.where == RowFilter(EqualTo("name", "a?"))  # type: ignore[arg-type, misc]
     unlike = parse("SELECT id FROM t WHERE id < ? ORDER BY l2_distance(v, array(1)) LIMIT 3", (float("nan"),))
     assert isinstance(unlike, SparkStatement)
     assert "id cannot be compared" in unlike.why
@@ -96,20 +98,21 @@ def test_a_table_may_have_an_alias() -> None:
         ("NOT flag", Not(EqualTo("flag", True))),
         ("hash = X'0102'", EqualTo("hash", b"\1\2")),
         ("name NOT LIKE 'git%'", Not(StartsWith("name", "git"))),
-        ("at > TIMESTAMP '2026-01-01 08:00:00'", GreaterThan("at", "2026-01-01 08:00:00")),
+        ("at > TIMESTAMP '2026-01-01 08:00:00'", GreaterThan("at", "2026-01-01T08:00:00")),
         ("false", AlwaysFalse()),
         ("name LIKE 'git%'", StartsWith("name", "git")),
         ("NOT (section IS NULL)", Not(IsNull("section"))),
         (
             "day >= DATE '2026-01-01' AND flag = true",
-            And(GreaterThanOrEqual("day", "2026-01-01"), EqualTo("flag", True)),
+            And(GreaterThanOrEqual("day", date(2026, 1, 1)), EqualTo("flag", True)),
         ),
     ],
 )
 def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpression) -> None:
     found = nearest(f"SELECT id FROM t WHERE {condition} ORDER BY l2_distance(v, array(1)) LIMIT 1")
-    assert found.where == expected
-    assert repr(found.where) == repr(expected), "equal literals of two types are not the same"
+    assert found.where is not None
+    assert found.where.expression == expected
+    assert repr(found.where.expression) == repr(expected), "equal literals of two types are not the same"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,10 @@ def test_conditions_become_iceberg_filters(condition: str, expected: BooleanExpr
         ("SELECT id FROM t ORDER BY inner_product(v, array(1)) LIMIT 3", "DESC"),
         ("SELECT id FROM t ORDER BY l2_distance(v, w) LIMIT 3", "does not compare one column with one vector"),
         ("SELECT id FROM t JOIN u ON t.a = u.a ORDER BY l2_distance(v, array(1)) LIMIT 3", "a join"),
+        ("SELECT upper(name) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "UPPER(name) is not computed here"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)), -id LIMIT 3", "ORDER BY -id is not computed here"),
+        ("SELECT id FROM t WHERE l2_distance(v, array(1)) < 1 + 1", "1 + 1 is no constant"),
+        ("SELECT id FROM t WHERE a + 1 = 2 ORDER BY l2_distance(v, array(1)) LIMIT 3", "compare one column with"),
         ("SELECT soundex(name) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "is not computed here"),
         ("SELECT * EXCEPT (id) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "name the columns"),
         ("SELECT u.id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "u.id is no column of t"),

@@ -101,8 +101,6 @@ def test_a_column_that_is_called_as_the_star_is_one_column(sql_catalog: Catalog)
     assert whole.column_names == rows.column_names
     named = session.sql(f"SELECT `*` {nearest}").rows
     assert named.to_pylist() == whole.select(["*"]).to_pylist()
-    (plan,) = session.sql(f"EXPLAIN SELECT * FROM (SELECT * {nearest}) WHERE id > 1").rows["plan"].to_pylist()[-1:]
-    assert "expressions" not in plan
 
 
 def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) -> None:
@@ -186,7 +184,7 @@ def test_a_table_that_was_never_written_has_no_nearest_rows(sql_catalog: Catalog
     session = SqlSession.on(sql_catalog, storage=STORAGE)
     if indexed:
         session.sql("CREATE INDEX e ON db.new USING diskann (embedding) WITH (metric = 'l2')")
-    text = f"SELECT section, l2_distance(embedding, ARRAY({VECTOR})) + 1 AS d FROM db.new"
+    text = f"SELECT section, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.new"
     for query in (f"{text} ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5", f"{text} WHERE id > 3 AND d < 2"):
         text_within = query.replace("d < 2", f"l2_distance(embedding, ARRAY({VECTOR})) < 2")
         result = session.sql(text_within)

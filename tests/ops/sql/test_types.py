@@ -110,10 +110,10 @@ def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
 @pytest.mark.parametrize(
     ("where", "error", "message"),
     [
-        ("small < '4.5'", SqlError, "'4.5' is not read as int64 here"),
-        ("utc < TIMESTAMP '2026-01-03 12:00:00'", SqlError, r"timestamp\[us\] are not compared here"),
+        ("small < '4.5'", SqlError, "'4.5' is not read as int here"),
+        ("utc < TIMESTAMP '2026-01-03 12:00:00'", SqlError, "timestamptz and timestamp are not compared here"),
         ("place.city = 'c3'", SqlError, r"place\.city"),
-        ("tags = 'b'", SqlError, "values of type list<element: string> are not computed with"),
+        ("tags = 'b'", SqlError, "values of type list<string> are not compared here"),
     ],
 )
 def test_what_a_type_cannot_hold_is_refused(
@@ -133,5 +133,5 @@ def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -
         text = f"SELECT {name} FROM db.typed WHERE {NEAR} < 99 AND {name} IS NOT NULL ORDER BY {name}"
         found = session.sql(text, {"q": queries(1)[0]}).rows[name].to_pylist()
         assert found == sorted(found)
-    with pytest.raises(SqlError, match=r"values of type struct.* are not computed with"):
+    with pytest.raises(SqlError, match=r"values of type struct.* are not compared here"):
         session.sql(f"SELECT id FROM db.typed WHERE {NEAR} < 99 ORDER BY place", {"q": queries(1)[0]})
