@@ -4,7 +4,7 @@
 
 Every column is a `long` without repeats, so that each file's sketch of it is full: 32 KiB from 4,096 rows on. There are
 as many distinct files as `_DISTINCT`, and links to them under other names, which cost no disk. A process of its own
-makes the sketches in its threads, both commits included. `peak_mb` is its peak, `before_mb` what it took before the
+makes the sketches in its threads, the commit included. `peak_mb` is its peak, `before_mb` what it took before the
 first sketch, `kept` the number of files whose sketches the next snapshot can use.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Icepuffin:
-    """Theta sketches of a snapshot, from nothing to both commits."""
+    """Theta sketches of a snapshot, from nothing to their commit."""
 
     packages = ("icepuffin", "numba", "pyarrow", "pyiceberg")
     kind = "theta"

@@ -5,7 +5,7 @@ file in its statistics slot. The file is reachable from metadata, `main` and its
 writer has to try again because of it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from pyiceberg.table import Table
@@ -39,7 +39,8 @@ from icepuffin.ops.binding.derived_snapshots import (
     tag_update,
     version_updates,
 )
-from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.catalog.joint_commit import Change, CommitPart, commit_together
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag
@@ -75,8 +76,79 @@ class UnsupportedCatalogError(BindingError):
     """What the catalog did, in words that follow its name"""
 
 
-def publish(table: Table, binding: Binding) -> DerivedVersion:
-    """Bind a version. Retries on the table's newest state as long as the tag is where it was expected.
+class VersionPart(CommitPart[DerivedVersion]):
+    """The part of a commit that binds a version: its snapshot, the tag, the statistics entry, and new packs."""
+
+    def __init__(self, binding: Binding) -> None:
+        super().__init__()
+        self.binding = binding
+        self._sent: list[SnapshotId] = []
+        self._previous_ref: SnapshotRef | None = None
+
+    def find(self, table: Table) -> DerivedVersion | None:
+        """The version, wherever somebody has moved the tag since."""
+        version = _find_committed(table, self.binding, self._sent)
+        if version is not None and version.index_snapshot_id in self._sent:
+            return _verify_committed(table, self.binding, version.index_snapshot_id, self._previous_ref)
+        return version
+
+    def change(self, table: Table) -> Change:
+        """Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError, TagTakenError, UnsupportedFormatError."""
+        binding = self.binding
+        self._require_tag_unmoved(table)
+        self._require_packs(table)
+        self._previous_ref = table.metadata.refs.get(binding.tag)
+        holders = holder_snapshots(table, binding)
+        snapshot = derive_snapshot(table, binding, holders)
+        self._sent.append(SnapshotId(snapshot.snapshot_id))
+        reached(RunStep.LIST_WRITTEN)
+        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holders))
+        return updates, (*same_numbers(table), *_requirements(binding))
+
+    def verify(self, table: Table) -> DerivedVersion:
+        """Raises UnknownSnapshotError, UnsupportedCatalogError, BindingError."""
+        return _verify_committed(table, self.binding, self._sent[-1], self._previous_ref)
+
+    def failure(self, table: Table, attempts: int) -> IcepuffinError:
+        if self.is_unanswered:
+            return self._unknown_outcome(table)
+        return BindingError(
+            f"{table_name(table)}: {self.binding.tag} could not be committed in {attempts} attempts; try again"
+        )
+
+    def _unknown_outcome(self, table: Table) -> UnknownOutcomeError:
+        binding = self.binding
+        return UnknownOutcomeError(
+            f"{table_name(table)}: the catalog's answer was lost, and whether {binding.tag} was committed for snapshot "
+            f"{binding.base_snapshot_id} is not known. {binding.puffin_path} is kept; run it again when the catalog "
+            "is up"
+        )
+
+    def _require_tag_unmoved(self, table: Table) -> None:
+        binding, target = self.binding, own_tag_target(table, self.binding.tag)
+        if target == binding.expected_ref:
+            return
+        if self.is_unanswered:  # the tag may come back to where it was, and the late commit then be accepted
+            raise self._unknown_outcome(table)
+        raise LostRaceError(
+            f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at "
+            f"{target}; somebody else published first"
+        )
+
+    def _require_packs(self, table: Table) -> None:
+        binding = self.binding
+        if all(tag_target(table, pack_tag(binding.name, holder_id)) == holder_id for holder_id in binding.packs):
+            return
+        if self.is_unanswered:  # the late commit may have been accepted before the tag went
+            raise self._unknown_outcome(table)
+        raise LostRaceError(
+            f"{table_name(table)}: packs of {binding.tag} that the version shares were dropped meanwhile; run it again"
+        )
+
+
+def publish(table: Table, binding: Binding, beside: Sequence[CommitPart[object]] = ()) -> DerivedVersion:
+    """Bind a version, and `beside` in the same commit. Retries on the table's newest state as long as the tag is where
+    it was expected.
 
     Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
     where somebody has moved the tag on since. No file that a commit refers to is deleted here, even if the commit was
@@ -87,35 +159,9 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     UnsupportedCatalogError, UnsupportedFormatError, BindingError, and the errors of
     `icepuffin.ops.binding.commit.reload_table`.
     """
-    is_unanswered = False  # such a commit may land as long as nobody has written to the table since
-    sent: set[int] = set()
-    previous_ref: SnapshotRef | None = None
-    for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
-        _refresh(table, binding, is_unanswered=is_unanswered)
-        if version := _find_committed(table, binding, sent):
-            earlier = version.index_snapshot_id not in sent
-            return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
-        if not attempt.may_commit:
-            break
-        _require_tag_unmoved(table, binding, is_unanswered=is_unanswered)
-        _require_packs(table, binding, is_unanswered=is_unanswered)
-        previous_ref = table.metadata.refs.get(binding.tag)
-        holders = holder_snapshots(table, binding)
-        snapshot = derive_snapshot(table, binding, holders)
-        sent.add(snapshot.snapshot_id)
-        reached(RunStep.LIST_WRITTEN)
-        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holders))
-        outcome = attempt_commit(table, updates, (*same_numbers(table), *_requirements(binding)), attempt.number)
-        is_unanswered |= outcome is CommitOutcome.UNKNOWN
-        if outcome is CommitOutcome.DONE:
-            reached(RunStep.COMMITTED)
-            reload_table(table, patient=True)
-            return _verify_committed(table, binding, SnapshotId(snapshot.snapshot_id), previous_ref)
-    if is_unanswered:
-        raise _unknown_outcome(table, binding)
-    raise BindingError(
-        f"{table_name(table)}: {binding.tag} could not be committed in {attempt.number} attempts; try again"
-    )
+    part = VersionPart(binding)
+    commit_together(table, (part, *beside))
+    return part.outcome()
 
 
 def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
@@ -124,22 +170,6 @@ def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
     return tuple(
         AssertRefSnapshotId(ref=ref, snapshot_id=target)
         for ref, target in ((binding.tag, binding.expected_ref), *packs)
-    )
-
-
-def _refresh(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
-    try:
-        reload_table(table, patient=is_unanswered)
-    except CatalogUnavailableError as error:
-        if is_unanswered:
-            raise _unknown_outcome(table, binding) from error
-        raise
-
-
-def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
-    return UnknownOutcomeError(
-        f"{table_name(table)}: the catalog's answer was lost, and whether {binding.tag} was committed for snapshot "
-        f"{binding.base_snapshot_id} is not known. {binding.puffin_path} is kept; run it again when the catalog is up"
     )
 
 
@@ -244,28 +274,6 @@ def _change_tag(
                 raise _tag_not_kept(table, tag)
             return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {attempt.number} attempts; try again")
-
-
-def _require_tag_unmoved(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
-    target = own_tag_target(table, binding.tag)
-    if target == binding.expected_ref:
-        return
-    if is_unanswered:  # the tag may come back to where it was, and the late commit then be accepted
-        raise _unknown_outcome(table, binding)
-    raise LostRaceError(
-        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {target}; "
-        "somebody else published first"
-    )
-
-
-def _require_packs(table: Table, binding: Binding, *, is_unanswered: bool) -> None:
-    if all(tag_target(table, pack_tag(binding.name, holder_id)) == holder_id for holder_id in binding.packs):
-        return
-    if is_unanswered:  # the late commit may have been accepted before the tag went
-        raise _unknown_outcome(table, binding)
-    raise LostRaceError(
-        f"{table_name(table)}: packs of {binding.tag} that the version shares were dropped meanwhile; run it again"
-    )
 
 
 def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:

@@ -10,15 +10,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
-from icepuffin.ops.binding import bindings
-from icepuffin.ops.binding.bindings import LostRaceError
+from icepuffin.ops.binding.bindings import LostRaceError, VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import StatisticsError, StatisticsPart, find_statistics
+from icepuffin.ops.catalog.joint_commit import CommitPart, commit_together
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -64,10 +64,8 @@ def settle_folder(table: Table) -> tuple[FilesFolder, IcepuffinError | None]:
     return folder, None
 
 
-def publish_statistics(
-    table: Table, storage: StorageConfig, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
-) -> tuple[int, tuple[CarriedBlob, ...], str]:
-    """(bytes written, blobs carried over, note). Merges the blobs that are in the slot at this moment.
+class UnpublishedStatistics:
+    """A snapshot's statistics file, with the blobs that are in the slot at this moment merged in, not yet in the slot.
 
     What another writer puts there between our read and our commit is merged, too. The slot has no compare-and-swap:
     what is written during the commit itself is overwritten. Its writer's next run notices. Where ours is overwritten,
@@ -75,55 +73,86 @@ def publish_statistics(
 
     Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, also where the old file is another
     writer's that others may be able to read, what the catalog raises, and what the store of the old file raises, unless
-    that is lost. A file that could not be registered is left to the orphan
-    cleaner: the commit may have landed all the same.
+    that is lost. A file that could not be registered is left to the orphan cleaner: the commit may have landed all the
+    same.
     """
-    for _ in range(_ATTEMPTS):
-        published = _publish_over(table, storage, snapshot, sketches, folder)
-        if published is not None:
-            return published
-    raise StatisticsError(
-        f"{table_name(table)}: others keep writing the statistics of snapshot {snapshot.snapshot_id}; try again later"
-    )
 
+    part: StatisticsPart
+    """The part of a commit that puts the file into the slot"""
+    carried: tuple[CarriedBlob, ...]
+    """Blobs that were carried over"""
+    note: str
 
-def _publish_over(
-    table: Table, storage: StorageConfig, snapshot: Snapshot, sketches: Sequence[NewSketch], folder: FilesFolder
-) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
-    """The same as `publish_statistics`, once. None, with our file removed, where another writer came after our read."""
-    name, snapshot_id = table_name(table), SnapshotId(snapshot.snapshot_id)
-    reload_table(table)
-    find_snapshot(table, snapshot_id)
-    current = table.schema().field_ids
-    new = [sketch for sketch in sketches if sketch.field_id in current]
-    old, note = find_statistics(table, snapshot_id), ""
-    carried: tuple[CarriedBlob, ...] = ()
-    if old is not None:
+    def __init__(
+        self,
+        table: Table,
+        storage: StorageConfig,
+        snapshot: Snapshot,
+        sketches: Sequence[NewSketch],
+        folder: FilesFolder,
+    ) -> None:
+        self._table, self._storage, self._snapshot = table, storage, snapshot
+        self._sketches, self._folder = sketches, folder
+        self._write()
+
+    @property
+    def bytes_written(self) -> int:
+        return self.part.entry.file_size_in_bytes
+
+    def publish(self, *beside: CommitPart[object]) -> None:
+        """Put the file into the slot, with the parts `beside` in the same commit, as far as that is not done."""
+        for remaining in reversed(range(_ATTEMPTS)):
+            commit_together(self._table, (self.part, *beside))
+            if self.part.outcome():
+                return
+            path = self.part.entry.statistics_path
+            with left_where_refused():
+                open_storage(path, self._storage).delete(path)
+            if remaining:
+                self._write()
+        raise StatisticsError(
+            f"{table_name(self._table)}: others keep writing the statistics of snapshot {self._snapshot.snapshot_id}; "
+            "try again later"
+        )
+
+    def _write(self) -> None:
+        table, snapshot_id = self._table, SnapshotId(self._snapshot.snapshot_id)
+        reload_table(table)
+        find_snapshot(table, snapshot_id)
+        current = table.schema().field_ids
+        new = [sketch for sketch in self._sketches if sketch.field_id in current]
+        old = find_statistics(table, snapshot_id)
+        self.carried, self.note = (), ""
+        if old is not None:
+            self._carry_over(old, replaced={sketch.field_id for sketch in new})
+        path = f"{table.location().rstrip('/')}/{self._folder}/{snapshot_id}-{uuid.uuid4()}.stats"
+        data, info, listed = statistics_file(self._snapshot, new, self.carried)
+        open_storage(table.location(), self._storage).create(path, data)
+        reached(RunStep.STATISTICS_WRITTEN)
+        entry = StatisticsFile(
+            snapshot_id=snapshot_id,
+            statistics_path=path,
+            file_size_in_bytes=info.file_size,
+            file_footer_size_in_bytes=info.footer_size,
+            blob_metadata=listed,
+        )
+        self.part = StatisticsPart(entry, old.statistics_path if old else None)
+
+    def _carry_over(self, old: StatisticsFile, replaced: Collection[int]) -> None:
+        name, current = table_name(self._table), self._table.schema().field_ids
         try:
-            old_store = open_storage(old.statistics_path, storage)
-            carried = carried_over(old_store, old, replaced={s.field_id for s in new}, current_fields=current)
+            store = open_storage(old.statistics_path, self._storage)
+            self.carried = carried_over(store, old, replaced=replaced, current_fields=current)
         except (ObjectMissingError, PuffinError) as error:
             if not _is_damaged(old, error):
                 raise StatisticsError(
-                    f"{name}: the statistics of snapshot {snapshot_id} are of another writer, and cannot be read: "
+                    f"{name}: the statistics of snapshot {old.snapshot_id} are of another writer, and cannot be read: "
                     f"{old.statistics_path}: {error}; they are left as they are, since other readers may understand "
                     "them. To have them replaced, remove them: "
-                    f"with table.update_statistics() as update: update.remove_statistics({snapshot_id})"
+                    f"with table.update_statistics() as update: update.remove_statistics({old.snapshot_id})"
                 ) from error
-            note = f"the old statistics file could not be read and was replaced, not merged: {error}"
-            _log.warning("%s, snapshot %d: %s", name, snapshot_id, note)
-    path = f"{table.location().rstrip('/')}/{folder}/{snapshot_id}-{uuid.uuid4()}.stats"
-    data, info, listed = statistics_file(snapshot, new, carried)
-    store = open_storage(table.location(), storage)
-    store.create(path, data)
-    reached(RunStep.STATISTICS_WRITTEN)
-    sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
-    replaced = old.statistics_path if old else None
-    if not register_statistics(table, snapshot_id, path=path, blobs=listed, over=replaced, **sizes):
-        with left_where_refused():
-            store.delete(path)
-        return None
-    return len(data), carried, note
+            self.note = f"the old statistics file could not be read and was replaced, not merged: {error}"
+            _log.warning("%s, snapshot %d: %s", name, old.snapshot_id, self.note)
 
 
 def _is_damaged(statistics: StatisticsFile, error: ObjectMissingError | PuffinError) -> bool:
@@ -135,15 +164,33 @@ def _is_damaged(statistics: StatisticsFile, error: ObjectMissingError | PuffinEr
 
 
 @dataclass(frozen=True, slots=True)
-class FileSketchesResult:
-    """Result of the publication of a version's file sketches."""
+class FileSketchesVersion:
+    """A version's file sketches, written and not yet bound. As they are a cache, what fails is a note, not an error."""
 
-    path: str | None
-    bytes_written: int
+    table: Table
+    store: Storage
+    part: VersionPart | None
+    """The part of a commit that binds them; None where there is nothing to bind"""
     note: str
 
+    def result(self) -> tuple[str | None, int, str]:
+        """(path of the file, None where it was not published; bytes written; note), once the commit was tried."""
+        if self.part is None:
+            return None, 0, self.note
+        binding = self.part.binding
+        try:
+            self.part.outcome()
+        except IcepuffinError as error:
+            if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
+                for path in (binding.puffin_path, *(pack.path for pack in binding.new_packs)):
+                    with left_where_refused():
+                        self.store.delete(path)
+            return None, 0, _unpublished(self.table, error)
+        expire_packs_if_possible(self.table)
+        return binding.puffin_path, binding.file_size + sum(pack.size for pack in binding.new_packs), self.note
 
-def publish_file_sketches(
+
+def write_version(
     plan: SketchPlan,
     store: Storage,
     sketched: "SnapshotSketches",
@@ -151,9 +198,8 @@ def publish_file_sketches(
     measurement: str,
     folder: FilesFolder | IcepuffinError,
     counts: Sequence[DistinctCount],
-) -> FileSketchesResult:
-    """Write the file sketches that no earlier pack has, and bind them to the table. As they are a cache, a failure is a
-    note, not an error.
+) -> FileSketchesVersion:
+    """Write the file sketches that no earlier pack has.
 
     `measurement`: text of the measurement of the run, for the summary of the snapshot. `folder`: folder of the files,
     or why none can be bound. `counts`: NDVs for planners.
@@ -168,9 +214,9 @@ def publish_file_sketches(
     over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
     note = f"the sketches of {plural(len(over), 'file')} are over the budget of {budget_bytes:,} bytes" if over else ""
     if not chosen:
-        return FileSketchesResult(None, 0, note)
+        return FileSketchesVersion(table, store, None, note)
     if isinstance(folder, IcepuffinError):
-        return _unpublished(table, folder)
+        return FileSketchesVersion(table, store, None, _unpublished(table, folder))
     shared, new_files, is_pack = _arranged(plan, sketched, [plan.keys[file.path] for file in chosen])
     unique = f"{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
     path, pack_path = f"{location}/{folder}/theta-files-{unique}", f"{location}/{folder}/theta-pack-{unique}"
@@ -194,39 +240,28 @@ def publish_file_sketches(
     info = write(path, () if is_pack else new_files)
     reached(RunStep.FILE_SKETCHES_WRITTEN)
     tag, expected = _tag_for(table, snapshot)
-    try:
-        bindings.publish(
-            table,
-            Binding(
-                kind=BlobKind.SKETCHES,
-                name=BlobKind.SKETCHES,
-                tag=tag,
-                base_snapshot_id=SnapshotId(snapshot.snapshot_id),
-                build_id=plan.version_id,
-                puffin_path=path,
-                file_size=info.file_size,
-                footer_size=info.footer_size,
-                expected_ref=expected,
-                max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
-                measurement=measurement,
-                packs=tuple(pack.holder_id for pack in shared),
-                new_packs=new_packs,
-                fields=frozenset(c.field_id for c in plan.columns),
-            ),
-        )
-    except IcepuffinError as error:
-        if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
-            for written in (path, *((pack_path,) if is_pack else ())):
-                with left_where_refused():
-                    store.delete(written)
-        return _unpublished(table, error)
-    expire_packs_if_possible(table)
-    return FileSketchesResult(path, info.file_size + sum(pack.size for pack in new_packs), note)
+    binding = Binding(
+        kind=BlobKind.SKETCHES,
+        name=BlobKind.SKETCHES,
+        tag=tag,
+        base_snapshot_id=SnapshotId(snapshot.snapshot_id),
+        build_id=plan.version_id,
+        puffin_path=path,
+        file_size=info.file_size,
+        footer_size=info.footer_size,
+        expected_ref=expected,
+        max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
+        measurement=measurement,
+        packs=tuple(pack.holder_id for pack in shared),
+        new_packs=new_packs,
+        fields=frozenset(c.field_id for c in plan.columns),
+    )
+    return FileSketchesVersion(table, store, VersionPart(binding), note)
 
 
-def _unpublished(table: Table, error: IcepuffinError) -> FileSketchesResult:
+def _unpublished(table: Table, error: IcepuffinError) -> str:
     _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
-    return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
+    return f"the file sketches were not published: {error}"
 
 
 def _image_bytes(sketched: "SnapshotSketches", key: FileKey, types: Mapping[int, str]) -> int:

@@ -31,7 +31,7 @@ _FULL_SKETCH = 8 * DEFAULT_K
 
 
 def default_seconds(values: int, threads: int) -> float:
-    """Seconds of two commits, and 30 ns of one core per value; `python -m benchmarks.sketches` measures both."""
+    """Seconds of the commit, and 30 ns of one core per value; `python -m benchmarks.sketches` measures both."""
     return 0.2 + 30e-9 * values / threads
 
 

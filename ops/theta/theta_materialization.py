@@ -1,13 +1,15 @@
 """Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bindings import make_lasting
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.catalog.joint_commit import CommitPart
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import open_storage
@@ -17,12 +19,22 @@ from icepuffin.ops.tasks.task_runner import Progress, TaskRunner
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from icepuffin.ops.theta.ndv import counts_for_planners, ndv_at
-from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics, settle_folder
+from icepuffin.ops.theta.publication import FileSketchesVersion, UnpublishedStatistics, settle_folder, write_version
 from icepuffin.ops.theta.statistics_slot import NewSketch, damage_of, listed_thetas
 from icepuffin.ops.theta.theta_estimate import measurement_text
 from icepuffin.ops.theta.theta_plan import data_snapshot, is_current, plan_sketches
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 from icepuffin.puffin import DistinctCount
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSketches:
+    """A snapshot's sketches whose files are written, and that the table's metadata may not name yet."""
+
+    parts: tuple[CommitPart[object], ...]
+    """Parts to be committed, alone or together with others"""
+    publish: Callable[[], ThetaReport]
+    """Callable that commits the parts that are not committed yet, and reports"""
 
 
 def materialize_theta_sketches(
@@ -51,14 +63,39 @@ def materialize_theta_sketches(
     storage and the runner raise. No statistics are published then. Where file sketches or the old statistics file
     are lost, `note` has it: that is no error.
     """
+    return count_theta_sketches(
+        table,
+        snapshot_id,
+        runner=runner,
+        storage=storage,
+        enabled=enabled,
+        columns=columns,
+        budget_bytes=budget_bytes,
+        verify=verify,
+        progress=progress,
+    ).publish()
+
+
+def count_theta_sketches(
+    table: Table,
+    snapshot_id: SnapshotId,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    enabled: bool | None = None,
+    columns: Collection[str] | None = None,
+    budget_bytes: int = BUDGET_BYTES,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> CountedSketches:
+    """All of `materialize_theta_sketches` but its commit. Raises what that raises."""
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
 
-    def report(outcome: ThetaOutcome, **counts: object) -> ThetaReport:
+    def report(outcome: ThetaOutcome, seconds: float, **counts: object) -> ThetaReport:
         statistics = find_statistics(table, snapshot_id)
         entries = ndv_at(table, snapshot_id, table.schema()).entries if listed_thetas(statistics) else {}
         all_counts = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **counts}
-        seconds = time.perf_counter() - started
         return ThetaReport(
             name,
             snapshot_id,
@@ -70,18 +107,22 @@ def materialize_theta_sketches(
             **all_counts,  # type: ignore[arg-type]
         )
 
+    def unchanged(outcome: ThetaOutcome, **counts: object) -> CountedSketches:
+        done = report(outcome, time.perf_counter() - started, **counts)
+        return CountedSketches((), lambda: done)
+
     if not is_enabled(enabled):
-        return report(ThetaOutcome.OFF)
+        return unchanged(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
     plan = plan_sketches(table, snapshot, store, columns)
     if not plan.columns:
-        return report(ThetaOutcome.NO_COLUMNS)
+        return unchanged(ThetaOutcome.NO_COLUMNS)
     damage, is_there = "", is_current(plan, store)
     if is_there and verify and (statistics := find_statistics(table, snapshot_id)) is not None:
         damage = damage_of(store, statistics)
     if is_there and not damage:
         make_lasting(table, SKETCHES_TAG)
-        return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
+        return unchanged(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
 
     from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot  # noqa: PLC0415  numba, if there is work to do
 
@@ -93,26 +134,35 @@ def materialize_theta_sketches(
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
     own = {s.field_id: DistinctCount(s.field_id, snapshot_id, snapshot.sequence_number or 0, s.ndv) for s in new}
     counts = counts_for_planners(table, snapshot, own)
-    published = (  # before the statistics, which a retry takes for the end of the work
-        publish_file_sketches(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
+    version = (
+        write_version(plan, store, sketched, budget_bytes, measurement, unbindable or folder, counts)
         if sketched.missing.columns
-        else None
+        else FileSketchesVersion(table, store, None, "")
     )
-    reached(RunStep.FILE_SKETCHES_PUBLISHED)
-    written, carried, note = publish_statistics(table, storage, snapshot, new, folder)
-    reached(RunStep.STATISTICS_REGISTERED)
-    reload_table(table)
-    merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
-    return report(
-        ThetaOutcome.WRITTEN,
-        files_sketched=len(sketched.missing.columns),
-        files_reused=len(plan.live.files) - len(sketched.missing.columns),
-        bytes_written=written + (published.bytes_written if published else 0),
-        merged_columns=tuple(filter(None, merged)),
-        extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
-        file_sketches_path=published.path if published else None,
-        estimate=sketched.estimate,
-        note="; ".join(
-            filter(None, (damage, plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
-        ),
-    )
+    bound = (version.part,) if version.part else ()
+    statistics = UnpublishedStatistics(table, storage, snapshot, new, folder)
+    counted_seconds = time.perf_counter() - started
+
+    def publish() -> ThetaReport:
+        begun = time.perf_counter()
+        statistics.publish(*bound)
+        path, bytes_written, version_note = version.result()
+        reached(RunStep.STATISTICS_REGISTERED)
+        reload_table(table)
+        merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in statistics.carried if b.listed)
+        return report(
+            ThetaOutcome.WRITTEN,
+            counted_seconds + time.perf_counter() - begun,
+            files_sketched=len(sketched.missing.columns),
+            files_reused=len(plan.live.files) - len(sketched.missing.columns),
+            bytes_written=statistics.bytes_written + bytes_written,
+            merged_columns=tuple(filter(None, merged)),
+            extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
+            file_sketches_path=path,
+            estimate=sketched.estimate,
+            note="; ".join(
+                filter(None, (damage, plan.earlier.note, sketched.missing.note, statistics.note, version_note))
+            ),
+        )
+
+    return CountedSketches((statistics.part, *bound), publish)

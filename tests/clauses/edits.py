@@ -135,7 +135,7 @@ EDITS = (
     ),
     Edit(
         "statistics files, one per snapshot",
-        "register_statistics", "if path_now != over:", "if False:",
+        "_overtaken", "if self.is_unanswered:", "if False:",
         "test_after_a_lost_answer_neither_file_is_given_up",
     ),
     Edit(

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding import bindings, commit
 from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.catalog import time_limits
+from icepuffin.ops.catalog import joint_commit, time_limits
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
@@ -206,7 +206,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(joint_commit, "COMMIT_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
         new_binding, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])

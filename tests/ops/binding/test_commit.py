@@ -13,12 +13,11 @@ from icepuffin.ops.binding import bindings, commit, expiration
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.binding.commit import CommitAttempt, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.binding.derived_snapshots import NewPack
-from icepuffin.ops.binding.statistics import register_statistics
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index.versions import tuning_record
 from icepuffin.ops.table.blob_kind import pack_tag
 from tests.conftest import ROWS, make_rows
-from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.bindings import binding, register_statistics
 
 DOUBLED = [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.0, 2.0, 2.0]
 

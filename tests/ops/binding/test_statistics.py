@@ -8,11 +8,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
-from icepuffin.ops.binding import statistics
 from icepuffin.ops.binding.commit import CommitOutcome
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
+from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from tests.conftest import make_rows
+from tests.ops.catalog.bindings import register_statistics
 
 
 @pytest.fixture
@@ -97,17 +98,17 @@ def test_after_a_lost_answer_neither_file_is_given_up(
     somebody else wrote meanwhile is to be merged, which a repetition does.
     """
     first = data_snapshots(table)[0].snapshot_id
-    through = statistics.attempt_commit
+    through = joint_commit.attempt_commit
 
     def unanswered(*_: Any) -> CommitOutcome:
-        monkeypatch.setattr(statistics, "attempt_commit", through)
+        monkeypatch.setattr(joint_commit, "attempt_commit", through)
         if later:
             afterwards.append(lambda: somebody_writes(table, first))
         else:
             somebody_writes(table, first)
         return CommitOutcome.UNKNOWN
 
-    monkeypatch.setattr(statistics, "attempt_commit", unanswered)
+    monkeypatch.setattr(joint_commit, "attempt_commit", unanswered)
     with pytest.raises(StatisticsError, match="answer was lost, and somebody else wrote") as caught:
         put(table, "ours")
     assert caught.value.retryable

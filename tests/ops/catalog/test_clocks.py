@@ -11,11 +11,11 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bindings import drop, publish
 from icepuffin.ops.binding.commit import ClockError
 from icepuffin.ops.binding.derived_snapshots import NewPack
-from icepuffin.ops.binding.statistics import find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
 from icepuffin.ops.storage.local_storage import to_path
 from tests.conftest import make_rows
-from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.bindings import binding, register_statistics
 
 MINUTE = 60_000
 DEFINITION = IndexDefinition(name="e", column="embedding")

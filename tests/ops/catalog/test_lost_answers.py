@@ -19,7 +19,8 @@ from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError, U
 from icepuffin.ops.binding.bound_versions import DerivedVersion, holder_ids, index_versions
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.binding.expiration import expire_derived, expire_packs
-from icepuffin.ops.binding.statistics import find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage
@@ -28,7 +29,7 @@ from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
-from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.bindings import binding, register_statistics
 from tests.ops.index.comparison import DEFINITION
 
 TableFactory = Callable[..., Table]
@@ -83,7 +84,8 @@ def table(table_factory: TableFactory) -> Table:
 
 @pytest.fixture
 def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
-    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 4)
+    for module in (bindings, joint_commit):
+        monkeypatch.setattr(module, "COMMIT_ATTEMPTS", 4)
     return BadLine(table.catalog, monkeypatch)
 
 
@@ -251,7 +253,7 @@ def test_a_late_request_to_a_table_of_format_1_is_whole_when_it_lands(
     table = table_factory("old", **{"format-version": "1"})
     table.append(make_rows(0, 10))
     assert table.metadata.format_version == 1
-    monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 1)
+    monkeypatch.setattr(joint_commit, "COMMIT_ATTEMPTS", 1)
     line = BadLine(table.catalog, monkeypatch)
     line.steps = iter([line.request_is_late])
     with pytest.raises(UnknownOutcomeError):

@@ -261,22 +261,14 @@ def test_a_number_that_cannot_be_put_right_is_an_error(
 ) -> None:
     monkeypatch.setattr(bindings, "same_numbers", without_last_number)
     monkeypatch.setattr(bindings, "COMMIT_ATTEMPTS", 2)
-    table, through = early(stage, writers_catalog), table_commit
-    steps = iter([through])
-
-    def first_alone(*arguments: Any) -> CommitOutcome:
-        return next(steps, lambda *_: CommitOutcome.REFUSED)(*arguments)
-
-    monkeypatch.setattr(bindings, "attempt_commit", first_alone)
+    table, through = early(stage, writers_catalog), bindings.attempt_commit
+    monkeypatch.setattr(bindings, "attempt_commit", lambda *_: CommitOutcome.REFUSED)
     with pytest.raises(BindingError, match="could not be put right in 2 attempts; run it again"):
         bindings.publish(table, binding(table))
     monkeypatch.setattr(bindings, "attempt_commit", through)
     request = binding(table, 1, expected=index_versions(table, "e")[0].index_snapshot_id)
     assert bindings.publish(table, request).sequence_number == 2
     assert_numbers(table)
-
-
-table_commit = bindings.attempt_commit
 
 
 def test_a_branch_or_tag_of_the_owners_on_a_version_has_all_rows_and_their_history(

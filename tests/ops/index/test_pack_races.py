@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -35,7 +35,7 @@ def test_a_pack_takes_no_sequence_number_back(
         outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
         return outcomes[-1]
 
-    monkeypatch.setattr(bindings, "attempt_commit", commit)
+    monkeypatch.setattr(joint_commit, "attempt_commit", commit)
     index_head(table)
     metadata = table.refresh().metadata
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ann_kernels.sketches.theta import ThetaAccumulator, union
-from icepuffin.ops.binding.statistics import find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.snapshots import data_snapshots
@@ -25,6 +25,7 @@ from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
 from icepuffin.puffin import PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode, encode
 from icepuffin.puffin.types import BlobType
+from tests.ops.catalog.bindings import register_statistics
 
 
 def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics, register_statistics
+from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
@@ -21,6 +21,7 @@ from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import BadFooterError
+from tests.ops.catalog.bindings import register_statistics
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, rows
 from tests.services.faulty import faulty_line

@@ -1,7 +1,6 @@
 """Packs of file sketches: what a snapshot writes is about what is new, and nothing is lost or left."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -17,15 +16,17 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
 from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bindings import VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.binding.derived_snapshots import Binding
 from icepuffin.ops.binding.statistics import find_statistics
+from icepuffin.ops.catalog.joint_commit import Change
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind, pack_tag
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots, resolve_snapshot
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, sketch_packs
+from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, publication, sketch_packs
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileKey, FileSketchesReader
 from icepuffin.ops.theta.statistics_slot import listed_thetas, read_sketches
 from icepuffin.puffin.blobs.theta_blob import encode
@@ -280,13 +281,15 @@ def test_a_pack_that_is_dropped_meanwhile_costs_the_cache_and_leaves_no_file(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pack,) = packed(table)
-    through = bindings.publish
+    through = VersionPart.change
 
-    def publish(current_table: Table, binding: Binding) -> DerivedVersion:
-        bindings.drop(current_table.catalog.load_table(current_table.name()), pack_tag(binding.name, pack.holder_id))
-        return through(current_table, binding)
+    def change(part: VersionPart, current_table: Table) -> Change:
+        change = through(part, current_table)
+        other = current_table.catalog.load_table(current_table.name())
+        bindings.drop(other, pack_tag(part.binding.name, pack.holder_id))
+        return change
 
-    monkeypatch.setattr(bindings, "publish", publish)
+    monkeypatch.setattr(VersionPart, "change", change)
     report = materialize(table, append(table, 102, 202))
     assert "were dropped meanwhile" in report.note
     assert report.ndv["id"] == 202
@@ -308,9 +311,8 @@ def test_the_tag_of_a_pack_comes_back(table: Table) -> None:
 
 def test_versions_of_before_name_no_columns(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which columns have a sketch is then read from the file."""
-    through = bindings.publish
     with monkeypatch.context() as patch:
-        patch.setattr(bindings, "publish", lambda t, binding: through(t, replace(binding, fields=None)))
+        patch.setattr(publication, "Binding", lambda **fields: Binding(**{**fields, "fields": None}))
         materialize(table, append(table, 0, 100), columns=["id", "weight"])
     assert [version.fields for version in sketch_versions(table.refresh())] == [None]
     statistics = find_statistics(table, current(table))

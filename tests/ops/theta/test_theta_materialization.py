@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.types import LongType, StringType
 
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.binding.bound_versions import sketch_versions
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
+from icepuffin.ops.binding.statistics import StatisticsError, StatisticsPart, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG
 from icepuffin.ops.table.live_files import live_files
@@ -185,16 +186,16 @@ def test_a_slot_written_between_our_read_and_our_commit_is_merged(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = append(table, 0, 300)
-    through, visits = publish_module.register_statistics, []
+    through, visits = publish_module.StatisticsPart, []
 
-    def register(*arguments: Any, **named: Any) -> bool:
-        visits.append(named["over"])
+    def part(entry: StatisticsFile, over: str | None) -> StatisticsPart:
+        visits.append(over)
         if len(visits) == 1:
             other = table.catalog.load_table("db.t")
             assert materialize(other, snapshot, ThreadlessRunner(), columns=("weight",)).ndv == {"weight": 300}
-        return through(*arguments, **named)
+        return through(entry, over)
 
-    monkeypatch.setattr(publish_module, "register_statistics", register)
+    monkeypatch.setattr(publish_module, "StatisticsPart", part)
     report = materialize(table, snapshot, runner)
     assert report.ndv == exact(table, snapshot, CREATED | {"weight"})
     assert report.merged_columns == ("weight",)
@@ -209,11 +210,11 @@ def test_a_slot_that_others_keep_writing_is_left_to_them(
 ) -> None:
     paths: list[str] = []
 
-    def overtaken(*_: object, path: str, **__: object) -> bool:
-        paths.append(path)
+    def overtaken(part: StatisticsPart, _: Table) -> bool:
+        paths.append(part.entry.statistics_path)
         return False
 
-    monkeypatch.setattr(publish_module, "register_statistics", overtaken)
+    monkeypatch.setattr(StatisticsPart, "find", overtaken)
     with pytest.raises(StatisticsError, match="others keep writing the statistics of snapshot"):
         materialize(table, append(table, 0, 30), runner)
     assert len(paths) == 5

@@ -18,6 +18,7 @@ from icepuffin.ops.binding import bindings, expiration
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.index import (
     Action,
     CoverageError,
@@ -634,13 +635,13 @@ def test_a_pack_that_expires_between_read_and_commit_is_not_named(
     outcomes: list[CommitOutcome] = []
 
     def commit(*args: object) -> CommitOutcome:
-        monkeypatch.setattr(bindings, "attempt_commit", attempt_commit)
+        monkeypatch.setattr(joint_commit, "attempt_commit", attempt_commit)
         bindings.drop(table.catalog.load_table(table.name()), pack_tag("e", pack.holder_id))
         outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
         return outcomes[-1]
 
     table.append(make_rows(600, 620))
-    monkeypatch.setattr(bindings, "attempt_commit", commit)
+    monkeypatch.setattr(joint_commit, "attempt_commit", commit)
     with pytest.raises(bindings.LostRaceError, match="dropped meanwhile"):
         index_head(table)
     assert outcomes == [CommitOutcome.REFUSED]
