@@ -1,5 +1,6 @@
 """The law of a good guest on Iceberg's own REST server: no write fails because of a version, or is tried again."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.test_writers import property_changes, publications, upgrade
 from tests.ops.catalog.writers import WRITES, assert_numbers, commits_of_writers, counted_commits, refresh
+from tests.services.forwarding import Answer, Request, forward, serving
 
 pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("ignore:Delete operation did not match:UserWarning")]
 OpenLake = Callable[[], Lake]
@@ -114,3 +116,60 @@ def test_a_staged_snapshot_makes_our_commit_try_again(
     assert sent == [1, 2]
     assert version_of_head.sequence_number == 2
     assert_numbers(writers_catalog.load("t"))
+
+
+MERGE = """MERGE INTO {t} t USING (SELECT explode(array(1L, 2L, 200L)) AS id) s ON t.id = s.id
+    WHEN MATCHED AND t.id = 1 THEN DELETE WHEN MATCHED THEN UPDATE SET name = 'merged'
+    WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, '')"""
+UPGRADE = """ALTER TABLE {t} SET TBLPROPERTIES
+    ('format-version' = '2', 'write.delete.mode' = 'merge-on-read', 'write.wap.enabled' = 'true')"""
+SPARK_WRITES = (
+    "INSERT INTO {t} (id, name) VALUES (100, 'new')",
+    MERGE,
+    UPGRADE,
+    "DELETE FROM {t} WHERE id = 3",
+    "SET spark.wap.id = audited",
+    "INSERT INTO {t} (id, name) VALUES (300, 'staged')",
+    "RESET spark.wap.id",
+    "CALL {lake}.system.publish_changes('{namespace}.{name}', 'audited')",
+)
+"""Writes of each kind, on a table of format version 1, and on the same table of version 2; the last is staged first"""
+
+
+@pytest.mark.jvm
+def test_a_version_right_before_a_commit_of_sparks_costs_it_what_a_property_costs(
+    rest_uri: str, tmp_path: Path, spark: Any
+) -> None:
+    """It lands when Spark has read the table, written its files, and sent the commit."""
+    acts: list[Callable[[], object]] = []
+    sent: list[int] = []
+    """HTTP status of the answer to each commit of Spark's"""
+
+    def answer(request: Request) -> Answer:
+        is_commit = request.method == "POST" and re.search("/tables/[^/]+$", request.path) is not None
+        if is_commit and acts:
+            acts.pop()()
+        answered = forward(rest_uri, request)
+        sent.extend([answered.status] * is_commit)
+        return answered
+
+    rows, statuses = [], []
+    with (
+        open_lake(tmp_path.name, rest_uri, tmp_path) as ours,
+        serving(answer) as uri,
+        open_lake(tmp_path.name, uri, tmp_path, spark=spark) as lake,
+    ):
+        for name, between in (("indexed", publications()), ("control", property_changes(1))):
+            table = ours.create(name, **{"format-version": "1"})
+            table.append(make_rows(0, 20))
+            sent.clear()
+            for write in SPARK_WRITES:
+                is_setting = "wap.id" in write
+                acts[:] = [] if is_setting else [lambda table=table, between=between: between(table.refresh())]
+                lake.sql(write.format(t=lake.sql_name(name), lake=lake.name, namespace=lake.namespace, name=name))
+                assert not acts, "the commit went through the proxy"
+                assert_numbers(ours.load(name))
+            statuses.append(tuple(sent))
+            rows.append(sorted(row[0] for row in lake.sql(f"SELECT id FROM {lake.sql_name(name)}")))
+    assert statuses == [(200,) * 6] * 2
+    assert rows == [sorted({*range(20), 100, 200, 300} - {1, 3})] * 2
