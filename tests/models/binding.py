@@ -13,13 +13,14 @@ SERVERS = "pyiceberg", "java", "lax"
 """PyIceberg writes the metadata, and evaluates our own requirement; Java's library refuses numbers above the last one;
 a server that compares no numbers of snapshots without a parent"""
 TAG = "ann"
+SKETCHES = "theta"
 
 
 class Snap(NamedTuple):
     id: int
     number: int
     base: int = 0
-    """The data snapshot of a version, which alone has a file; 0 for others"""
+    """The data snapshot of a version, of the index or of sketches, which alone has a file; 0 for others"""
     packs: tuple[int, ...] = ()
     is_pack: bool = False
 
@@ -28,28 +29,45 @@ class Snap(NamedTuple):
         return bool(self.base) or self.is_pack
 
 
+class Part(NamedTuple):
+    """A version that a run makes: of the index, or of the sketches beside it."""
+
+    tag: str
+    expected: int
+    version: int
+    """Id of the version, and of the file"""
+    shared: tuple[int, ...] = ()
+    new_packs: tuple[int, ...] = ()
+
+    @property
+    def files(self) -> frozenset[int]:
+        return frozenset((self.version, *self.new_packs))
+
+
 class Commit(NamedTuple):
-    """A commit of a version, with all that it asserts."""
+    """A commit of parts, with all that it asserts."""
 
     last: int
     main: int
-    tag: str
-    expected: int
-    shared: tuple[int, ...]
-    snaps: tuple[Snap, ...]
-    """The version, and its new pack"""
+    base: int
+    number: int
+    parts: tuple[Part, ...]
+
+    @property
+    def snaps(self) -> frozenset[Snap]:
+        """The versions, and their new packs"""
+        packs = {Snap(pack, self.number, is_pack=True) for part in self.parts for pack in part.new_packs}
+        versions = (Snap(it.version, self.number, self.base, (*it.shared, *it.new_packs)) for it in self.parts)
+        return frozenset(packs.union(versions))
 
 
 class Run(NamedTuple):
     """A refresh: what it plans, and how far it is."""
 
+    id: int
     base: int
-    tag: str
-    expected: int
-    version: int
-    """Id of its version, and of the file"""
-    shared: tuple[int, ...]
-    new_packs: tuple[int, ...]
+    parts: tuple[Part, ...]
+    """Parts without an outcome"""
     request: Commit | None = None
     attempts: int = 0
     is_unanswered: bool = False
@@ -111,7 +129,7 @@ class State(NamedTuple):
 
     def in_order(self) -> "State":
         """Which run or writer is which makes no difference."""
-        runs = tuple(sorted(self.runs, key=lambda run: run.version if run else 0))
+        runs = tuple(sorted(self.runs, key=lambda run: run.id if run else 0))
         return self._replace(runs=runs, writers=tuple(sorted(self.writers)))
 
     @property
@@ -151,33 +169,41 @@ class Model:
             yield from self._send(state, place, run, run.request)
 
     def _plan(self, state: State, place: int, base: int, is_new: bool) -> Iterator[tuple[str, State]]:
-        tag = TAG if base == state.ref("main") else f"{TAG}-{base}"
+        side = "" if base == state.ref("main") else f"-{base}"
         head = next((snap for snap in state.snaps if snap.id == state.ref(TAG)), None)
         shared = head.packs if head and not is_new else ()
         if not is_new and not (shared and all(state.ref(f"pack-{pack}") for pack in shared)):
             return
         version, new_packs = state.ids, ((state.ids + 1,) if is_new else ())
-        run = Run(base, tag, state.ref(tag), version, shared, new_packs)
-        made = state._replace(ids=state.ids + 2, files=state.files | {version, *new_packs})
+        index = Part(TAG + side, state.ref(TAG + side), version, shared, new_packs)
+        sketches = Part(SKETCHES + side, state.ref(SKETCHES + side), state.ids + 2)
+        run = Run(version, base, (index, sketches))
+        made = state._replace(ids=state.ids + 3, files=state.files | index.files | sketches.files)
         yield f"run {place} makes {version} of {base}", made.with_run(place, run)
 
     def _look(self, state: State, place: int, run: Run) -> tuple[str, State]:
-        if any(snap.id == run.version for snap in state.snaps):
-            return f"run {place} finds its version", self._done(state, place, run)
-        packs_stay = all(state.ref(f"pack-{pack}") == pack for pack in run.shared)
-        if state.ref(run.tag) != run.expected or not packs_stay:
-            if run.is_unanswered and self.mutant != "lost race deletes what may land":
-                return f"run {place} leaves its file", state.with_run(place, None)
-            files = state.files - {run.version, *run.new_packs}
-            return f"run {place} lost the race", state._replace(files=files).with_run(place, None)
-        if run.attempts == 2 or all(snap.id != run.base for snap in state.snaps):
+        present = {snap.id for snap in state.snaps}
+        pending = tuple(part for part in run.parts if part.version not in present)
+        open_parts = tuple(part for part in pending if self._is_open(state, part))
+        overtaken = tuple(part for part in pending if part not in open_parts)
+        kept = run.parts if run.is_unanswered and self.mutant != "lost race deletes what may land" else ()
+        if self.mutant == "the answer to the first part alone is lost":
+            kept = kept[:1]
+        if self.mutant == "a lost part takes the others' files" and overtaken:
+            overtaken = run.parts
+        gone = frozenset().union(*(part.files for part in overtaken if part not in kept))
+        state = state._replace(files=state.files - gone)
+        if not open_parts:
+            return f"run {place} has an outcome for each part", self._done(state, place, run)
+        if run.attempts == 2 or run.base not in present:
             return f"run {place} gives up", state.with_run(place, None)
         last = max(state.last, state.top)
-        number = last + (self.mutant == "next number")
-        packs = tuple(Snap(pack, number, is_pack=True) for pack in run.new_packs)
-        snap = Snap(run.version, number, run.base, (*run.shared, *run.new_packs))
-        request = Commit(last, state.ref("main"), run.tag, run.expected, run.shared, (snap, *packs))
-        return f"run {place} reads the table", state.with_run(place, run._replace(request=request))
+        request = Commit(last, state.ref("main"), run.base, last + (self.mutant == "next number"), open_parts)
+        return f"run {place} reads the table", state.with_run(place, run._replace(parts=open_parts, request=request))
+
+    def _is_open(self, state: State, part: Part) -> bool:
+        """Whether nobody has overtaken it."""
+        return state.ref(part.tag) == part.expected and all(state.ref(f"pack-{it}") == it for it in part.shared)
 
     def _send(self, state: State, place: int, run: Run, request: Commit) -> Iterator[tuple[str, State]]:
         again = run._replace(request=None, attempts=run.attempts + 1)
@@ -195,16 +221,17 @@ class Model:
 
     def _done(self, state: State, place: int, run: Run) -> State:
         if self.mutant == "pack tagged later":
-            for pack in run.new_packs:
+            for pack in run.parts[0].new_packs:
                 state = state.with_ref(f"pack-{pack}", pack if any(s.id == pack for s in state.snaps) else 0)
         return state.with_run(place, run._replace(is_mending=True) if self.server == "lax" else None)
 
     def _commit(self, state: State, request: Commit) -> State | None:
         """The state after it; None where the server, or PyIceberg in its place, refuses it."""
-        number = request.snaps[0].number
+        number, parts = request.number, request.parts
+        shared = {pack for part in parts for pack in part.shared}
         refusals = (
-            self.mutant != "no tag asserted" and state.ref(request.tag) != request.expected,
-            self.mutant != "no packs asserted" and any(state.ref(f"pack-{it}") != it for it in request.shared),
+            self.mutant != "no tag asserted" and any(state.ref(part.tag) != part.expected for part in parts),
+            self.mutant != "no packs asserted" and any(state.ref(f"pack-{it}") != it for it in shared),
             self.mutant != "no branches asserted" and state.ref("main") != request.main,
             self.server == "pyiceberg"
             and self.mutant != "no numbers compared"
@@ -214,11 +241,13 @@ class Model:
         )
         if any(refusals):
             return None
-        state = state._replace(snaps=state.snaps | {*request.snaps}, last=number)
-        if self.mutant not in ("pack tagged later", "pack keeps no tag"):
-            for pack in request.snaps[1:]:
-                state = state.with_ref(f"pack-{pack.id}", pack.id)
-        return state.with_ref(request.tag, request.snaps[0].id)
+        state = state._replace(snaps=state.snaps | request.snaps, last=number)
+        for part in parts:
+            if self.mutant not in ("pack tagged later", "pack keeps no tag"):
+                for pack in part.new_packs:
+                    state = state.with_ref(f"pack-{pack}", pack)
+            state = state.with_ref(part.tag, part.version)
+        return state
 
     def _users(self, state: State) -> Iterator[tuple[str, State]]:
         left, main = state.left, state.ref("main")
@@ -248,8 +277,9 @@ class Model:
             kept = {target for _, target in state.refs} | in_use(state)
             yield "expiry", state.without(frozenset(s.id for s in state.snaps if s.id not in kept)).spend("expiries")
         if left.drops:
-            refs = frozenset(pair for pair in state.refs if pair[0] == "main")
-            yield "the index is dropped", state._replace(refs=refs).spend("drops")
+            for kept_names in (("main",), ("main", SKETCHES)):
+                refs = frozenset(pair for pair in state.refs if pair[0].startswith(kept_names))
+                yield f"all refs but {kept_names} are dropped", state._replace(refs=refs).spend("drops")
 
     def _sweep(self, state: State) -> Iterator[tuple[str, State]]:
         """Files that nobody names, and packs that no version names."""
@@ -280,8 +310,8 @@ def in_use(state: State) -> frozenset[int]:
     """What is younger than the grace period of a sweep, and than the age at which others expire snapshots: what a run
     is at work on, and what a request names that may land.
     """
-    runs = {item for run in state.runs if run for item in (run.version, *run.new_packs)}
-    return frozenset(runs | {snap.id for commit in state.late for snap in commit.snaps})
+    commits = *(run for run in state.runs if run), *state.late
+    return frozenset().union(*(part.files for commit in commits for part in commit.parts))
 
 
 class BrokenLawError(Exception):

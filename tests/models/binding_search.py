@@ -56,6 +56,7 @@ _LOSSES = Left(refreshes=2, drops=1, losses=1)
 _PACKS = Left(refreshes=1, writes=1, drops=1, losses=1, expiries=1)
 _SWEEPS = Left(refreshes=2, expiries=1, sweeps=1)
 _RACES = Left(refreshes=2, writes=1)
+_DROPS = Left(refreshes=2, drops=1)
 _ROLLBACKS = Left(refreshes=1, writes=1, rollbacks=1, losses=1)
 SMALL = _NUMBERS, _LOSSES, _PACKS, _SWEEPS, _RACES, _ROLLBACKS
 """Bounds that are searched within a second each"""
@@ -80,6 +81,8 @@ MUTANTS = {
     "sweep asserts no refs": _SWEEPS,
     "metadata read before the list of files": _SWEEPS,
     "lost race deletes what may land": _LOSSES,
+    "the answer to the first part alone is lost": _LOSSES,
+    "a lost part takes the others' files": _DROPS,
 }
 """Faults of the past, and each part of the protocol left out; the bound within which it is found"""
 
