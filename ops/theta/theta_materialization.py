@@ -118,8 +118,8 @@ def count_theta_sketches(
     if not plan.columns:
         return unchanged(ThetaOutcome.NO_COLUMNS)
     damage, is_there = "", is_current(plan, store)
-    if is_there and verify and (statistics := find_statistics(table, snapshot_id)) is not None:
-        damage = damage_of(store, statistics)
+    if is_there and verify and (entry := find_statistics(table, snapshot_id)) is not None:
+        damage = damage_of(store, entry)
     if is_there and not damage:
         make_lasting(table, SKETCHES_TAG)
         return unchanged(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
