@@ -134,6 +134,13 @@ def test_all_folders_are_installed_as_one_package() -> None:
         assert (REPOSITORY / "icepuffin" / package).readlink() == Path("..") / package
 
 
+def test_a_folder_can_be_held_in_mind() -> None:
+    """At most twenty modules in a folder, and eight that lie loose in `ops/`."""
+    rooms = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert {name_of(room): count for room, count in rooms.items() if count > 20} == {}
+    assert rooms[REPOSITORY / "ops"] <= 8
+
+
 def test_a_module_has_a_name_of_its_own() -> None:
     """But for commands, whose modules have their names."""
     named = [path for path in modules() if path.parent.name != "cli" and path.name not in {"__init__.py", "errors.py"}]

@@ -39,11 +39,11 @@ from icepuffin.ops.binding.derived_snapshots import (
     tag_update,
     version_updates,
 )
-from icepuffin.ops.catalog.joint_commit import Change, CommitPart, commit_together
+from icepuffin.ops.binding.joint_commit import Change, CommitPart, commit_together
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
-from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag
+from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag, side_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, table_name
 
@@ -97,6 +97,8 @@ class VersionPart(CommitPart[DerivedVersion]):
         binding = self.binding
         self._require_tag_unmoved(table)
         self._require_packs(table)
+        if binding.needs_side_tag:
+            own_tag_target(table, side_tag(binding.name))  # refuses to move one of the table's owner
         self._previous_ref = table.metadata.refs.get(binding.tag)
         holders = holder_snapshots(table, binding)
         snapshot = derive_snapshot(table, binding, holders)

@@ -23,6 +23,7 @@ from icepuffin.ops.table.blob_kind import (
     index_tag,
     owner_tag,
     pack_tag,
+    side_tag,
     version_tag,
 )
 from icepuffin.ops.table.metadata_memo import once_per_metadata, snapshots_by_id, statistics_by_id
@@ -244,8 +245,10 @@ def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         return
     if own.base_id is not None:
         kind = BlobKind(own.kind)
-        tag = version_tag(kind, summary_of(snapshot).get(f"{kind}.index", kind))
+        name = summary_of(snapshot).get(f"{kind}.index", kind)
+        tag = version_tag(kind, name)
         yield tag, tag
         yield f"{tag}-{own.base_id}", tag
+        yield side_tag(name), tag
     if own.pack_owner is not None:
         yield pack_tag(own.pack_owner, SnapshotId(snapshot.snapshot_id)), owner_tag(own.pack_owner)

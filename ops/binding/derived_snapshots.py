@@ -35,10 +35,13 @@ from icepuffin.ops.table.blob_kind import (
     FIELDS_KEY,
     KIND_KEY,
     LASTING_MS,
+    SIDE_TAG_AGE_MS,
     SIZES_KEY,
     STATISTICS_FILE_KEY,
     BlobKind,
+    owner_tag,
     pack_tag,
+    side_tag,
 )
 from icepuffin.ops.table.snapshots import find_snapshot
 
@@ -89,6 +92,11 @@ class Binding:
     """The packs that are bound with the version; their numbers follow those of the others"""
     fields: frozenset[int] | None = None
     """Field ids of the columns that have file sketches; None for an index"""
+
+    @property
+    def needs_side_tag(self) -> bool:
+        """Whether a commit that removes packs could not tell by the owner's tag that this version names some."""
+        return bool(self.packs) and self.tag != owner_tag(self.name)
 
 
 def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot]) -> Snapshot:
@@ -223,8 +231,11 @@ def _no_rows(table: Table) -> dict[str, int]:
 
 def version_updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
     file = _statistics(snapshot, binding.puffin_path, binding.file_size, binding.footer_size)
-    tag = tag_update(binding.tag, tag_ref(SnapshotId(snapshot.snapshot_id), binding.max_ref_age_ms))
-    return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
+    snapshot_id = SnapshotId(snapshot.snapshot_id)
+    tags = [tag_update(binding.tag, tag_ref(snapshot_id, binding.max_ref_age_ms))]
+    if binding.needs_side_tag:
+        tags.append(tag_update(side_tag(binding.name), tag_ref(snapshot_id, SIDE_TAG_AGE_MS)))
+    return AddSnapshotUpdate(snapshot=snapshot), *tags, SetStatisticsUpdate(statistics=file)
 
 
 def holder_updates(binding: Binding, holders: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:

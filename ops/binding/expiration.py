@@ -15,7 +15,7 @@ from icepuffin.ops.binding.bindings import BindingError
 from icepuffin.ops.binding.bound_versions import own_names, tag_target
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.table.blob_kind import owner_tag, pack_tag
+from icepuffin.ops.table.blob_kind import owner_tag, pack_tag, side_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.ownership import own_snapshots
 from icepuffin.ops.table.snapshots import (
@@ -132,12 +132,10 @@ def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:
 
 
 def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:
-    """No version was published since, which might name a pack: its tag would have come or moved. All refs are asserted,
-    since a version of a newer snapshot needs a branch that moved.
+    """No version was published since that might name one of these packs: that would have moved the owner's tag, or,
+    under a tag of its own, the side tag. Nor was a tag put on a pack.
     """
-    refs = {name: ref.snapshot_id for name, ref in table.metadata.refs.items()}
-    tags = {owner_tag(owner) for owner in owners.values()}
-    possible = {f"{tag}-{snapshot.snapshot_id}" for snapshot in table.metadata.snapshots for tag in tags}
-    return tuple(
-        AssertRefSnapshotId(ref=name, snapshot_id=refs.get(name)) for name in sorted({*refs, *tags, *possible})
-    )
+    tags = {pack_tag(owner, holder_id) for holder_id, owner in owners.items()}
+    for owner in owners.values():
+        tags |= {owner_tag(owner), side_tag(owner)}
+    return tuple(AssertRefSnapshotId(ref=tag, snapshot_id=tag_target(table, tag)) for tag in sorted(tags))

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.catalog.joint_commit import Change, CommitPart
+from icepuffin.ops.binding.joint_commit import Change, CommitPart
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import statistics_by_id

@@ -52,6 +52,13 @@ def pack_tag(name: str, holder_id: SnapshotId) -> str:
     return f"{owner_tag(name)}-pack-{holder_id}"
 
 
+def side_tag(name: str) -> str:
+    """The tag on the last version with a tag of its own that shares packs. Each such commit moves it, so that a commit
+    which removes packs finds it moved: the other tag is of any of the table's snapshots.
+    """
+    return f"{owner_tag(name)}-side"
+
+
 def version_tag(kind: BlobKind, name: str) -> str:
     """The tag on the newest version of an index, or of the table's file sketches."""
     return f"ann_{name}" if kind is BlobKind.INDEX else SKETCHES_TAG

@@ -16,9 +16,9 @@ from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
+from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.binding.statistics import StatisticsError, StatisticsPart, find_statistics
-from icepuffin.ops.catalog.joint_commit import CommitPart, commit_together
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig

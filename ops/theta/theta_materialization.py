@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bindings import make_lasting
 from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.joint_commit import CommitPart
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.catalog.joint_commit import CommitPart
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import open_storage

@@ -15,7 +15,7 @@ from icepuffin.ops.binding.manifest_lists import require_committable
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import Storage
-from icepuffin.ops.table.blob_kind import SKETCHES_TAG
+from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, side_tag
 from icepuffin.ops.table.live_files import live_files, require_resolvable_deletes, require_same_deletes
 from icepuffin.ops.table.snapshots import base_snapshot_id, find_snapshot, is_derived, table_name
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
@@ -65,7 +65,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     TagTakenError where the tag of the file sketches is somebody else's.
     """
     require_committable(table)
-    for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
+    for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}", side_tag(BlobKind.SKETCHES)):
         own_tag_target(table, tag)
     live = live_files(table, SnapshotId(snapshot.snapshot_id))
     require_resolvable_deletes(live)

@@ -14,6 +14,8 @@ SERVERS = "pyiceberg", "java", "lax"
 a server that compares no numbers of snapshots without a parent"""
 TAG = "ann"
 SKETCHES = "theta"
+SIDE_TAG = "ann-side"
+"""The tag that each version moves which shares packs under a tag of its own"""
 
 
 class Snap(NamedTuple):
@@ -106,7 +108,7 @@ class State(NamedTuple):
     listed: frozenset[int] | None = None
     """Files that a sweep has listed as nobody's"""
     unnamed: tuple[frozenset[int], frozenset[tuple[str, int]]] | None = None
-    """Packs that a sweep has seen unnamed, and the refs then"""
+    """Packs that a sweep has seen unnamed, and the refs then that its commit asserts"""
 
     def ref(self, name: str) -> int:
         return next((target for ref, target in self.refs if ref == name), 0)
@@ -246,6 +248,8 @@ class Model:
             if self.mutant not in ("pack tagged later", "pack keeps no tag"):
                 for pack in part.new_packs:
                     state = state.with_ref(f"pack-{pack}", pack)
+            if part.shared and part.tag not in (TAG, SKETCHES) and self.mutant != "no side tag":
+                state = state.with_ref(SIDE_TAG, part.version)
             state = state.with_ref(part.tag, part.version)
         return state
 
@@ -291,7 +295,7 @@ class Model:
         elif state.unnamed is not None:
             packs, refs = state.unnamed
             free = state._replace(unnamed=None)
-            may = self.mutant == "sweep asserts no refs" or refs == state.refs
+            may = self.mutant == "sweep asserts no refs" or refs == _asserted(state, packs)
             yield "packs are swept", free.without(packs) if may else free
         elif state.left.sweeps:
             swept = state.spend("sweeps")
@@ -303,7 +307,13 @@ class Model:
             in_versions = {pack for snap in state.snaps for pack in snap.packs}
             unnamed = frozenset(snap.id for snap in state.snaps if snap.is_pack and snap.id not in in_versions)
             if unnamed:
-                yield "unnamed packs are listed", swept._replace(unnamed=(unnamed, state.refs))
+                yield "unnamed packs are listed", swept._replace(unnamed=(unnamed, _asserted(state, unnamed)))
+
+
+def _asserted(state: State, packs: frozenset[int]) -> frozenset[tuple[str, int]]:
+    """What a commit that removes packs asserts of the refs: where versions are published, and the tags of the packs."""
+    names = {TAG, SIDE_TAG, SKETCHES, *(f"pack-{pack}" for pack in packs)}
+    return frozenset(pair for pair in state.refs if pair[0] in names)
 
 
 def in_use(state: State) -> frozenset[int]:

@@ -79,6 +79,7 @@ MUTANTS = {
     "no packs asserted": _PACKS,
     "pack tagged later": _PACKS,
     "sweep asserts no refs": _SWEEPS,
+    "no side tag": _SWEEPS,
     "metadata read before the list of files": _SWEEPS,
     "lost race deletes what may land": _LOSSES,
     "the answer to the first part alone is lost": _LOSSES,

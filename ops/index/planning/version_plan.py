@@ -49,6 +49,7 @@ from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotI
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.vector_column import VectorSchema
 from icepuffin.ops.storage import relative_to
+from icepuffin.ops.table.blob_kind import side_tag
 from icepuffin.ops.table.live_files import live_files, require_distinct_files, require_resolvable_deletes
 from icepuffin.ops.table.row_deletes import fingerprint
 from icepuffin.ops.table.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
@@ -232,6 +233,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
     field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
     is_head = head_of(table, watched_ref) == snapshot_id
     tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
+    own_tag_target(table, side_tag(definition.name))
     return VersionPlan(
         action=Action.BUILT,
         reason="there is no version to start from",

@@ -8,17 +8,21 @@ from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
     SetSnapshotRefUpdate,
+    TableRequirement,
     TableUpdate,
 )
 
-from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding import bindings, expiration
 from icepuffin.ops.binding.bound_versions import (
     BoundPack,
     DerivedVersion,
+    TagTakenError,
     bound_names,
     holder_ids,
     index_versions,
@@ -28,11 +32,12 @@ from icepuffin.ops.binding.bound_versions import (
     tagged_version,
     untagged_packs,
 )
-from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
+from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.binding.derived_snapshots import Binding, NewPack, tag_ref
 from icepuffin.ops.binding.expiration import expire_derived, expire_packs, unnamed_packs
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind
+from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
 
@@ -114,8 +119,8 @@ def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> No
     by_id = {version.index_snapshot_id: version for version in (index, sketch)}
     names = [own_names(item) for item in table.metadata.snapshots if item.snapshot_id in by_id]
     assert names == [
-        {"ann_e", f"ann_e-{index.base_snapshot_id}"},
-        {SKETCHES_TAG, f"{SKETCHES_TAG}-{sketch.base_snapshot_id}"},
+        {"ann_e", f"ann_e-{index.base_snapshot_id}", "ann_e-side"},
+        {SKETCHES_TAG, f"{SKETCHES_TAG}-{sketch.base_snapshot_id}", f"{SKETCHES_TAG}-side"},
     ]
 
 
@@ -163,6 +168,77 @@ def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:
     expire_packs_if_possible(table.refresh())
     assert table.metadata.snapshot_by_id(pack.holder_id) is None
     assert set(table.metadata.refs) == {"main"}
+
+
+def test_a_commit_that_removes_packs_asserts_our_tags_alone_however_many_snapshots_there_are(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
+    expire_derived(table, [version.index_snapshot_id], ["ann_e"])
+    newest = table.current_snapshot() or pytest.fail("no snapshot")
+    change(table, *(AddSnapshotUpdate(snapshot=newest.model_copy(update={"snapshot_id": at})) for at in range(1, 301)))
+    sent: list[TableRequirement] = []
+
+    def count(*args: object) -> CommitOutcome:
+        sent.extend(args[2])  # type: ignore[call-overload]
+        return attempt_commit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(expiration, "attempt_commit", count)
+    (holder_id,) = expire_packs(table)
+    assert sent == [
+        AssertRefSnapshotId(ref="ann_e", snapshot_id=None),
+        AssertRefSnapshotId(ref=f"ann_e-pack-{holder_id}", snapshot_id=holder_id),
+        AssertRefSnapshotId(ref="ann_e-side", snapshot_id=None),
+    ]
+
+
+@pytest.mark.parametrize("kind", BlobKind)
+def test_a_version_that_shares_packs_under_a_tag_of_its_own_moves_the_side_tag(table: Table, kind: BlobKind) -> None:
+    """By which a commit that removes its packs, having seen them unnamed, is refused."""
+    make = binding if kind is BlobKind.INDEX else sketches
+    tag = "ann_e" if kind is BlobKind.INDEX else SKETCHES_TAG
+    first = bindings.publish(table, replace(make(table, 1), new_packs=(PACK,)))
+    (pack,) = first.packs
+    assert f"{tag}-side" not in table.metadata.refs
+    for number in (2, 3):
+        side = f"{tag}-{number}{first.base_snapshot_id}"
+        second = bindings.publish(table, replace(make(table, number), tag=side, packs=(pack.holder_id,)))
+        assert table.metadata.refs[f"{tag}-side"] == tag_ref(second.index_snapshot_id, SIDE_TAG_AGE_MS)
+    expire_derived(table, [second.index_snapshot_id], [])
+    assert table.metadata.refs[f"{tag}-side"].snapshot_id == second.index_snapshot_id
+
+
+@pytest.mark.parametrize("is_side", [False, True])
+def test_packs_that_a_version_names_meanwhile_stay(
+    table: Table, is_side: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was planned before the last version with the pack expired, and comes between look and commit."""
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(PACK,)))
+    holder_id = first.packs[0].holder_id
+    tag = f"ann_e-{first.base_snapshot_id}" if is_side else "ann_e"
+    planned = replace(binding(table, 2), tag=tag, packs=(holder_id,))
+    expire_derived(table, [first.index_snapshot_id], ["ann_e"])
+    outcomes: list[CommitOutcome] = []
+
+    def commit(*args: object) -> CommitOutcome:
+        bindings.publish(table.catalog.load_table(table.name()), planned)
+        outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
+        return outcomes[-1]
+
+    monkeypatch.setattr(expiration, "attempt_commit", commit)
+    assert expire_packs(table) == ()
+    assert outcomes == [CommitOutcome.REFUSED]
+    (version,) = index_versions(table, "e")
+    assert version.packs == first.packs
+
+
+def test_a_ref_of_the_owners_with_the_name_of_the_side_tag_is_left_alone(table: Table) -> None:
+    first = bindings.publish(table, replace(binding(table, 1), new_packs=(PACK,)))
+    table.manage_snapshots().create_tag(first.base_snapshot_id, "ann_e-side").commit()
+    shares = replace(binding(table, 2), tag=f"ann_e-{first.base_snapshot_id}", packs=(first.packs[0].holder_id,))
+    with pytest.raises(TagTakenError, match="a tag 'ann_e-side' that icepuffin did not make"):
+        bindings.publish(table, shares)
+    assert table.refresh().metadata.refs["ann_e-side"].snapshot_id == first.base_snapshot_id
 
 
 def test_packs_that_cannot_be_removed_stay_and_are_warned_of(

@@ -4,8 +4,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ops.binding.derived_snapshots import Binding
+from icepuffin.ops.binding.joint_commit import commit_together
 from icepuffin.ops.binding.statistics import StatisticsPart
-from icepuffin.ops.catalog.joint_commit import commit_together
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.blob_kind import BlobKind, index_tag

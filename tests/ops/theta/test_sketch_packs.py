@@ -19,8 +19,8 @@ from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bindings import VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion, sketch_versions
 from icepuffin.ops.binding.derived_snapshots import Binding
+from icepuffin.ops.binding.joint_commit import Change
 from icepuffin.ops.binding.statistics import find_statistics
-from icepuffin.ops.catalog.joint_commit import Change
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage

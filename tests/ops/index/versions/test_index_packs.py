@@ -653,22 +653,6 @@ def index_second(table: Table) -> None:
     materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
 
 
-def test_a_sweep_notices_a_version_of_an_older_snapshot(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = head_version(table).packs[0].holder_id
-    outcomes: list[CommitOutcome] = []
-
-    def commit(*args: object) -> CommitOutcome:
-        index_second(table.catalog.load_table(table.name()))
-        monkeypatch.setattr(expiration, "unnamed_packs", unnamed_packs)
-        outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
-        return outcomes[-1]
-
-    monkeypatch.setattr(expiration, "unnamed_packs", lambda _: {holder: "e"})
-    monkeypatch.setattr(expiration, "attempt_commit", commit)
-    assert expire_packs(table) == ()
-    assert outcomes == [CommitOutcome.REFUSED]
-
-
 def test_every_tag_of_a_pack_lasts(table: Table) -> None:
     """Also that of a pack which came with a version under an expiring tag: later versions share it."""
     index_second(table)
