@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import pytest
 
-from icepuffin.ops.catalog import joint_commit
+from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import StorageError

@@ -13,10 +13,10 @@ import pytest
 from pyiceberg.exceptions import BadRequestError, CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding import bindings, commit
+from icepuffin.ops.binding import bindings, commit, joint_commit
 from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.catalog import joint_commit, time_limits
+from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
 from icepuffin.ops.storage import open_storage

@@ -8,9 +8,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
+from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.binding.commit import CommitOutcome
 from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
-from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import register_statistics

@@ -14,11 +14,10 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.binding import bindings, expiration
+from icepuffin.ops.binding import bindings, expiration, joint_commit
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
-from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.index import (
     Action,
     CoverageError,
