@@ -24,6 +24,7 @@ from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.storage import ObjectMissingError, left_where_refused
 from icepuffin.ops.table.snapshots import head_of
 from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
+from icepuffin.ops.theta.theta_materialization import CountedSketches
 from icepuffin.puffin.errors import PuffinError
 
 _log = logging.getLogger(__name__)
@@ -39,12 +40,14 @@ def materialize_index(
     watched_ref: str = "main",
     verify: bool = False,
     progress: StageProgress | None = None,
+    sketches: CountedSketches | None = None,
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
     The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, or does
     not find a pack of it, it starts again from an intact version, or from nothing. Of bytes that are only copied it
-    reads a sample, or all of them with `verify` (see docs/operations.md).
+    reads a sample, or all of them with `verify` (see docs/operations.md). Where a version is published, `sketches` of
+    the snapshot go into the same commit, and into its footer; where they cannot, they do not keep it back.
 
     Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published, and the last good
     version is in place.
@@ -58,16 +61,19 @@ def materialize_index(
                 progress=progress,
             )  # fmt: skip
 
+    def version_of(plan: VersionPlan) -> IndexReport:
+        return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches)
+
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
         try:
-            return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+            return version_of(plan)
         except ObjectMissingError:
             # another run has published a version meanwhile, and swept what both had staged
             replanned = plan_next(whole=whole)
             if replanned.existing is None:
                 raise
-            return carry_out(table, replanned, clock, runner=runner, storage=storage, progress=progress)
+            return version_of(replanned)
 
     try:
         return attempt(whole=verify)
@@ -92,6 +98,7 @@ def carry_out(
     runner: TaskRunner,
     storage: StorageConfig,
     progress: StageProgress | None = None,
+    sketches: CountedSketches | None = None,
 ) -> IndexReport:
     """Carry out a plan. If the shards of the base version have no room for the new rows, or are no good for them, as
     of another model, build from nothing; see `plan_instead`.
@@ -101,7 +108,9 @@ def carry_out(
     first, tried = plan, list[VersionPlan]()
     while True:
         try:
-            report = _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+            report = _carry_out(
+                table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches
+            )
         except IcepuffinError as error:
             other = plan_instead(plan, error, first)
             if other is None:
@@ -159,6 +168,7 @@ def _carry_out(
     runner: TaskRunner,
     storage: StorageConfig,
     progress: StageProgress | None,
+    sketches: CountedSketches | None,
 ) -> IndexReport:
     if plan.action is Action.EMPTY:
         return empty_report(plan, clock)
@@ -171,4 +181,4 @@ def _carry_out(
         return reuse_report(plan, clock, plan.existing)
     from icepuffin.ops.index.new_version import make_version  # noqa: PLC0415  numba, if a version is to be made
 
-    return make_version(table, plan, clock, runner=runner, storage=storage, progress=progress)
+    return make_version(table, plan, clock, runner=runner, storage=storage, progress=progress, sketches=sketches)

@@ -1,5 +1,6 @@
 """The making of a version: shards, recall gate, file, proof, and the commit that binds it to its snapshot."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding
 from icepuffin.ops.binding.files_folder import remember_folder
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
+from icepuffin.ops.catalog.joint_commit import CommitPart
 from icepuffin.ops.index.balls import enclose_files
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.definitions.ddl import defined_names, drop_index
@@ -44,6 +46,7 @@ from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.task_runner import StageProgress, TaskRunner
 from icepuffin.ops.theta.ndv import counts_for_planners
+from icepuffin.ops.theta.theta_materialization import CountedSketches
 
 _RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'), or raise pq_m. Else ",
@@ -66,8 +69,10 @@ def make_version(
     runner: TaskRunner,
     storage: StorageConfig,
     progress: StageProgress | None = None,
+    sketches: CountedSketches | None = None,
 ) -> IndexReport:
     """Make and publish the version that a plan to build or to refresh is for; nothing, where no row has a vector.
+    `sketches` of the snapshot are published in the same commit.
 
     Raises ShardTooLargeError where a shard of the base version has no room for the new rows, GateFailedError,
     CoverageError, PuffinError where the base version is damaged, ObjectMissingError where another run swept what this
@@ -113,7 +118,9 @@ def make_version(
         reached(RunStep.MADE)
         with clock.stage("assemble"):
             reload_table(table)  # its sketches may have come meanwhile
-            counts = counts_for_planners(table, find_snapshot(table, plan.live.snapshot_id))
+            counts = counts_for_planners(
+                table, find_snapshot(table, plan.live.snapshot_id), sketches.counts if sketches else {}
+            )
             file = assembly.finish(shard_set, columns, included, counts)
         with clock.stage("verify"):
             try:
@@ -130,7 +137,8 @@ def make_version(
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
         sizes = _sizes(plan, shard_set).text() if plan.definition.has_graphs else ""
-        version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes)
+        beside = sketches.parts if sketches else ()
+        version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes, beside=beside)
         expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
 
@@ -196,8 +204,10 @@ def publish(
     storage: StorageConfig,
     measurement: str = "",
     sizes: str = "",
+    beside: Sequence[CommitPart[object]] = (),
 ) -> DerivedVersion:
-    """Bind the file. If another run has published an equal version first, return that and delete this file.
+    """Bind the file, and `beside` in the same commit. If another run has published an equal version first, return that
+    and delete this file.
 
     Raises LostRaceError where another version was published, DefinitionError where the index was dropped meanwhile, and
     what `bindings.publish` raises.
@@ -221,7 +231,7 @@ def publish(
         new_packs=file.new_packs,
     )
     try:
-        version = bindings.publish(table, binding)
+        version = bindings.publish(table, binding, beside)
     except UnsupportedCatalogError as error:  # the tag went at once
         if not _is_dropped(table, plan):
             raise

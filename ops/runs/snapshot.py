@@ -1,5 +1,6 @@
 """Bring the sketches and index versions of one snapshot up to date, in this process or on Spark."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,17 +10,20 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.index_runs import ensure_defined
 from icepuffin.ops.table.snapshots import SnapshotName, resolve_snapshot, table_name
 from icepuffin.ops.tasks.task_runner import LocalRunner, Progress, StageProgress, TaskRunner
-from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.theta import ThetaReport
+from icepuffin.ops.theta.theta_materialization import CountedSketches, count_theta_sketches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 SKETCH_STAGE = "sketch"
 """Name of the one stage of making theta sketches."""
 RefreshProgress = Callable[[str, str, int, int], None]
@@ -136,7 +140,8 @@ def refresh_snapshot(
     verify: bool = False,
     progress: RefreshProgress | None = None,
 ) -> RefreshReport:
-    """Make a snapshot's theta sketches, where `sketches`, then its version of each index.
+    """Make a snapshot's theta sketches, where `sketches`, then its version of each index. The commit of the first
+    version that is published takes the sketches along.
 
     Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
     Raises what `materialize_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
@@ -144,7 +149,7 @@ def refresh_snapshot(
     """
     counted = None
     if sketches:
-        counted = materialize_theta_sketches(
+        counted = count_theta_sketches(
             table,
             snapshot_id,
             runner=runner,
@@ -154,19 +159,33 @@ def refresh_snapshot(
             progress=_stage(progress, "sketches", SKETCH_STAGE),
         )
     reports = {}
-    for definition in definitions:
-        name = definition.name
-        reports[name] = materialize_index(
-            table,
-            ensure_defined(table, definition),
-            snapshot_id,
-            runner=runner,
-            storage=storage,
-            watched_ref=watched_ref,
-            verify=verify,
-            progress=None if progress is None else _stages(progress, name),
-        )
-    return RefreshReport(table_name(table), snapshot_id, counted, reports)
+    try:
+        for definition in definitions:
+            name = definition.name
+            reports[name] = materialize_index(
+                table,
+                ensure_defined(table, definition),
+                snapshot_id,
+                runner=runner,
+                storage=storage,
+                watched_ref=watched_ref,
+                verify=verify,
+                progress=None if progress is None else _stages(progress, name),
+                sketches=counted,
+            )
+    except Exception:
+        if counted is not None:
+            _publish_alone(table, counted)
+        raise
+    return RefreshReport(table_name(table), snapshot_id, counted.publish() if counted else None, reports)
+
+
+def _publish_alone(table: Table, sketches: CountedSketches) -> None:
+    """Publish what no version took along. What fails is logged, as the error of the index is the one to raise."""
+    try:
+        sketches.publish()
+    except IcepuffinError as error:
+        _log.warning("%s: the sketches were not published either: %s", table_name(table), error)
 
 
 def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[IndexDefinition, ...]:

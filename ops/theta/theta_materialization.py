@@ -1,7 +1,7 @@
 """Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -33,6 +33,8 @@ class CountedSketches:
 
     parts: tuple[CommitPart[object], ...]
     """Parts to be committed, alone or together with others"""
+    counts: Mapping[int, DistinctCount]
+    """NDVs that the table does not list yet, by field id"""
     publish: Callable[[], ThetaReport]
     """Callable that commits the parts that are not committed yet, and reports"""
 
@@ -109,7 +111,7 @@ def count_theta_sketches(
 
     def unchanged(outcome: ThetaOutcome, **counts: object) -> CountedSketches:
         done = report(outcome, time.perf_counter() - started, **counts)
-        return CountedSketches((), lambda: done)
+        return CountedSketches((), {}, lambda: done)
 
     if not is_enabled(enabled):
         return unchanged(ThetaOutcome.OFF)
@@ -165,4 +167,4 @@ def count_theta_sketches(
             ),
         )
 
-    return CountedSketches((statistics.part, *bound), publish)
+    return CountedSketches((statistics.part, *bound), own, publish)
