@@ -26,7 +26,7 @@ class CommitPart(ABC, Generic[Result_co]):
         self.is_unanswered = False
         """Whether an answer was lost: the commit may land yet, as long as nobody has written to the table since"""
         self._result: Result_co | None = None
-        self._error: IcepuffinError | None = None
+        self._error: Exception | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -77,6 +77,10 @@ class CommitPart(ABC, Generic[Result_co]):
         self._error = self.failure(table, attempts)
         self._error.__cause__ = cause
 
+    def fail(self, error: Exception) -> None:
+        """Take what the catalog raised for the outcome."""
+        self._error = error
+
     @contextmanager
     def _outcome_kept(self) -> Iterator[None]:
         try:
@@ -88,7 +92,9 @@ class CommitPart(ABC, Generic[Result_co]):
 def commit_together(table: Table, parts: Sequence[CommitPart[object]]) -> None:
     """Commit those of the parts that have no outcome yet, in one commit, on the table's newest state. Then each has.
 
-    Raises what `reload_table` and the catalog raise; parts may be without an outcome then.
+    Where the catalog refuses them together for good, each is sent alone, as what it refuses may be one of them.
+
+    Raises what `reload_table` raises, and for one part what the catalog does; parts may be without an outcome then.
     """
     cause: CatalogUnavailableError | None = None
     for attempt in commit_attempts(table, COMMIT_ATTEMPTS):
@@ -109,9 +115,7 @@ def commit_together(table: Table, parts: Sequence[CommitPart[object]]) -> None:
             return
         if not attempt.may_commit:
             break
-        updates = tuple(chain.from_iterable(updates for updates, _ in changes))
-        requirements = tuple(dict.fromkeys(chain.from_iterable(requirements for _, requirements in changes)))
-        outcome = attempt_commit(table, updates, requirements, attempt.number)
+        outcome = _send(table, pending, changes, attempt.number)
         for part in pending:
             part.is_unanswered |= outcome is CommitOutcome.UNKNOWN
         if outcome is CommitOutcome.DONE:
@@ -122,6 +126,26 @@ def commit_together(table: Table, parts: Sequence[CommitPart[object]]) -> None:
             return
     for part in _unsettled(parts):
         part.give_up(table, attempt.number, cause)
+
+
+def _send(table: Table, parts: Sequence[CommitPart[object]], changes: Sequence[Change], attempt: int) -> CommitOutcome:
+    updates = tuple(chain.from_iterable(updates for updates, _ in changes))
+    requirements = tuple(dict.fromkeys(chain.from_iterable(requirements for _, requirements in changes)))
+    try:
+        return attempt_commit(table, updates, requirements, attempt)
+    except Exception:
+        if len(parts) == 1:
+            raise
+        _commit_apart(table, parts)
+        return CommitOutcome.REFUSED
+
+
+def _commit_apart(table: Table, parts: Sequence[CommitPart[object]]) -> None:
+    for part in parts:
+        try:
+            commit_together(table, (part,))
+        except Exception as error:
+            part.fail(error)
 
 
 def _unsettled(parts: Sequence[CommitPart[object]]) -> list[CommitPart[object]]:

@@ -15,8 +15,8 @@ from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding
 from icepuffin.ops.binding.files_folder import remember_folder
+from icepuffin.ops.binding.joint_commit import CommitPart
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
-from icepuffin.ops.catalog.joint_commit import CommitPart
 from icepuffin.ops.index.balls import enclose_files
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.definitions.ddl import defined_names, drop_index

@@ -10,7 +10,6 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.catalog.read_restrictions import require_table
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -184,7 +183,7 @@ def _publish_alone(table: Table, sketches: CountedSketches) -> None:
     """Publish what no version took along. What fails is logged, as the error of the index is the one to raise."""
     try:
         sketches.publish()
-    except IcepuffinError as error:
+    except Exception as error:
         _log.warning("%s: the sketches were not published either: %s", table_name(table), error)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions, sketch_versions
 from icepuffin.ops.binding.commit import CommitOutcome
-from icepuffin.ops.catalog import joint_commit
 from icepuffin.ops.index import create_index, new_version
 from icepuffin.ops.index.errors import GateFailedError
 from icepuffin.ops.runs import snapshot
