@@ -198,9 +198,9 @@ def test_queries_of_an_older_version_do_not_wait() -> None:
     sampler = RecallSampler(1.0, budget=1e6)
     sampler.add(VERSION, np.ones(1), first)
     assert measuring.wait(PATIENCE)
-    for version in (VERSION, VERSION, OTHER, OTHER):
+    for version in (VERSION, VERSION, VERSION, OTHER, OTHER):
         sampler.add(version, np.ones(1), exact)
-    assert (sampler.recall(VERSION).left_out, sampler.recall(VERSION).waiting) == (2, 2)
+    assert (sampler.recall(VERSION).left_out, sampler.recall(VERSION).waiting) == (3, 2)
     gate.set()
     assert settled(lambda: sampler.recall(OTHER), 2).queries == 2
     assert (sampler.recall(VERSION).queries, sampler.recall(OTHER).left_out) == (1, 0)
