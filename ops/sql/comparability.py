@@ -200,7 +200,8 @@ def _wider(left: IcebergType, right: IcebergType) -> IcebergType:
         return TimestampType()
     sides = (left, right)
     if not all(side in _DIGITS or side in _FLOATS or isinstance(side, DecimalType) for side in sides):
-        raise NotIndexableError(f"{left} and {right} are not compared here")
+        zone = ", with a zone, as in '2026-01-31 08:00:00Z'" if TimestamptzType() in sides else ""
+        raise NotIndexableError(f"{left} and {right} are not compared here: give a constant of the column's type{zone}")
     decimals = [side for side in sides if isinstance(side, DecimalType)]
     if any(side in _FLOATS for side in sides):
         if any(side.precision > sys.float_info.dig for side in decimals):

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 
 from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.number_sizes import MOST_DIGITS
+from icepuffin.ops.sql.tokens import MOST_DIGITS
 
 
 def _named(value: float) -> str:

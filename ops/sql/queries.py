@@ -131,8 +131,8 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     bound = next((limited for conjunct in conjuncts if (limited := _bound(conjunct, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
-    if (nearest_first is None and bound is None) or (nearest_first and limit is None and bound is None):
-        raise NotIndexableError(_why_not(query, keys, limit))
+    if bound is None and (nearest_first is None or limit is None):
+        raise NotIndexableError(_why_not(query, keys))
     function = nearest_first or (bound[0] if bound else None)
     _require_one_distance(query, function)
     metric, larger = DISTANCES[function_name(function)]
@@ -208,8 +208,6 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     sides = _LOWER if larger else _UPPER
     if comparison not in sides:
         return None
-    if right.find(exp.Column):
-        raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
     limit = values.of(right)
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise NotIndexableError(f"{shown(node)}: {limit!r} is no distance")
@@ -244,7 +242,7 @@ def _nearest_first(query: Node, keys: list[Node]) -> Node | None:
     return keys[0] if bool(query.args["order"].expressions[0].args.get("desc")) == larger else None
 
 
-def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
+def _why_not(query: Node, keys: list[Node]) -> str:
     if not keys:
         return "it is not ordered by one distance, and has no condition distance < number"
     name = function_name(keys[0])
@@ -252,7 +250,7 @@ def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
         return f"it is ordered by {shown(keys[0])}, not by one of {', '.join(DISTANCES)}"
     if _nearest_first(query, keys) is None:
         return f"the nearest come first only with ORDER BY {name}(...) {'DESC' if DISTANCES[name][1] else 'ASC'}"
-    return "it has no LIMIT: an index finds the k nearest" if limit is None else "it cannot use an index"
+    return "it has no LIMIT: an index finds the k nearest"
 
 
 def _require_one_distance(query: Node, function: Node) -> None:

@@ -63,10 +63,9 @@ if TYPE_CHECKING:
 _READERS = 8
 _MOST_DIGITS_OF_AN_ID = 20
 _WITHOUT_SPARK = (
-    "An index answers SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] "
-    "ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, and for all rows within a distance "
-    "... WHERE l2_distance(column, ARRAY(...)) < 0.5; other statements need a Spark session "
-    "(`spark=`, on the command line --spark)"
+    "For Spark, repeat the command with --spark, or give SqlSession a session (`spark=`). Without Spark, "
+    "write SELECT columns FROM ns.t [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, or, for all rows "
+    "within a distance, ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
 )
 
 
@@ -299,7 +298,7 @@ class SqlSession:
     def _explain(self, explained: Explain) -> SqlResult:
         statement = explained.statement
         if isinstance(statement, SparkStatement):
-            engine = "Spark runs it as it is" if self._spark is not None else f"it cannot run here. {_WITHOUT_SPARK}"
+            engine = "Spark runs it as it is" if self._spark is not None else f"it does not run here. {_WITHOUT_SPARK}"
             if statement.hints:
                 engine = _hint_without_index(statement)
             return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"), is_text=True)

@@ -12,7 +12,6 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.number_sizes import MOST_DIGITS
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
@@ -21,6 +20,8 @@ _LITERALS = frozenset(
 )
 
 
+MOST_DIGITS = 1_000
+"""Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
 _LITERAL = "literal"
 """Mark on a name in a tree"""
 

@@ -81,8 +81,10 @@ class Values:
 
     def comparable(self, node: Node) -> Any:
         """The value that a column is compared with. Raises NotIndexableError for null and for lists."""
-        value = self.of(node)
-        if value is None or isinstance(value, list | tuple | dict | np.ndarray):
+        value = None if isinstance(node, exp.Null) else self.of(node)
+        if value is None:
+            raise NotIndexableError(f"no comparison with a null ({shown(node)}) is true: write IS NULL")
+        if isinstance(value, list | tuple | dict | np.ndarray):
             raise NotIndexableError(f"{shown(node)} is {value!r:.50}, which no column is compared with")
         return value
 
