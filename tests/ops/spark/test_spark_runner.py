@@ -432,7 +432,8 @@ def test_a_killed_python_worker_is_retried(spark: "SparkSession", tmp_path: Path
 def test_executor_code_imports_neither_dagster_nor_pyspark() -> None:
     code = (
         "import sys\n"
-        "from icepuffin.ops.tasks import run, scatter, shard, theta\n"
+        "from icepuffin.ops.tasks import run, scatter, shard_task\n"
+        "from icepuffin.ops.tasks.sketches import theta_task\n"
         "print([name for name in ('dagster', 'pyspark') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
