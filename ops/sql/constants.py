@@ -8,8 +8,7 @@ from uuid import UUID
 
 import numpy as np
 
-from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.tokens import MOST_DIGITS
+from icepuffin.ops.sql.errors import MOST_DIGITS, SqlError
 
 
 def _named(value: float) -> str:

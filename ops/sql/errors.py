@@ -2,6 +2,9 @@
 
 from icepuffin.ops.errors import IcepuffinError
 
+MOST_DIGITS = 1_000
+"""Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
+
 
 class SqlError(IcepuffinError):
     """Raised when a statement cannot be read, or cannot be run here; the message says what to write instead."""

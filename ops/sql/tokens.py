@@ -11,7 +11,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.messages import plural
-from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import MOST_DIGITS, NotIndexableError, SqlError
 from icepuffin.ops.sql.statements import SearchHints
 
 _SPARK = Spark()
@@ -20,8 +20,6 @@ _LITERALS = frozenset(
 )
 
 
-MOST_DIGITS = 1_000
-"""Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
 _LITERAL = "literal"
 """Mark on a name in a tree"""
 
