@@ -140,7 +140,7 @@ def _widely_spread() -> F32:
 
 
 def _build(vectors: F32, metric: Metric) -> None:
-    ready = prepare(vectors, metric)
+    ready = prepare(np.concatenate([vectors, vectors[:1]]), metric)  # a copy, too
     graph = vamana.insert(vamana.build(ready[:-8], metric, _PARAMS), ready, metric, _PARAMS)
     searcher = Searcher(graph, ready, metric)
     ids, distances, _ = searcher.search(ready[:2], 3, search_list=16)

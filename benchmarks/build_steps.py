@@ -27,7 +27,7 @@ PARTS = ("leaves: products, and the nearest of each row", "candidates into lists
 STEPS: dict[str, tuple[tuple[ModuleType, str], ...]] = {
     "order of nodes": ((locality, "locality_order"), (locality, "reorder")),
     "codes, and whether they serve": ((vamana, "build_space"),),
-    "equal rows": ((bulk_build, "find_duplicates"), (bulk_build, "attach_duplicates")),
+    "equal rows": ((bulk_build, "find_duplicates"), (bulk_build, "mark_copies")),
     CANDIDATES: ((bulk_build, "_collect_candidates"),),
     PARTS[0]: ((bulk_build, "_leaf_pairs"),),
     PARTS[1]: ((bulk_build, "offer_pairs"),),

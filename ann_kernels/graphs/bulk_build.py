@@ -7,7 +7,8 @@
 4. A random sample gets a graph of its own by greedy insert: its long edges connect regions that share no leaf. Some
    nodes of each cluster that no candidate leads out of are in the sample.
 5. One robust prune of each node's candidates. Where few edges lead to a node, the reverses of its own edges are added.
-6. Equal rows are attached to their representatives as trees; nodes that cannot be reached are attached to near ones.
+6. Equal rows are marked as copies of their representatives; other nodes that cannot be reached are attached to near
+   ones.
 
 Every step gives the same result for any number of threads.
 """
@@ -33,7 +34,7 @@ from icepuffin.ann_kernels.distances.distance_computers import (
     prefetch_node,
 )
 from icepuffin.ann_kernels.graphs.carving import Carving, carve
-from icepuffin.ann_kernels.graphs.duplicates import attach_duplicates, find_duplicates
+from icepuffin.ann_kernels.graphs.duplicates import find_duplicates, mark_copies
 from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams, empty_graph
 from icepuffin.ann_kernels.graphs.greedy_insert import Workers, add_reverse_edges, insert_all
 from icepuffin.ann_kernels.graphs.leaf_neighbors import key_weights, nearest_columns, new_nearest
@@ -107,15 +108,15 @@ def build(
     """A graph over a space of `vectors` f32[N, D]; default parameters by their dimensions."""
     threads = max(1, threads)
     bulk = bulk or (LARGER_LEAVES if vectors.shape[1] >= LONG else DEFAULTS)
-    groups = find_duplicates(vectors, first=medoid)
+    copies = find_duplicates(vectors, first=medoid)
     graph = empty_graph(len(vectors), params.max_degree, medoid)
     with one_blas_thread, ThreadPoolExecutor(threads) as executor:
-        partial_build = _Build(graph, space, groups.representatives, params, bulk, Workers(executor, threads))
+        partial_build = _Build(graph, space, copies.others(len(vectors)), params, bulk, Workers(executor, threads))
         _collect_candidates(partial_build)
         _prune(partial_build, _long_edges(partial_build))
         _reverse_edges_of_rare_nodes(partial_build)
-    attach_duplicates(graph, groups)
-    attach_unreachable(graph, space, params)
+    mark_copies(graph, copies)
+    attach_unreachable(graph, space, params, copies)
     return graph
 
 

@@ -80,7 +80,7 @@ class PackedGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A directed graph over N nodes; every node can be reached from the medoid."""
+    """A directed graph over N nodes; every node can be reached from the medoid, but copies of others (`duplicates`)."""
 
     neighbors: I32
     """int32[N, R], padded with -1"""

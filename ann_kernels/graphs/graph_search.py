@@ -34,8 +34,9 @@ from icepuffin.ann_kernels.graphs.block_search import (
     rank_block,
     walk_block,
 )
+from icepuffin.ann_kernels.graphs.duplicates import Copies, CopyGroups, copies_of
 from icepuffin.ann_kernels.graphs.graph import Graph, PackedGraph, spread_places
-from icepuffin.ann_kernels.graphs.neighbor_lists import most_neighbors
+from icepuffin.ann_kernels.graphs.neighbor_lists import adjacency_of, most_neighbors
 from icepuffin.ann_kernels.graphs.walk_codes import WalkCodes, walk_codes
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
@@ -175,13 +176,22 @@ class Searcher:
         self._widening = _COARSE_BEAM if is_coarse else 1.0
         if isinstance(self._codes, ScalarCodes) and self._vectors is not None:
             self._coded = CodedVectors(self._vectors, self._codes, errors, halves, threads, allocate=allocate)
-        self._entry_points = _entry_points(graph)
+        copies = copies_of(adjacency_of(self._adjacency), graph.medoid)
+        self._copies = CopyGroups.of(copies) if len(copies.nodes) else None
+        self._entry_points = _entry_points(graph, copies)
         self._entry_data = self._data_of(self._entry_points)
         self._scratch: list[ScratchFields] = []
         """Memory that no thread uses: new marks per query would cost more than the query"""
-        self._live = Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live)
-        self._live_count = self._live.count()
-        self._reachable_count = graph.count
+        self._walkable_count = graph.count - len(copies.nodes)
+        self._make_live(Bitmap.of(np.ones(graph.count, np.bool_) if is_live is None else is_live), 0)
+
+    def _make_live(self, live: Bitmap, unreachable: int) -> None:
+        self._live, self._live_count = live, live.count()
+        self._sought, self._live_copies = live, self._copies
+        if self._copies:
+            self._sought, self._live_copies = self._copies.of_live(live)
+        self._sought_count = self._sought.count()
+        self._reachable_count = self._walkable_count - unreachable
 
     def masked(self, live: Bitmap, *, unreachable: int = 0) -> "Searcher":
         """The same searcher, codes and all, that returns only the nodes in `live`.
@@ -191,8 +201,8 @@ class Searcher:
         if live.size != self._count:
             raise DimensionError(f"the graph has {self._count} nodes, but there are {live.size} live")
         other = object.__new__(type(self))  # copy.copy would take five times as long
-        reachable = self._count - unreachable
-        other.__dict__.update(self.__dict__, _live=live, _live_count=live.count(), _reachable_count=reachable)
+        other.__dict__.update(self.__dict__)
+        other._make_live(live, unreachable)
         return other
 
     @property
@@ -219,6 +229,12 @@ class Searcher:
         return self._live_count
 
     @property
+    def landmarks(self) -> I64:
+        """Nodes that walks need, int64[n]: entry points, and those that stand for copies."""
+        originals = self._copies.originals if self._copies else np.empty(0, np.int64)
+        return np.union1d(self._entry_points, originals)
+
+    @property
     def dims(self) -> int:
         if self._vectors is not None:
             return int(self._vectors.shape[1])
@@ -238,6 +254,8 @@ class Searcher:
         A beam as wide as the graph is answered by comparing the vectors, where the walk goes by codes. Where few nodes
         are live, `meeting` says how many of them are to be met: then the beam is as wide as that takes, but for half of
         its width at first, which finds the way.
+
+        A node and its copies are one node of a beam, live where one of them is; a result has the live ones of them.
 
         Parameters
         ----------
@@ -269,11 +287,12 @@ class Searcher:
             raise KernelError(f"k is {k}; it must be at least 1")
         if queries.shape[1:] != (self.dims,):
             raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
-        first = min(math.ceil(self._widening * max(search_list, k)), self._count)
-        width = max(first, min(widest, self._count))
-        last = min(k, self._live_count) - 1
+        count, meeting = self._walkable_count, min(meeting, self._sought_count)
+        first = min(math.ceil(self._widening * max(search_list, k)), count)
+        width = max(first, min(widest, count))
+        last = min(k, self._sought_count) - 1
         has_codes = self._codes is not None or self._rotated is not None
-        compared = has_codes and width == self._count  # a walk would lose what codes misplace
+        compared = has_codes and width == count  # a walk would lose what codes misplace
         compared |= meeting > 0 and self._compares_from(width)
         empty = last < 0 or compared
         if empty:
@@ -281,48 +300,52 @@ class Searcher:
         else:
             results = self._walk(queries, k, self._beam(k, first, width, meeting), threads)
         short = self._short(results, last, meeting) if last >= 0 else _NONE
-        while len(short) and width < self._count:
+        while len(short) and width < count:
             # of a beam that met few, the share that it met tells how wide it had to be
             factor = max(2, meeting // max(1, int(results.work[short, 2].max())))
             if self._compares_from(factor * width):
                 break
-            width = min(factor * width, self._count)
+            width = min(factor * width, count)
             results.replace(short, self._walk(queries[short], k, self._beam(k, width, width, meeting), threads))
             short = self._short(results, last, meeting)
         if last >= 0 and not meeting and self._is_lost(results, width):
             is_lost = results.work[:, 3] > 0
             if self._metric is not Metric.INNER_PRODUCT:
-                is_lost &= results.distances[:, last] > 0  # nothing is nearer
+                farthest = self._with_copies(results.ids, results.distances)[1][:, min(k, self._live_count) - 1]
+                is_lost &= farthest > 0  # nothing is nearer
             short = np.union1d(short, np.flatnonzero(is_lost))
         if len(short) and self._compares:
-            compare = self.compare if self._vectors is not None else self._estimate_live
-            results.ids[short], results.distances[short] = compare(queries[short], k)
-            results.work[short, 1] += self._live_count
-        return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
+            results.ids[short], results.distances[short] = self._compare_sought(queries[short], k)
+            results.work[short, 1] += self._sought_count
+        ids, distances = self._with_copies(results.ids, results.distances)
+        return ids, distances, SearchStats(results.work[:, 0], results.work[:, 1])
+
+    def _with_copies(self, ids: I64, distances: F64) -> Neighbors:
+        return (ids, distances) if self._live_copies is None else self._live_copies.filled(ids, distances)
 
     def _beam(self, k: int, first: int, widest: int, meeting: int) -> Beam:
         """A beam that meets so many live nodes; where `meeting` is 0, as many as results."""
         if meeting:
             return Beam(first, widest, meeting, first // 2)
         places = 0
-        if self._live_count < self._reachable_count:
-            places = math.ceil(_MORE_PLACES * k * self._reachable_count / self._live_count)
+        if self._sought_count < self._reachable_count:
+            places = math.ceil(_MORE_PLACES * k * self._reachable_count / self._sought_count)
             # beyond that comparing takes less than what is added
-            more = self._live_count // max(1, self._compared_per_node) if self._compares else widest
+            more = self._sought_count // max(1, self._compared_per_node) if self._compares else widest
             places = min(places, widest + more)
-        return Beam(first, min(max(widest, places), self._count), min(k, self._live_count), 0)
+        return Beam(first, min(max(widest, places), self._walkable_count), min(k, self._sought_count), 0)
 
     def _is_lost(self, results: Results, width: int) -> bool:
         """Whether equal distances may have led a walk nowhere, and there are few enough vectors to compare them all.
 
         Among nodes that are all as far from a query no edge leads nearer to it.
         """
-        return bool(results.work[:, 3].any()) and self._live_count <= _COMPARED_WHERE_LOST * width
+        return bool(results.work[:, 3].any()) and self._sought_count <= _COMPARED_WHERE_LOST * width
 
     def _short(self, results: Results, last: int, meeting: int) -> npt.NDArray[np.intp]:
         """Queries whose beam met too few live nodes."""
         # where nothing is compared, nothing is left but to widen the beam, up to all nodes
-        fewest = min(meeting, self._live_count) if self._compares else 0
+        fewest = meeting if self._compares else 0
         if len(results.ids) == 1:  # arrays would take longer
             return _FIRST if results.ids[0, last] < 0 or 2 * results.work[0, 2] < fewest else _NONE
         short = results.ids[:, last] < 0
@@ -342,7 +365,7 @@ class Searcher:
         return _CODES_PER_NODE if self.compares_codes else _COMPARED_PER_NODE
 
     def _compares_from(self, width: int) -> bool:
-        return self._compares and self._live_count <= self._compared_per_node * width
+        return self._compares and self._sought_count <= self._compared_per_node * width
 
     @property
     def rotated_codes(self) -> RotatedCodes | None:
@@ -359,10 +382,10 @@ class Searcher:
         deviations[nodes < 0] = 0
         return interval(distances, deviations, self._metric, np.linalg.norm(queries, axis=1))
 
-    def _estimate_live(self, queries: Floats, k: int) -> Neighbors:
-        """The k live nodes that are nearest to each query by rotated codes; results as of `search`."""
+    def _estimate_sought(self, queries: Floats, k: int) -> Neighbors:
+        """The k sought nodes that are nearest to each query by rotated codes; results as of `search`."""
         rotated: Any = self._rotated
-        live = self._live.places().astype(np.int64)
+        live = self._sought.places()
         nearest, distances = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
         for row in range(len(queries)):  # all at once would take a list of the nodes for each of them
             one = slice(row, row + 1)
@@ -377,20 +400,31 @@ class Searcher:
         """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
+        return self._compare(self._vectors, self._live, queries, k, ids)
+
+    def _compare_sought(self, queries: Floats, k: int) -> Neighbors:
+        """The k nearest of the nodes that a walk would return, by comparing or estimating every one."""
+        if self._vectors is None:
+            return self._estimate_sought(queries, k)
+        return self._compare(self._vectors, self._sought, queries, k, None)
+
+    def _compare(self, vectors: F32, nodes: Bitmap, queries: Floats, k: int, ids: RowIds | None) -> Neighbors:
         if self._coded is not None and len(queries) < FEW_QUERIES:
-            return self._compare_codes(self._coded, queries, k, ids)
+            return self._compare_codes(self._coded, nodes, queries, k, ids)
         top = ExactTopK(queries, k, self._metric)
-        rows = None if self._live_count == self._count else self._live.places()
-        top.update(self._vectors, (lambda places: places) if ids is None else ids, rows=rows)
+        rows = None if nodes.count() == self._count else nodes.places()
+        top.update(vectors, (lambda places: places) if ids is None else ids, rows=rows)
         return top.result()
 
-    def _compare_codes(self, coded: CodedVectors, queries: Floats, k: int, ids: RowIds | None) -> Neighbors:
-        """`compare`, one query after another: codes rule out what is farther."""
+    def _compare_codes(
+        self, coded: CodedVectors, compared: Bitmap, queries: Floats, k: int, ids: RowIds | None
+    ) -> Neighbors:
+        """`_compare`, one query after another: codes rule out what is farther."""
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
         lists = []
         for query in as_float64(queries):
-            nodes, own = coded.nearest(query, k, self._metric, self._live)
+            nodes, own = coded.nearest(query, k, self._metric, compared)
             names = nodes if ids is None else ids(nodes) if callable(ids) else ids[nodes]
             order = np.lexsort((names, own))[:k]
             lists.append((names[order], own[order]))
@@ -420,7 +454,7 @@ class Searcher:
                 ids, distances = np.empty((len(own), ranked), np.int64), np.empty((len(own), ranked))
             lists = new_candidate_lists(len(own), beam.widest)
             scratch = self._take_scratch()
-            live, widths = self._live.words, (beam.first, beam.widest, beam.meeting, beam.way)
+            live, widths = self._sought.words, (beam.first, beam.widest, beam.meeting, beam.way)
             entries, entry_data = self._entry_points, self._entry_data
             walk_block(block, entry_data, self._adjacency, live, entries, widths, scratch, lists, work)
             self._scratch.append(scratch)
@@ -469,8 +503,9 @@ def _as_kernels_take(field: Any) -> Any:
     return np.require(field, field.dtype, ["C", "W"]) if isinstance(field, np.ndarray) else field
 
 
-def _entry_points(graph: Graph | PackedGraph) -> I32:
-    """int32[e]: the medoid, from which every node can be reached, and nodes spread over the graph."""
+def _entry_points(graph: Graph | PackedGraph, copies: Copies) -> I32:
+    """int32[e]: the medoid, from which all that are no copies can be reached, and such nodes spread over the graph."""
     if not graph.count:
         return np.empty(0, np.int32)
-    return np.concatenate([[graph.medoid], spread_places(graph.count)]).astype(np.int32)
+    others = copies.others(graph.count) if len(copies.nodes) else np.arange(graph.count)
+    return np.concatenate([[graph.medoid], others[spread_places(len(others))]]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The repair that lets every node of a graph be reached from its medoid."""
+"""The repair that lets every node of a graph be reached from its medoid, but copies."""
 
 from typing import Any
 
@@ -9,23 +9,25 @@ from icepuffin.ann_kernels.compilation import fast_kernel, inner_kernel, kernel
 from icepuffin.ann_kernels.distances.candidate_list import split_keys
 from icepuffin.ann_kernels.distances.distance_computers import Space, new_code_scratch, node_computer
 from icepuffin.ann_kernels.graphs.beam_search import beam_search, new_beam_scratch, new_visited
+from icepuffin.ann_kernels.graphs.duplicates import Copies
 from icepuffin.ann_kernels.graphs.graph import Adjacency, Graph, VamanaParams
 from icepuffin.ann_kernels.graphs.robust_prune import new_prune_candidates
 
 
-def attach_unreachable(graph: Graph, space: Space, params: VamanaParams) -> None:
-    """Add edges to nodes that no walk from the medoid reaches.
+def attach_unreachable(graph: Graph, space: Space, params: VamanaParams, copies: Copies) -> None:
+    """Add edges to nodes that no walk from the medoid reaches, and that are no copies.
 
     Each edge comes from a near node: into a free slot, or in place of an edge by which nothing was reached.
     """
     parents = np.full(graph.count, -1, np.int32)
     parents[graph.medoid] = graph.medoid
     _mark_reachable(graph.adjacency, np.int32(graph.medoid), parents)
+    parents[copies.nodes] = copies.originals
     unreachable = np.flatnonzero(parents < 0).astype(np.int32)
     if len(unreachable):
         width = min(max(params.search_list, 2), graph.count)
-        everyone = np.arange(graph.count, dtype=np.int32)
-        _attach(space, graph.adjacency, graph.medoid, unreachable, everyone, width, parents, new_code_scratch(space))
+        others = copies.others(graph.count)
+        _attach(space, graph.adjacency, graph.medoid, unreachable, others, width, parents, new_code_scratch(space))
 
 
 @kernel
@@ -52,12 +54,12 @@ def _attach(
     adjacency: Adjacency,
     medoid: int,
     nodes: I32,
-    everyone: I32,
+    others: I32,
     width: int,
     parents: I32,
     scratch: I8,
 ) -> None:
-    """Give each of the unreachable nodes an edge from the nearest host that a beam search meets, or from any node."""
+    """Give each unreachable node an edge from the nearest host that a beam search meets, or from one of `others`."""
     neighbors, degrees = adjacency.neighbors, adjacency.degrees
     beam = new_beam_scratch(width, new_visited(degrees.size), 0, neighbors.shape[1])
     hosts = new_prune_candidates(width)
@@ -70,7 +72,7 @@ def _attach(
         split_keys(beam.candidates, size, hosts.ids, hosts.distances)
         host, slot = _find_free_slot(adjacency, hosts.ids[:size], parents)
         if host < 0:
-            host, slot = _find_free_slot(adjacency, everyone, parents)
+            host, slot = _find_free_slot(adjacency, others, parents)
         neighbors[host, slot] = node
         degrees[host] = max(degrees[host], slot + 1)
         parents[node] = host

@@ -12,6 +12,7 @@ from icepuffin.ann_kernels.codes import scalar_quantization
 from icepuffin.ann_kernels.distances.distance_computers import CodeSpace, FloatSpace, Space
 from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ann_kernels.graphs import bulk_build
+from icepuffin.ann_kernels.graphs.duplicates import copies_of, find_new_duplicates, mark_copies
 from icepuffin.ann_kernels.graphs.graph import Graph, VamanaParams, empty_graph, medoid_of
 from icepuffin.ann_kernels.graphs.greedy_insert import insert_all
 from icepuffin.ann_kernels.graphs.neighbor_check import preserves_neighbors
@@ -100,10 +101,14 @@ def insert(
     out = empty_graph(count, params.max_degree, graph.medoid)
     out.neighbors[:before, :width] = graph.neighbors
     out.degrees[:before] = graph.degrees
-    added = np.random.default_rng(params.seed).permutation(count - before)
-    order = np.concatenate([np.arange(before), before + added]).astype(np.int32)
-    insert_all(out, space, order, before, params, threads=threads)
-    attach_unreachable(out, space, params)
+    old_copies = copies_of(out.adjacency, graph.medoid)
+    copies = old_copies.joined(find_new_duplicates(vectors, before, old_copies))
+    order = copies.others(count)
+    first = before - len(old_copies.nodes)
+    order[first:] = np.random.default_rng(params.seed).permutation(order[first:])
+    insert_all(out, space, order, first, params, threads=threads)
+    mark_copies(out, copies)
+    attach_unreachable(out, space, params, copies)
     return out
 
 

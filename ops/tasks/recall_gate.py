@@ -10,7 +10,6 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.distances.exact_distances import pair_distances
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ann_kernels.distances.top_k import exact_top_k
-from icepuffin.ann_kernels.graphs.graph import spread_places
 from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.graphs.vamana import Graph
 from icepuffin.ann_kernels.metric import Metric
@@ -161,7 +160,8 @@ def _curve(
     searcher: Searcher | None,
 ) -> list[Width]:
     """The points for k rows; none for very few rows."""
-    nodes = np.setdiff1d(np.flatnonzero(is_live), [shard.medoid, *spread_places(shard.count)])  # walks enter there
+    searcher = searcher_for(shard, vectors, is_live, searcher)
+    nodes = np.setdiff1d(np.flatnonzero(is_live), searcher.landmarks)
     count = min(queries, len(nodes) // k)
     if not count:
         return []
@@ -172,7 +172,7 @@ def _curve(
         return []
     metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, is_live=others)
-    searcher = searcher_for(shard, vectors, is_live, searcher).masked(Bitmap.of(others), unreachable=count)
+    searcher = searcher.masked(Bitmap.of(others), unreachable=count)
     if shard.codes is not None:
         widths = CURVE_WIDTHS if k == GATE_K else WIDE_CURVE_WIDTHS
         settings = [*((width, 1) for width in widths), *_RERANKED[k]]

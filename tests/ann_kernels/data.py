@@ -4,6 +4,8 @@ import numpy as np
 
 from icepuffin.ann_kernels.graphs.graph import Graph, PackedAdjacency, PackedGraph
 from icepuffin.puffin.varint import encode_adjacency
+from tests.naive import duplicates as naive
+from tests.naive.walks import edges_of
 
 
 def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
@@ -31,14 +33,15 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def reached(graph: Graph) -> set[int]:
-    """What walks from the medoid can reach."""
+    """What walks from the medoid can reach, and the copies of that."""
     visited, todo = {graph.medoid}, [graph.medoid]
     while todo:
         node = todo.pop()
         fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - visited
         visited |= fresh
         todo += fresh
-    return visited
+    copies = naive.copies_in(edges_of(graph.neighbors, graph.degrees), graph.medoid)
+    return visited | {node for node, original in copies.items() if original in visited}
 
 
 def well_formed(graph: Graph) -> bool:

@@ -251,7 +251,23 @@ def exact(shard: dict[str, Any], node: int, query: np.ndarray, vector_of_row: Ca
 
 
 def walk(shard: dict[str, Any], distance_to: Callable[[int], float], width: int) -> list[int]:
-    """Nodes, nearest first."""
+    """Nodes, nearest first, each with its copies."""
+    copies = copies_of(shard)
+    return [node for met in nearest_met(shard, distance_to, width) for node in (met, *copies.get(met, ()))]
+
+
+def copies_of(shard: dict[str, Any]) -> dict[int, list[int]]:
+    """The copies of each node that has any."""
+    targets = {shard["medoid"]}.union(*shard["neighbors"])
+    copies: dict[int, list[int]] = {}
+    for node, neighbors in enumerate(shard["neighbors"]):
+        if len(neighbors) == 1 and node not in targets:
+            copies.setdefault(neighbors[0], []).append(node)
+    return copies
+
+
+def nearest_met(shard: dict[str, Any], distance_to: Callable[[int], float], width: int) -> list[int]:
+    """Nodes in the list of a walk."""
     start = shard["medoid"]
     pool, expanded, visited = [(distance_to(start), start)], set[int](), {start}
     while True:

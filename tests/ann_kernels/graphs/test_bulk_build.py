@@ -11,7 +11,6 @@ from icepuffin.ann_kernels.distances.top_k import exact_top_k
 from icepuffin.ann_kernels.graphs import bulk_build, vamana
 from icepuffin.ann_kernels.graphs.bulk_build import BulkParams
 from icepuffin.ann_kernels.graphs.carving import Carving
-from icepuffin.ann_kernels.graphs.duplicates import find_duplicates
 from icepuffin.ann_kernels.graphs.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graphs.graph_search import Searcher
 from icepuffin.ann_kernels.graphs.leaf_neighbors import nearest_columns, new_nearest
@@ -155,14 +154,6 @@ def test_the_length_of_vectors_does_not_matter_under_cosine() -> None:
     lengths = 2.0 ** np.random.default_rng(0).integers(-5, 6, (300, 1)).astype(np.float32)
     first, second = built(vectors, Metric.COSINE), built(vectors * lengths, Metric.COSINE)
     assert (first.neighbors == second.neighbors).all()
-
-
-def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
-    vectors = np.array([[1], [2], [1], [3], [2], [1]], np.float32)
-    groups = find_duplicates(vectors, first=4)
-    assert groups.representatives.tolist() == [0, 3, 4]
-    led = [groups.members[a:b].tolist() for a, b in zip(groups.starts[:-1], groups.starts[1:], strict=True)]
-    assert sorted(led) == [[0, 2, 5], [4, 1]]
 
 
 @pytest.mark.parametrize(("group", "noise", "dims"), some(list(product([20, 80], [1e-4, 1e-2], [8, 64])), 3))

@@ -116,6 +116,22 @@ def test_near_duplicates_make_an_index_that_passes_its_gate(table_factory: Table
     assert report.recall >= 0.95
 
 
+def test_equal_vectors_make_an_index_that_passes_its_gate(table_factory: TableFactory) -> None:
+    """By a build, and by rows that come later, whose equals lie in the version."""
+    rng = np.random.default_rng(3)
+    vectors = rng.permutation(np.repeat(rng.standard_normal((120, 24)), 50, axis=0)).astype(np.float32)
+    table = table_factory()
+    definition = IndexDefinition(name="e", column="embedding", metric="l2")
+    queries = rng.standard_normal((40, 24)).astype(np.float32)
+    for stop in (4_000, 5_000, 6_000):
+        table.append(_rows(vectors[stop - (4_000 if stop == 4_000 else 1_000) : stop]))
+        assert index_head(table, definition, threads=2).recall >= 0.99
+        table.refresh()
+        found = open_index(table, definition, storage=STORAGE).search(queries, 10, columns=[])
+        exact = np.sort(np.linalg.norm(vectors[None, :stop].astype(float) - queries[:, None], axis=2), axis=1)[:, :10]
+        np.testing.assert_allclose(found.rows["distance"].to_numpy().reshape(40, 10), exact, rtol=1e-5)
+
+
 def _rows(vectors: np.ndarray) -> pa.Table:
     texts = [""] * len(vectors)
     return pa.table({

@@ -16,12 +16,15 @@ def searchable_shard(
     offset: float = 0.0,
     search_list: int | None = None,
     constant: float | None = None,
+    copies: int = 1,
 ) -> tuple[Shard, np.ndarray]:
-    """A shard whose search list reaches every node, or has another length; `constant`: what all have in a dimension."""
+    """A shard whose search list reaches every node, or has another length; `constant`: what all have in a dimension;
+    `copies`: rows of each vector.
+    """
     values = offset + scale * np.random.default_rng(0).standard_normal((rows, 8))
     if constant is not None:
         values[:, 0] = constant
-    vectors = prepare(values, metric)
+    vectors = prepare(values[np.arange(rows) % (rows // copies)], metric)
     search_list = search_list or rows
     params = vamana.VamanaParams(max_degree=32, search_list=search_list, alpha=1.2)
     graph = vamana.build(vectors, metric, params)

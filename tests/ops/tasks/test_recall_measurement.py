@@ -166,6 +166,15 @@ def test_beams_of_a_curve_are_as_wide_as_it_says() -> None:
     assert narrow.distances == pytest.approx(stats.distances.mean(), abs=1)
 
 
+def test_copies_are_found_by_the_walks_of_a_curve() -> None:
+    """What stands for equal rows is not held out: nothing would lead to the others."""
+    shard, vectors = searchable_shard(Metric.L2, rows=1_200, search_list=40, copies=4)
+    live = np.ones(shard.count, np.bool_)
+    assert measure_recall(shard, vectors, live, seed=0, threads=1).recall >= 0.99
+    points = [point for point in widths(measure_curve(shard, vectors, live, seed=0, threads=1)) if point.k == GATE_K]
+    assert max(point.recall for point in points) >= 0.99
+
+
 def test_no_edge_leads_to_a_row_that_is_held_out() -> None:
     shard, _ = searchable_shard(Metric.L2, rows=60)
     neighbors, degrees, nodes = shard.neighbors.copy(), shard.degrees.copy(), np.array([0, 7, 59])
