@@ -93,7 +93,9 @@ class IndexSettings(_IndexParameters):
 RUN_NUMBERS = ("rows", "bytes", "new_rows", "shards", "tasks", "memory_mb")
 """Numbers of a run that tags of the settings may name in braces."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_OWN_TAGS = ("icepuffin/", "dagster/max_runtime")
+HIDDEN_TAGS = ".dagster/icepuffin."
+"""Prefix of tags that Dagster's pages do not show, as eight of them make each run of a list 250 pixels high"""
+_OWN_TAGS = ("icepuffin/", ".dagster/", "dagster/max_runtime")
 
 
 def has_numbers(value: Any) -> bool:

@@ -22,9 +22,10 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from icepuffin.assets.table_settings import HIDDEN_TAGS
 from icepuffin.orchestration.local_execution import join_location
 
-PROCESS_TAG = "icepuffin/process"
+PROCESS_TAG = f"{HIDDEN_TAGS}process"
 _INITIAL = "pid:[4026531836]"
 """The namespace of process ids outside all containers (PROC_PID_INIT_INO in Linux)."""
 _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")

@@ -16,7 +16,7 @@ from icepuffin.assets.metadata import snapshot_metadata, snapshots_table, total_
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.table_settings import RUN_NUMBERS, has_numbers, with_numbers
+from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers
 from icepuffin.ops.index.upkeep.freshness import missing_ref
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Engine
@@ -41,7 +41,7 @@ from icepuffin.orchestration.sensor.sensor_plan import (
 )
 
 TABLE_TAG = "icepuffin/table"
-SNAPSHOT_TAG = "icepuffin/snapshot"
+SNAPSHOT_TAG = f"{HIDDEN_TAGS}snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
 _FAILURE_TAG = "dagster/failure_reason"
 _RETRY_TAG = "dagster/will_retry"
@@ -290,7 +290,7 @@ def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[st
         **{key: _tag_text(with_numbers(value, numbers)) for key, value in spec.settings.run_tags.items()},
         **job_tags(spec),
         SNAPSHOT_TAG: key,
-        **{f"icepuffin/{name}": str(numbers[name]) for name in RUN_NUMBERS},
+        **{f"{HIDDEN_TAGS}{name}": str(numbers[name]) for name in RUN_NUMBERS},
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from icepuffin.assets.table_settings import RUN_NUMBERS
+from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.sizes import SHARD_BYTES
@@ -26,6 +26,7 @@ from icepuffin.ops.table.blob_kind import SIZES_KEY
 from icepuffin.ops.table.snapshots import head_of, snapshot_rows
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.orchestration.lake import DIMS, Lake, make_lake
@@ -34,7 +35,7 @@ from tests.repository import REPOSITORY
 Totals: TypeAlias = dict[str, int]
 """Totals of a snapshot's summary, by their names without `total-`."""
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes" / "icepuffin.toml"
-NUMBERS = tuple(f"icepuffin/{name}" for name in RUN_NUMBERS)
+NUMBERS = tuple(f"{HIDDEN_TAGS}{name}" for name in RUN_NUMBERS)
 K8S_CONFIG = {
     "container_config": {"args", "command", "env", "env_from", "image_pull_policy", "resources", "volume_mounts"},
     "pod_template_spec_metadata": {"annotations", "labels"},
@@ -67,13 +68,15 @@ def requested(lake: Lake, instance: dg.DagsterInstance, **table: object) -> list
 
 def test_requests_of_the_sensor_say_what_their_runs_need(lake: Lake, instance: dg.DagsterInstance) -> None:
     first, second = requested(lake, instance)
-    assert [run.tags["icepuffin/rows"] for run in (first, second)] == ["60", "120"]
+    assert [run.tags[f"{HIDDEN_TAGS}rows"] for run in (first, second)] == ["60", "120"]
     snapshot = lake.table.metadata.snapshot_by_id(int(first.partition_key or 0))
     assert snapshot is not None
     assert snapshot.summary is not None
-    assert first.tags["icepuffin/bytes"] == snapshot.summary.additional_properties["total-files-size"]
-    others = [first.tags[f"icepuffin/{name}"] for name in ("new_rows", "shards", "tasks", "memory_mb")]
+    assert first.tags[f"{HIDDEN_TAGS}bytes"] == snapshot.summary.additional_properties["total-files-size"]
+    others = [first.tags[f"{HIDDEN_TAGS}{name}"] for name in ("new_rows", "shards", "tasks", "memory_mb")]
     assert others == ["60", "1", "1", "513"]
+    shown = {key for key in first.tags if not key.startswith((".dagster/", "dagster/"))}
+    assert shown == {TABLE_TAG}, "each that is shown makes a line of the list of runs higher"
 
 
 def test_tags_of_the_settings_have_the_numbers_of_each_run(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -146,7 +149,7 @@ def test_known_dimensions_replace_the_size_of_the_files(tmp_path: Path, instance
     (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     (stored,) = instance.get_runs()
     assert run.succeeded
-    assert {stored.tags["memory"], stored.tags["icepuffin/memory_mb"]} == {"513"}, "a local run has the tags too"
+    assert {stored.tags["memory"], stored.tags[f"{HIDDEN_TAGS}memory_mb"]} == {"513"}, "a local run has the tags too"
     size = 4 * (DIMS + 64) * 1_000_000
     totals = {"records": 1_000_000, "files-size": 900_000_000}
     assert requirements(lake, totals=totals, shards=1).memory_mb == 512 + int(np.ceil(2 * size / MIB))

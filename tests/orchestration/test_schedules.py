@@ -10,6 +10,7 @@ from dagster import RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.table_settings import HIDDEN_TAGS
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.snapshots import rows_in_files
@@ -72,7 +73,7 @@ def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance
     assert request.partition_key == head
     assert request.tags[TABLE_TAG] == "demo/demo/packages"
     assert request.tags[SNAPSHOT_TAG] == head
-    assert request.tags["icepuffin/rows"] == str(rows_in_files(lake.table, SnapshotId(int(head)))), "what it needs"
+    assert request.tags[f"{HIDDEN_TAGS}rows"] == str(rows_in_files(lake.table, SnapshotId(int(head)))), "what it needs"
     assert instance.get_materialized_partitions(TABLE) == {head}
     assert carried_out(lake, instance, request).success
     assert instance.get_materialized_partitions(INDEX) == instance.get_materialized_partitions(THETA) == {head}
