@@ -69,7 +69,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
         sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
         needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
-        expected = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *needed)
+        expected = (*(("theta_sketches",) if spec.settings.statistics.keeps_ndv else ()), *needed)
         present = {*(("theta_sketches",) if sketched else ()), *indexes}
         added, removed, rows = _counts(snapshot)
         entries.append(

@@ -152,7 +152,7 @@ class TableSpec:
 
     @property
     def derived_keys(self) -> tuple["dg.AssetKey", ...]:
-        theta = (self.theta_key,) if self.settings.theta_sketches else ()
+        theta = (self.theta_key,) if self.settings.statistics.keeps_ndv else ()
         return (*theta, *(self.index_key(index.name) for index in self.indexes))
 
     @property

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
 
 from icepuffin.ops.index.definitions.index_definition import (
     INDEX_PARAMETERS,
@@ -55,6 +55,32 @@ class KeepSettings(SettingsModel):
     @property
     def retention(self) -> RetentionPolicy:
         return RetentionPolicy(RetentionScope(self.versions), self.last, self.days)
+
+
+def _columns(value: Any) -> Any:
+    names = isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value)
+    if value in ("*", "off") or names:
+        return value
+    raise ValueError('takes "*", "off", or a list of names of columns')
+
+
+StatisticsColumns = Annotated[str | tuple[str, ...], BeforeValidator(_columns)]
+"""Columns that have statistics of one kind: `*` for those that the kind chooses, `off` for none, or names."""
+
+
+class StatisticsSettings(SettingsModel):
+    """Statistics that are kept of a table's columns: a key for each kind."""
+
+    ndv: StatisticsColumns = "*"
+
+    @property
+    def keeps_ndv(self) -> bool:
+        return self.ndv != "off"
+
+    @property
+    def ndv_columns(self) -> tuple[str, ...] | None:
+        """Names of the columns whose distinct values are counted; None where their types choose them."""
+        return None if isinstance(self.ndv, str) else self.ndv
 
 
 def _one_of(parameter: IndexParameter) -> Callable[[int], int]:
@@ -127,8 +153,7 @@ class TableSettings(SettingsModel):
     name: str = Field(pattern=r"^[^.]+(\.[^.]+)+$")
     snapshots: Literal["every", "newest"] = "every"
     watched_refs: tuple[str, ...] = ("main",)
-    theta_sketches: bool = True
-    theta_columns: tuple[str, ...] | None = None
+    statistics: StatisticsSettings = StatisticsSettings()
     indexes: dict[str, IndexSettings] = Field(default_factory=dict)
     indexes_from_table: bool = True
     keep: KeepSettings = KeepSettings()

@@ -66,7 +66,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             snapshot_id,
             engine=engine,
             storage=storage_of(table),
-            columns=spec.settings.theta_columns,
+            columns=spec.settings.statistics.ndv_columns,
             log=context.log.info,
         )
         metadata: dict[str, Any] = {

@@ -15,7 +15,7 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
-from icepuffin.assets.table_settings import IndexSettings
+from icepuffin.assets.table_settings import IndexSettings, StatisticsSettings
 from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
@@ -108,6 +108,13 @@ class CatalogAttributes(BaseModel):
 
 class IndexAttributes(IndexSettings):
     """A vector index: its column, and parameters of docs/settings.md."""
+
+    # the settings name an unknown key, as Dagster's check of a schema does not
+    model_config = ConfigDict(extra="allow")
+
+
+class StatisticsAttributes(StatisticsSettings):
+    """Statistics of columns: keys of `[tables.<key>.statistics]` in docs/settings.md."""
 
     # the settings name an unknown key, as Dagster's check of a schema does not
     model_config = ConfigDict(extra="allow")
@@ -211,7 +218,15 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     partitions: Annotated[str | None, _about("Name of the partitions definition of the table's snapshots.")] = None
     snapshots: Annotated[Literal["every", "newest"], _about("Which snapshots get a version.")] = "every"
     sensor_running: Annotated[bool, _about("Whether the sensor runs from the start.")] = False
-    theta_sketches: Annotated[bool, _about("Whether numbers of distinct values are kept.")] = True
+    statistics: Annotated[
+        Mapping[str, Any],
+        dg.Resolver(
+            _resolve_written_values,
+            model_field_type=StatisticsAttributes,
+            description="Statistics of columns: which columns have each kind.",
+            examples=[{"ndv": "*"}, {"ndv": ["id", "name"]}],
+        ),
+    ] = field(default_factory=dict)
     settings: Annotated[
         Mapping[str, Any], _about("Other keys of `[tables.<key>]` in docs/settings.md.", {"runs_ahead": 2})
     ] = field(default_factory=dict)
@@ -265,7 +280,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
             "name": self.table,
             "snapshots": self.snapshots,
             "sensor_running": self.sensor_running,
-            "theta_sketches": self.theta_sketches,
+            "statistics": self.statistics,
             "indexes": self.indexes,
         }
         if twice := sorted(table.keys() & self.settings.keys()):
@@ -355,7 +370,7 @@ def build_defs(
     partitions: str | None = None,
     snapshots: Literal["every", "newest"] = "every",
     sensor_running: bool = False,
-    theta_sketches: bool = True,
+    statistics: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     spark: Mapping[str, Any] | None = None,
     threads: int = 0,
@@ -406,8 +421,8 @@ def build_defs(
         Which snapshots get a version.
     sensor_running : bool
         Whether the sensor runs from the start; otherwise it is switched on in the UI.
-    theta_sketches : bool
-        Whether numbers of distinct values are kept.
+    statistics : mapping, optional
+        Statistics of columns, as `[tables.<key>.statistics]` in docs/settings.md: `{"ndv": "off"}` keeps none.
     settings : mapping, optional
         Other keys of `[tables.<key>]` in docs/settings.md.
     spark : mapping, optional
@@ -458,7 +473,7 @@ def build_defs(
             partitions=partitions,
             snapshots=snapshots,
             sensor_running=sensor_running,
-            theta_sketches=theta_sketches,
+            statistics=statistics or {},
             settings=settings or {},
             spark=spark or {},
             threads=threads,

@@ -77,12 +77,12 @@ def _isolated(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.D
 def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.Definitions:
     """Assets, checks, jobs, sensor and schedules of one table."""
     assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)] if spec.is_recorded else []
-    if spec.settings.theta_sketches:
+    if spec.settings.statistics.keeps_ndv:
         assets.append(theta_sketches_asset(spec))
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
     kinds = [freshness_check, integrity_check, *([live_recall_check] if spec.settings.recall_reports else [])]
     checks = [check(spec, index) for index in spec.indexes for check in kinds]
-    if spec.settings.theta_sketches:
+    if spec.settings.statistics.keeps_ndv:
         checks.append(sketches_check(spec))
     maintenance = maintenance_job(spec, garbage)
     if not spec.derived_keys:

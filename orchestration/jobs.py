@@ -62,7 +62,7 @@ def _checks(spec: TableSpec, name: str) -> dg.AssetSelection:
     if name == "live_recall" and not spec.settings.recall_reports:
         return dg.AssetSelection.checks()
     keys = [spec.index_key(index.name) for index in spec.indexes]
-    if name == "integrity" and spec.settings.theta_sketches:
+    if name == "integrity" and spec.settings.statistics.keeps_ndv:
         keys.append(spec.theta_key)
     return dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for key in keys))
 

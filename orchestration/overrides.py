@@ -132,10 +132,13 @@ def _sets_value_at(text: str, place: Sequence[str | int]) -> bool:
 
 def _overridden(raw: Any, path: list[str], annotation: Any, text: str, name: str) -> Any:
     """`raw` with the value of the variable at `path`, which may be empty."""
+    is_text_or_list = {str, tuple} <= {get_origin(kind) or kind for kind in _choices(annotation)}
     annotation = plain_type(annotation)
     fields = annotation.model_fields if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
     named = get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None
     if not path:
+        if is_text_or_list:
+            return _json(text, name, tuple[str, ...]) if text.lstrip().startswith("[") else text
         value = text if fields is None and get_origin(annotation) is None else _json(text, name, annotation)
         return _merged(raw, value) if isinstance(raw, Mapping) and isinstance(value, Mapping) else value
     below = dict(raw) if isinstance(raw, Mapping) else {}
@@ -173,6 +176,13 @@ def plain_type(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         return plain_type(get_args(annotation)[0])
     return str if get_origin(annotation) is Literal else annotation
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The types that a union is of; one of any other type."""
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 def _json(text: str, name: str, annotation: Any) -> Any:

@@ -50,7 +50,7 @@ class StatisticsPart(CommitPart[bool]):
         if is_kept is None:
             raise StatisticsError(
                 f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {self.entry.snapshot_id} "
-                "and did not keep them; use another catalog, or set theta_sketches = false for the table"
+                'and did not keep them; use another catalog, or set statistics.ndv = "off" for the table'
             )
         return is_kept
 

@@ -77,7 +77,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     try:
         columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested)
     except UnsketchableColumnError as error:
-        raise UnsketchableColumnError(f"{table_name(table)}, theta_columns: {error}") from None
+        raise UnsketchableColumnError(f"{table_name(table)}, statistics.ndv: {error}") from None
     names = mapped_names(table)
     columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
     seals = build_ids(live.table_uuid, {c.field_id: c.counted_as for c in columns}, keys.values())

@@ -79,9 +79,9 @@ def _estimates(
     spec, engine, storage = context.spec, context.session.engine, context.storage
     definitions = context.indexes_named(index)
     sketches = None
-    if spec.settings.theta_sketches and index is None:
+    if spec.settings.statistics.keeps_ndv and index is None:
         sketches = estimate_sketches(
-            context.table, snapshot_id, engine=engine, storage=storage, columns=spec.settings.theta_columns
+            context.table, snapshot_id, engine=engine, storage=storage, columns=spec.settings.statistics.ndv_columns
         )
     indexes = {
         definition.name: estimate_refresh(

@@ -101,7 +101,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     watched = watched_snapshots(table, spec.settings.watched_refs)
     first = spec.first_ref
     head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
-    foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.theta_sketches and head else None
+    foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.statistics.keeps_ndv and head else None
     tags = {TABLE_TAG: spec.label}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = [record.dagster_run for record in instance.get_run_records(unfinished, limit=1, ascending=True)]
@@ -282,8 +282,8 @@ def run_tags(spec: TableSpec, table: Table, key: str, engine: Engine) -> dict[st
         spec.indexes,
         SnapshotId(int(key)),
         engine=engine,
-        sketches=spec.settings.theta_sketches,
-        theta_columns=spec.settings.theta_columns,
+        sketches=spec.settings.statistics.keeps_ndv,
+        theta_columns=spec.settings.statistics.ndv_columns,
     )
     numbers = asdict(required)
     return {

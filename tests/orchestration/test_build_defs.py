@@ -111,7 +111,7 @@ def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake
 
 
 def test_recall_and_tombstones_are_checked_per_snapshot(lake: Lake, stored: dg.DagsterInstance) -> None:
-    definitions = definitions_of(lake, theta_sketches=False)
+    definitions = definitions_of(lake, statistics={"ndv": "off"})
     requests = tick(definitions, stored).run_requests
     for request in reversed(requests):
         checks = execute(definitions, stored, request).get_asset_check_evaluations()
@@ -126,7 +126,7 @@ def test_a_check_of_a_snapshot_without_rows_says_that_nothing_was_measured(
     lake: Lake, stored: dg.DagsterInstance
 ) -> None:
     lake.table.refresh().delete("id >= 0")
-    definitions = definitions_of(lake, theta_sketches=False, snapshots="newest")
+    definitions = definitions_of(lake, statistics={"ndv": "off"}, snapshots="newest")
     (request,) = tick(definitions, stored).run_requests
     checks = execute(definitions, stored, request).get_asset_check_evaluations()
     (recall,) = (check for check in checks if check.check_name == "recall")
@@ -142,7 +142,7 @@ def test_a_version_with_recall_under_the_target_fails_its_check(
     monkeypatch.setattr(
         ann_index, "refresh_index", lambda *arguments, **named: replace(refresh(*arguments, **named), recall=0.1)
     )
-    definitions = definitions_of(lake, theta_sketches=False)
+    definitions = definitions_of(lake, statistics={"ndv": "off"})
     request = tick(definitions, stored).run_requests[0]
     checks = execute(definitions, stored, request).get_asset_check_evaluations()
     assert {check.check_name: check.passed for check in checks}["recall"] is False
@@ -182,7 +182,7 @@ def test_runs_of_a_table_take_turns_without_a_dagster_yaml(lake: Lake, stored: d
 
 def test_a_run_that_was_killed_does_not_keep_the_pool(lake: Lake, stored: dg.DagsterInstance) -> None:
     """Dagster alone never frees its slot, and every later run of the table would wait."""
-    definitions, storage = definitions_of(lake, theta_sketches=False), stored.event_log_storage
+    definitions, storage = definitions_of(lake, statistics={"ndv": "off"}), stored.event_log_storage
     tick(definitions, stored)
     killed, waiting, working = (create_run_for_test(stored, status=dg.DagsterRunStatus.STARTED) for _ in range(3))
     for run in (killed, waiting, working):
@@ -199,7 +199,7 @@ def test_a_run_that_was_killed_does_not_keep_the_pool(lake: Lake, stored: dg.Dag
 
 
 def test_a_run_without_a_sensor_limits_the_pool_as_well(lake: Lake, stored: dg.DagsterInstance) -> None:
-    definitions = definitions_of(lake, theta_sketches=False)
+    definitions = definitions_of(lake, statistics={"ndv": "off"})
     stored.add_dynamic_partitions("snapshots/demo/demo/packages", [str(lake.head())])
     assert carried_out(definitions, stored, dg.RunRequest(partition_key=str(lake.head())))
     assert stored.event_log_storage.get_concurrency_info(POOL).slot_count == 1
@@ -264,7 +264,7 @@ def test_two_tables_that_one_asset_writes_keep_their_partitions(lake: Lake, stor
     other.append(lake.table.scan().to_arrow())
     tables = {"demo": "demo.packages", "other": "other.packages"}
     locations = {
-        name: definitions_of(lake, table, upstream="docs", theta_sketches=False, indexes={name: INDEX})
+        name: definitions_of(lake, table, upstream="docs", statistics={"ndv": "off"}, indexes={name: INDEX})
         for name, table in tables.items()
     }
     merged = dg.Definitions.merge(dg.Definitions(assets=[docs]), *locations.values())

@@ -162,7 +162,7 @@ def test_a_table_of_a_pattern_has_the_settings_of_the_pattern(run: Run, pages: L
         return [index["name"] for index in json.loads(run("index", "list", table, "--json"))]
 
     pages.append()
-    without_sketches = of_pattern(pages).replace('"demo.pa*"', '"demo.pa*"\ntheta_sketches = false')
+    without_sketches = of_pattern(pages).replace('"demo.pa*"', '"demo.pa*"\nstatistics.ndv = "off"')
     pages.settings_file.write_text(without_sketches, encoding="utf-8")
     assert listed("demo.packages") == listed("demo.pages") == ["embedding"]
     assert "theta_sketches" not in json.loads(run("refresh", "demo.packages", "--json"))

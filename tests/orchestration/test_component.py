@@ -175,6 +175,7 @@ def test_attributes_of_the_yaml_reach_the_settings(project: Path) -> None:
     lines = (
         "  upstream: warehouse/docs\n  group: search\n  owners: ['team:search']\n  tags: {tier: '1'}\n"
         "  automation: '{{ dg.AutomationCondition.on_missing() }}'\n  snapshots: newest\n  settings: {runs_ahead: 2}\n"
+        "  statistics: {ndv: 'off'}\n"
     )
     file.write_text(file.read_text(encoding="utf-8") + lines, encoding="utf-8")
     graph = loaded(project).resolve_asset_graph()
@@ -182,6 +183,7 @@ def test_attributes_of_the_yaml_reach_the_settings(project: Path) -> None:
     assert (node.group_name, list(node.owners), node.tags["tier"]) == ("search", ["team:search"], "1")
     assert node.automation_condition is not None
     assert node.parent_keys == {dg.AssetKey(["warehouse", "docs"])}
+    assert dg.AssetKey(["warehouse", "docs", "theta_sketches"]) not in graph.get_all_asset_keys()
 
 
 def test_a_wrong_attribute_is_named_without_its_value(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +206,11 @@ def test_an_unknown_parameter_of_an_index_is_named(project: Path) -> None:
         loaded(project)
     message = "icepuffin[lake/search.docs]: indexes.embedding.metrik: no such setting (there is metric)"
     assert message in "".join(traceback.format_exception(raised.value))
+
+
+def test_an_unknown_kind_of_statistics_is_named(project: Path) -> None:
+    with pytest.raises(SettingsError, match=r"statistics\.nvd: no such setting \(there is ndv\)"):
+        icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes={**attributes(), "statistics": {"nvd": "*"}})
 
 
 def test_a_setting_that_an_attribute_sets_is_refused(project: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_vector_that_no_index_takes_is_not_tried_again(lake: Lake, instance: d
 def test_a_file_that_may_come_back_is_tried_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     (path,) = lake.table.inspect.files()["file_path"].to_pylist()
     Path(path.removeprefix("file://")).unlink()
-    lake.write_settings(retries=2, theta_sketches=False)
+    lake.write_settings(retries=2, statistics={"ndv": "off"})
     run, again = failed_run(lake, instance)
     assert again == 2
     assert path in run.message

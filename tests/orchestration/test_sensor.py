@@ -455,7 +455,7 @@ def test_what_is_due_is_what_the_sensor_would_request(lake: Lake, tmp_path: Path
 
 def test_what_is_due_is_by_the_sensor_of_this_table_and_not_by_one_of_its_name(lake: Lake, tmp_path: Path) -> None:
     """That of another code location, which ticked later, and whose table has the same name in another catalog."""
-    lake.write_settings(theta_sketches=False)
+    lake.write_settings(statistics={"ndv": "off"})
     settings = load(lake.settings_file)
     with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
         result = evaluated(settings, instance)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from icepuffin.assets.table_settings import IndexSettings, KeepSettings, TableSettings
+from icepuffin.assets.table_settings import IndexSettings, KeepSettings, StatisticsSettings, TableSettings
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
 from icepuffin.orchestration import settings as module
@@ -156,6 +156,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[tables.<key>]": TableSettings,
     "[tables.<key>.indexes.<name>]": IndexSettings,
     "[tables.<key>.keep]": KeepSettings,
+    "[tables.<key>.statistics]": StatisticsSettings,
     "[spark]": module.SparkSettings,
     "[cache]": module.ShardCacheSettings,
     "[retention]": module.GarbageSettings,
@@ -255,13 +256,29 @@ def test_a_variable_means_the_table_of_its_name_whatever_the_case(file: Path, mo
     monkeypatch.setenv("ICEPUFFIN__TABLES__Docs__WATCHED_REFS", '["prod", "main"]')
     monkeypatch.setenv("ICEPUFFIN__TABLES__docs__INDEXES__I__SHARDS", "3")
     monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__INDEXES__I__TARGET_RECALL", "0.5")
-    monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__THETA_SKETCHES", "false")
+    monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__STATISTICS__NDV", "off")
     text = '[tables.Docs]\ncatalog = "lake"\nname = "a.b"\n[tables.Docs.indexes.i]\ncolumn = "v"\n'
     settings = loaded(file, MINIMAL + text)
     assert list(settings.tables) == ["Docs"]
     table = settings.tables["Docs"]
-    assert (table.runs_ahead, table.watched_refs, table.theta_sketches) == (7, ("prod", "main"), False)
+    assert (table.runs_ahead, table.watched_refs, table.statistics.ndv) == (7, ("prod", "main"), "off")
     assert (table.indexes["i"].shards, table.indexes["i"].target_recall) == (3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps", "columns"),
+    [("*", True, None), ("off", False, None), ('["id", "na[me"]', True, ("id", "na[me"))],
+)
+def test_a_kind_of_statistics_takes_all_columns_none_or_names(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, keeps: bool, columns: tuple[str, ...] | None
+) -> None:
+    table = MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n"
+    written = text if text.startswith("[") else f'"{text}"'
+    in_file = loaded(file, f"{table}[tables.t.statistics]\nndv = {written}\n").tables["t"].statistics
+    monkeypatch.setenv("ICEPUFFIN__TABLES__T__STATISTICS__NDV", text)
+    of_variable = loaded(file, table).tables["t"].statistics
+    assert in_file == of_variable
+    assert (in_file.keeps_ndv, in_file.ndv_columns) == (keeps, columns)
 
 
 def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +329,7 @@ def test_the_longer_of_two_variables_for_one_value_wins_and_is_blamed(
             "lake",
             'ICEPUFFIN__CATALOGS is not valid JSON: write an object, such as {"key": "value"}',
         ),
+        ("ICEPUFFIN__TABLES__T__STATISTICS__NDV", '["id"', 'NDV is not valid JSON: write a list, such as ["a", "b"]'),
         ("ICEPUFFIN__PRICES__CURRENCY", "EURO", "prices.currency: has the wrong form: three letters, such as EUR"),
     ],
 )
@@ -371,6 +389,14 @@ def test_variables_of_others_may_begin_with_the_name_of_the_package(
         ("[tables.t]\ncatalog='lake'\nname='a.b'\nwatched_refs=[]\n", "at least one ref must be watched"),
         ("[tables.t]\ncatalog='lake'\nname='a.b'\n[tables.t.indexes.e]\ncolumn='v'\npq_nbits=5\n", "takes 4, 8"),
         ("[tables.t]\ncatalog='lake'\nname=1\n", "tables.t.name: takes a text"),
+        *(
+            (
+                f"[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.ndv={value}\n",
+                'tables.t.statistics.ndv: takes "*", "off", or a list of names of columns',
+            )
+            for value in ("true", "'id'", "[]", "[1]", "''", "{}")
+        ),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nstatistics.hist='*'\n", "statistics.hist: no such setting"),
         ("spark = 'local'\n", "spark: takes a table of settings"),
         ("dagster_home = ''\n", "dagster_home: is empty: name a folder, or leave it out"),
         ("[cache]\ndirectory = ''\n", "cache.directory: is empty: name a folder, or leave it out"),

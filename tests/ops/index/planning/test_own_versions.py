@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Summary
 import icepuffin
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
-from icepuffin.assets.table_settings import TableSettings
+from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of
@@ -72,7 +72,9 @@ def test_versions_of_before_are_no_versions_of_an_index_that_is_made_otherwise(
 ) -> None:
     definition = icepuffin.create_index(table, IndexDefinition(name="e", **BEFORE | changes))
     first, second = (snapshot.snapshot_id for snapshot in data_snapshots(table))
-    spec = TableSpec(TableSettings(catalog="demo", name="demo.two", theta_sketches=False), (definition,))
+    spec = TableSpec(
+        TableSettings(catalog="demo", name="demo.two", statistics=StatisticsSettings(ndv="off")), (definition,)
+    )
     assert len(index_versions(table, "e")) == 2
     assert versions_of(table, definition) == ()
     assert index_lag(table, definition, "main").snapshots == 2
