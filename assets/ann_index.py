@@ -14,10 +14,11 @@ from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     as_table,
     bullet_list,
+    details,
     kept_metadata,
     picture,
+    plotted,
     readable_bytes,
-    report_metadata,
     snapshot_metadata,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
@@ -37,55 +38,38 @@ from icepuffin.ops.table.metadata_memo import snapshots_by_id
 _BUILD_ANEW = "raise build_anew_rows of the index over the number of rows: the next snapshot's refresh builds it anew"
 _WATCH_RECALL = "nothing while recall is good: a refresh that misses target_recall builds the index anew"
 _WITHOUT_GRAPHS = "answers are exact: every row that may be near enough is compared"
-_LABELS = {
-    "recall": "recall",
-    "recall_basis": "recall",
-    "action": "action",
-    "reason": "reason",
-    "rows": "rows/live",
-    "without_vector": "rows/without vector",
-    "inserted": "rows/inserted",
-    "remapped": "rows/moved",
-    "gone": "rows/gone",
-    "merged": "rows/merged from deltas",
-    "tombstones": "tombstones/nodes",
-    "tombstone_ratio": "tombstones/ratio",
-    "shards": "shards/all",
-    "shards_rebuilt": "shards/rebuilt",
-    "shards_copied": "shards/kept",
-    "deltas": "shards/deltas",
-    "shard_reports": "shards/table",
-    "bytes_total": "bytes/total",
-    "bytes_written": "bytes/written",
-    "bytes_shared": "bytes/shared",
-    "seconds": "seconds/total",
-    "stage_seconds": "seconds",
-    "estimate": "estimate",
-    "self_search": "self-search",
-}
-"""Labels in the UI, which has no groups: the labels of a group begin alike, up to the slash."""
-_ESTIMATED_SHARDS = "estimate/shards"
-_ESTIMATED = ("number", "how", "reason", "bytes_read", "bytes_written")
-"""Columns of the estimates of shards. With all, the table is wider than the page, which then cuts off the summary."""
 
 
 def version_metadata(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport, ref: str = "main"
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """The version in numbers, words and pictures, recall first. `ref`: branch or tag that the index follows."""
-    report = _changed_first(report)
-    numbers = report_metadata(report, _LABELS)
-    if report.estimate and report.estimate.shards and _ESTIMATED_SHARDS in numbers:
-        numbers[_ESTIMATED_SHARDS] = as_table(report.estimate.shards, _ESTIMATED)
-    drawings = version_drawings(table, storage, definition, report, ref)
-    measured = {"recall": numbers["recall"]} if "recall" in numbers else {}
-    return {
-        **measured,
-        **{name: drawings[name] for name in ("recall since build", "at a glance") if name in drawings},
+    """The version in a picture, in words, and in the numbers that are plotted. `ref`: branch or tag that the index
+    follows.
+    """
+    words = {
         "summary": bullet_list(_summary(definition, report)),
         **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
-        **numbers,
+        "action": dg.MetadataValue.text(str(report.action)),
+    }
+    if report.action is Action.EMPTY:
+        return {name: value for name, value in words.items() if name != "operation"}
+    report = _changed_first(report)
+    drawings = version_drawings(table, storage, definition, report, ref)
+    shards = {"shards": as_table(report.shard_reports)} if report.shard_reports else {}
+    return {
+        **{name: drawings[name] for name in ("at a glance",) if name in drawings},
+        **words,
+        **plotted(
+            recall=report.recall,
+            rows=report.rows,
+            bytes=report.bytes_total,
+            seconds=report.seconds,
+            tombstones=report.tombstone_ratio,
+        ),
         **drawings,
+        **shards,
+        "details": details(report),
+        "build_id": dg.MetadataValue.text(report.build_id),
     }
 
 

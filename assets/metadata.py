@@ -5,7 +5,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -16,38 +15,49 @@ from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.ops.table.summaries import number_of, summary_of
 
-MAX_KEYS = 90
-"""The most labels of an asset: the UI plots no more than 100."""
 MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
 _MARKUP = re.compile(r"[\\`*_\[\]<>&|~]")
 """What Markdown does not take for text"""
-_OF_THE_RUN = ("action", "reason", "outcome")
+_OF_THE_RUN = ("action", "outcome")
 """Labels of what a run did, made or not"""
 _BARS = 60
 """Bars of a chart, at most: 300 take 6 s of CPU"""
 _MAX_PLOTTED = 2**31 - 1
+_MOST_EXACT = 2**53
 _KILO = 1024
 _COLOR = "#4f43dd"
 
 
-def report_metadata(report: Any, labels: Mapping[str, str] | None = None) -> dict[str, dg.MetadataValue[Any]]:
-    """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text.
-
-    `labels`: by attribute of the report, the label that it has in the UI. They come first, in this order; all other
-    fields follow under their own names. Where there are more entries than `MAX_KEYS`, the field that has most, such as
-    the numbers of a wide table's columns, is cut short.
+def details(report: Any) -> dg.MetadataValue[Any]:
+    """All of a frozen report as JSON, behind one link. What is unknown or empty is left out, and of a long table
+    all but its first `MAX_TABLE_ROWS` rows, which are counted.
     """
-    by_field: list[dict[str, dg.MetadataValue[Any]]] = []
-    labels = labels or {}
-    for name in dict.fromkeys([*labels, *(field.name for field in dataclasses.fields(report))]):
-        by_field.append({})
-        _add(by_field[-1], labels.get(name, name), getattr(report, name))
-    excess = sum(map(len, by_field)) - MAX_KEYS
-    longest = max(by_field, key=len)
-    for label in list(longest)[max(0, len(longest) - excess) :] if excess > 0 else ():
-        del longest[label]
-    return {label: value for entries in by_field for label, value in entries.items()}
+    return dg.MetadataValue.json(_plain(report))
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    """A value of JSON. Whole numbers that JavaScript would round are text."""
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        parts = {str(key): _plain(part, str(key)) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part not in (None, "", [], {})}
+    if isinstance(value, list | tuple):
+        rows = [_plain(row) for row in value[:MAX_TABLE_ROWS]]
+        return rows + [f"{len(value) - MAX_TABLE_ROWS:,} more"] * (len(value) > MAX_TABLE_ROWS)
+    if isinstance(value, float):
+        return round(value, 4) if math.isfinite(value) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if name.endswith("_id") or abs(value) > _MOST_EXACT else value
+    return value if value is None or isinstance(value, bool) else str(value)
+
+
+def plotted(**numbers: float | None) -> dict[str, dg.MetadataValue[Any]]:
+    """Numbers that the UI plots over partitions, by label; those that are unknown are left out."""
+    return {
+        label: number_value(number) for label, number in numbers.items() if number is not None and math.isfinite(number)
+    }
 
 
 def kept_metadata(
@@ -126,7 +136,7 @@ def total_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue[Any]]:
         return {}
     return {
         "summary": bullet_list(_totals_in_words(totals)),
-        **{name: _number(count) for name, count in totals.items()},
+        **{name: number_value(count) for name, count in totals.items()},
     }
 
 
@@ -142,45 +152,13 @@ def _totals_in_words(totals: Mapping[str, int]) -> dict[str, str]:
     return words
 
 
-def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return
-    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-        _add_table(entries, name.replace("_reports", "s table"), value)
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            _add(entries, f"{name}/{key}", part)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _add(entries, f"{name}/{field.name}", getattr(value, field.name))
-    elif name.endswith("_id"):
-        entries[name] = dg.MetadataValue.text(str(value))
-    elif isinstance(value, bool):
-        entries[name] = dg.MetadataValue.bool(value)
-    elif isinstance(value, int | float):
-        entries[name] = _number(value)
-    elif isinstance(value, str | Path):
-        entries[name] = dg.MetadataValue.text(str(value))
-    elif isinstance(value, list | tuple):
-        entries[name] = dg.MetadataValue.text(", ".join(str(part) for part in value) or "none")
+def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
+    """Frozen dataclasses as a table in the UI, one per row; the first `MAX_TABLE_ROWS` alone."""
+    return dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in rows[:MAX_TABLE_ROWS]])
 
 
-def _add_table(entries: dict[str, dg.MetadataValue[Any]], label: str, rows: Sequence[Any]) -> None:
-    entries[label] = as_table(rows)
-    if len(rows) > MAX_TABLE_ROWS:
-        entries[f"{label} leaves out"] = _number(len(rows) - MAX_TABLE_ROWS)
-
-
-def as_table(rows: Sequence[Any], columns: Sequence[str] | None = None) -> dg.MetadataValue[Any]:
-    """Frozen dataclasses as a table in the UI, one per row; the first `MAX_TABLE_ROWS` alone. `columns`: names of their
-    fields; None for all.
-    """
-    return dg.MetadataValue.table([dg.TableRecord(_cells(row, columns)) for row in rows[:MAX_TABLE_ROWS]])
-
-
-def _cells(row: Any, columns: Sequence[str] | None) -> dict[str, str | int | float | bool]:
-    names = [field.name for field in dataclasses.fields(row)] if columns is None else columns
-    return {name: _cell(getattr(row, name)) for name in names}
+def _cells(row: Any) -> dict[str, str | int | float | bool]:
+    return {field.name: _cell(getattr(row, field.name)) for field in dataclasses.fields(row)}
 
 
 def _cell(value: Any) -> str | int | float | bool:
@@ -190,7 +168,7 @@ def _cell(value: Any) -> str | int | float | bool:
     return value if isinstance(value, int) else round(float(value), 4)
 
 
-def _number(value: float) -> dg.MetadataValue[Any]:
+def number_value(value: float) -> dg.MetadataValue[Any]:
     """A number that the UI plots. Whole numbers beyond 32 bits become floats, which a plot shows as well."""
     is_small = isinstance(value, int) and value <= _MAX_PLOTTED
     return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(round(float(value), 4))

@@ -9,9 +9,10 @@ from icepuffin.assets.glance import value_bars
 from icepuffin.assets.metadata import (
     bar_chart,
     bullet_list,
+    details,
     kept_metadata,
+    plotted,
     readable_bytes,
-    report_metadata,
     snapshot_metadata,
 )
 from icepuffin.assets.partitions import snapshot_of, snapshot_partitions
@@ -22,17 +23,8 @@ from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.theta.theta_report import ThetaOutcome, ThetaReport
 
-_LABELS = {
-    "outcome": "outcome",
-    "ndv": "ndv",
-    "fresh": "fresh",
-    "files_sketched": "files/sketched",
-    "files_reused": "files/reused",
-    "bytes_written": "bytes/written",
-    "seconds": "seconds/total",
-    "estimate": "estimate",
-}
-"""Labels in the UI, which has no groups: the labels of a group begin alike, up to the slash."""
+_MOST_PLOTTED = 6
+"""Columns whose numbers of distinct values are plotted over snapshots: the first ones. The picture has all"""
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
@@ -73,7 +65,11 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             **_drawing(report),
             "summary": bullet_list(_summary(report)),
             **snapshot_metadata(snapshots_by_id(table.metadata).get(report.snapshot_id)),
-            **report_metadata(report, _LABELS),
+            "outcome": dg.MetadataValue.text(str(report.outcome)),
+            **plotted(**{f"ndv/{column}": report.ndv[column] for column in list(report.ndv)[:_MOST_PLOTTED]}),
+            **plotted(bytes=report.bytes_written, seconds=report.seconds),
+            "details": details(report),
+            **({"statistics_path": dg.MetadataValue.path(report.statistics_path)} if report.statistics_path else {}),
             **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
         }
         is_repeat = report.outcome is ThetaOutcome.CURRENT

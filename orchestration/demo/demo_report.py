@@ -43,7 +43,7 @@ class SnapshotLine:
     recall: float
     """recall@10 of held-out queries through the reader, against exact search of the same snapshot"""
     index: Mapping[str, Any]
-    """Metadata of the index version in the Dagster instance, by label"""
+    """Details of the index version in the Dagster instance, by name"""
     sketch_seconds: float
 
 
@@ -61,12 +61,12 @@ def measure(
     return SnapshotLine(
         what=what,
         snapshot_id=snapshot_id,
-        files=int(metadata["files"]),
-        rows=int(metadata["rows/live"]),
+        files=metadata["files"],
+        rows=metadata["rows"],
         ndv=_ndv(table, snapshot_id),
         recall=recall(table, snapshot_id, queries),
         index=metadata,
-        sketch_seconds=float(_metadata(instance, SKETCH_KEY, snapshot_id)["seconds/total"]),
+        sketch_seconds=_metadata(instance, SKETCH_KEY, snapshot_id)["seconds"],
     )
 
 
@@ -74,7 +74,8 @@ def _metadata(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: Snaps
     partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(snapshot_id)])
     record = instance.fetch_materializations(partition, limit=1).records[0]
     event = record.asset_materialization
-    return {name: value.value for name, value in event.metadata.items()} if event else {}
+    values: Any = event.metadata["details"].value if event else {}
+    return dict(values)
 
 
 def _ndv(table: Table, snapshot_id: SnapshotId) -> dict[str, tuple[int, int]]:
@@ -106,7 +107,7 @@ def print_report(lines: list[SnapshotLine], console: Console) -> None:
     console.print("\n[bold]Each snapshot[/]: recall@10 of 200 held-out queries, beside exact search")
     grid = _grid("change", "snapshot", "files", "rows", "recall@10", "s")
     for number, line in enumerate(lines, start=1):
-        counts = (f"{line.files}", f"{line.rows:,}", f"{line.recall:.4f}", f"{line.index['seconds/total']:.1f}")
+        counts = (f"{line.files}", f"{line.rows:,}", f"{line.recall:.4f}", f"{line.index['seconds']:.1f}")
         grid.add_row(str(number), line.what, str(line.snapshot_id), *counts)
     console.print(grid)
     console.print(
@@ -115,8 +116,8 @@ def print_report(lines: list[SnapshotLine], console: Console) -> None:
     grid = _grid("action", "inserted", "moved", "tombstones", "shards rebuilt", "KiB", "written")
     for number, line in enumerate(lines, start=1):
         values = line.index
-        counts = ("rows/inserted", "rows/moved", "tombstones/nodes", "shards/rebuilt")
-        sizes = tuple(f"{values[key] / 1024:,.0f}" for key in ("bytes/total", "bytes/written"))
+        counts = ("inserted", "remapped", "tombstones", "shards_rebuilt")
+        sizes = tuple(f"{values[key] / 1024:,.0f}" for key in ("bytes_total", "bytes_written"))
         grid.add_row(str(number), str(values["action"]), *(f"{values[key]:,}" for key in counts), *sizes)
     console.print(grid)
     console.print("\n[bold]Distinct values[/]: theta sketch / exact count")

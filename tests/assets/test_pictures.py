@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -24,7 +25,7 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
 from icepuffin.orchestration.settings import load
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.orchestration.lake import make_lake
 
@@ -72,11 +73,12 @@ def test_shards_that_were_written_come_first_where_a_table_leaves_some_out(table
     report = index_head(table, definition)
     assert [shard.how for shard in report.shard_reports] == [How.COPIED] * 105 + [How.BUILT]
     metadata = version_metadata(table.refresh(), STORAGE, definition, report)
-    for label in ("shards/table", "estimate/shards"):
-        ways = [record.data["how"] for record in records_of(metadata[label])]
-        assert ways == ["built", *["copied"] * 99]
-        assert metadata[f"{label} leaves out"] == dg.MetadataValue.int(6)
-    recalls = [record.data["recall"] for record in records_of(metadata["shards/table"])[1:]]
+    shown = [record.data for record in records_of(metadata["shards"])]
+    listed: Any = metadata["details"].value
+    for rows in (shown, listed["shard_reports"], listed["estimate"]["shards"]):
+        assert [row["how"] for row in rows[:100]] == ["built", *["copied"] * 99]
+    assert (listed["shard_reports"][100:], listed["estimate"]["shards"][100:]) == (["6 more"], ["6 more"])
+    recalls = [row["recall"] for row in shown[1:]]
     assert recalls == sorted(recalls)
 
 
@@ -101,7 +103,7 @@ def test_an_index_without_graphs_is_shown_as_one(table_factory: Callable[..., Ta
     report = index_head(table, definition)
     metadata = version_metadata(table.refresh(), STORAGE, definition, report)
     assert "answers are exact" in str(metadata["summary"].value)
-    assert metadata["rows/live"].value == 60
+    assert metadata["rows"].value == 60
     assert not [name for name in metadata if "recall" in name]
     drawn = base64.b64decode(str(metadata["at a glance"].value).partition("base64,")[2].rstrip(")")).decode()
     assert "no graphs: 3 balls around the vectors of 1 file" in drawn
@@ -135,3 +137,16 @@ def test_drift_is_counted_from_the_last_build() -> None:
     assert recall_drift(history) == pytest.approx(-0.005)
     assert recall_drift(history[1:2]) == 0.0
     assert recall_so_far([], 0.9) == {}
+
+
+def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(ROWS.empty_table())
+    empty = version_metadata(table.refresh(), STORAGE, DEFINITION, index_head(table))
+    assert list(empty) == ["summary", "committed", "action"]
+    table.append(make_rows(0, 60))
+    full = version_metadata(table.refresh(), STORAGE, DEFINITION, index_head(table))
+    assert len(full) <= 15
+    assert next(iter(full)) == "at a glance", "the picture first"
+    numbers = [name for name, value in full.items() if isinstance(value.value, int | float) and name != "committed"]
+    assert numbers == ["recall", "rows", "bytes", "seconds", "tombstones", "recall since build"], "what is plotted"
