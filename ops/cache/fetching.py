@@ -31,7 +31,7 @@ from icepuffin.ops.shards.shard_reader import RunsReader, differing_run
 from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard_blob import ShardReader, require_finite
-from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, most_decoded
+from icepuffin.puffin.blobs.shard_header import OF_CELLS, Section, ShardHeader, is_unknown, most_decoded
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.sources import BytesSource
 from icepuffin.puffin.transient import transient
@@ -258,7 +258,7 @@ def _take(
         digest.update(piece)
         for entry in header.sections:
             low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
-            if low >= high or entry.kind in OF_CELLS:
+            if low >= high or entry.kind in OF_CELLS or is_unknown(entry):
                 continue
             blob.keep(entry, low - entry.offset, memoryview(piece)[low - offset : high - offset])
         offset += len(piece)

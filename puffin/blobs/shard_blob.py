@@ -24,6 +24,7 @@ from icepuffin.puffin.blobs.shard_header import (
     ShardHeader,
     most_decoded,
     read_header,
+    section_name,
     start_of_sections,
 )
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
@@ -299,10 +300,10 @@ class ShardReader:
 
     def _compare(self, entry: SectionEntry, length: int, checksum: int) -> None:
         if length != entry.stored_length:
-            raise BadBlobError(f"shard blob: section {Section(entry.kind).name} is cut off at {entry.offset + length}")
+            raise BadBlobError(f"shard blob: section {section_name(entry)} is cut off at {entry.offset + length}")
         if checksum != entry.checksum:
             raise ChecksumError(
-                f"shard blob: section {Section(entry.kind).name} does not have its checksum {entry.checksum:08x}"
+                f"shard blob: section {section_name(entry)} does not have its checksum {entry.checksum:08x}"
             )
 
     def read(self) -> Shard:

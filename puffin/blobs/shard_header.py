@@ -23,12 +23,17 @@ _FIELDS = struct.Struct("<4s7IfIIIIII68x")
 _CHECKSUM_AT = 56
 _MAX_DEGREE = 4_096
 _PQ_BITS = 4, 8
+MOST_SECTIONS = 32
+"""Sections of a shard, optional ones included: header and table of any shard are read at once"""
+_FIRST_OPTIONAL = 32_768
 _ALWAYS_ALLOWED = 60 << 20
 _DECODED_PER_BYTE = 7
 
 
 class Section(enum.IntEnum):
-    """What a section holds; sections are stored in this order."""
+    """What a section holds; sections are stored in this order. Kinds from 32,768 on are optional: a reader passes over
+    those that it does not know.
+    """
 
     PQ_CODEBOOK = 1
     PQ_CODES = 2
@@ -44,6 +49,7 @@ class Section(enum.IntEnum):
     CELL_DIRECTORY = 13
 
 
+_KINDS = frozenset(Section)
 CODE_BITS = 4, 5, 8
 """Bits per dimension of rotated codes; they are vector formats, too"""
 _OF_CODES = frozenset({Section.ROTATION, Section.CODE_TERMS, Section.HIGH_CODES, Section.LOW_CODES})
@@ -121,15 +127,15 @@ def start_of_sections(count: int) -> int:
 
 def read_header(source: RangeSource) -> ShardHeader:
     """Raises BadBlobError, ChecksumError."""
-    head = source.read_range(0, start_of_sections(len(Section)))  # one request, whatever sections there are
+    head = source.read_range(0, start_of_sections(MOST_SECTIONS))  # one request, whatever sections there are
     raw = head[: _FIELDS.size]
     if len(raw) < _FIELDS.size:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
     magic, version, *graph, pq_m, nbits, fmt, sections, features, crc = _FIELDS.unpack(raw)
     dims, count, degree, search_list, metric, medoid, alpha = graph
     require_format("shard blob", (magic, version), (MAGIC, VERSION))
-    if sections > len(Section):
-        raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
+    if sections > MOST_SECTIONS:
+        raise BadBlobError(f"shard blob declares {sections} sections, {MOST_SECTIONS} are the most")
     table = head[_FIELDS.size : start_of_sections(sections)]
     if len(table) < SectionEntry.SIZE * sections:
         raise BadBlobError("shard blob: the section table is cut off")
@@ -153,6 +159,16 @@ def read_header(source: RangeSource) -> ShardHeader:
     if header.features != features:
         raise BadBlobError(f"shard blob: feature bits {features:#b}, its sections are those of {header.features:#b}")
     return header
+
+
+def is_unknown(entry: SectionEntry) -> bool:
+    """Whether this reader does not know the kind of a section."""
+    return entry.kind not in _KINDS
+
+
+def section_name(entry: SectionEntry) -> str:
+    """The name of a section's kind, or its number where this reader does not know it."""
+    return str(entry.kind) if is_unknown(entry) else Section(entry.kind).name
 
 
 def most_decoded(size: int) -> int:
@@ -183,7 +199,7 @@ def _check_lengths(header: ShardHeader, size: int) -> None:
         Section.LOCATIONS: most_location_bytes(header.count),
     }
     for entry in header.sections:
-        limit = longest.get(Section(entry.kind))
+        limit = None if is_unknown(entry) else longest.get(Section(entry.kind))
         if limit is None and entry.framed:
             raise BadBlobError(f"shard blob: section {entry.kind} is framed, it must be stored as it is")
         if limit is not None and entry.raw_length > limit:
@@ -197,7 +213,7 @@ def _check_codes(header: ShardHeader) -> None:
     """Rotated codes come with all of their sections, and take the place of vectors and PQ codes. So do cells come."""
     bits = header.code_bits
     expected = _OF_CODES - ({Section.LOW_CODES} if bits == min(CODE_BITS) else set()) if bits else frozenset()
-    kinds = {Section(entry.kind) for entry in header.sections}
+    kinds = {Section(entry.kind) for entry in header.sections if not is_unknown(entry)}
     if kinds & OF_CELLS not in (frozenset(), OF_CELLS):
         raise BadBlobError("shard blob: cells without their directory, or the other way round")
     if kinds & _OF_CODES != expected or (bits and header.pq_m):
@@ -207,7 +223,7 @@ def _check_codes(header: ShardHeader) -> None:
 def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
     end, last = start_of_sections(len(entries)), 0
     for entry in entries:
-        if entry.kind <= last or entry.kind not in list(Section):
+        if entry.kind <= last or (is_unknown(entry) and entry.kind < _FIRST_OPTIONAL):
             raise BadBlobError(f"shard blob: section kind {entry.kind} after {last}")
         if entry.offset < end or entry.offset % ALIGNMENT or entry.offset + entry.stored_length > size:
             raise BadBlobError(f"shard blob: section {entry.kind} at {entry.offset} is misplaced in {size} bytes")

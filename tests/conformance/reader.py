@@ -251,7 +251,7 @@ def shard(data: bytes, apart: bytes = b"") -> dict[str, Any]:
     raw, last = {}, 128 + 48 * sections
     for _ in range(sections):
         kind, codec, offset, stored, length, crc = read("IIQQQI12x")
-        need(offset % 64 == 0 and offset >= last, "section place")
+        need(offset % 64 == 0 and offset >= last and (kind < 14 or (kind >= 32_768 and not codec)), "section place")
         last = offset + stored
         need(zlib.crc32(data[offset:last]) == crc, "section checksum")
         raw[kind] = frames(data[offset:last]) if codec else data[offset:last]

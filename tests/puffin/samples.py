@@ -25,7 +25,10 @@ from icepuffin.puffin.blobs.included_columns_blob import (
     raw_block,
 )
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry, CoveredFile, Routing, ShardEntry, VectorRun
+from icepuffin.puffin.blobs.sections import SectionEntry
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardCodes, stored_vectors
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT, read_header, start_of_sections
+from icepuffin.puffin.sources import BytesSource
 
 
 def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq_bits: int = 8) -> Shard:
@@ -55,6 +58,23 @@ def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | Non
         pq_codebook=rng.standard_normal((parts, 1 << pq_bits, dims // parts)).astype(np.float32) if parts else None,
         pq_codes=rng.integers(0, 256, (count, 4)).astype(np.uint8) if parts else None,
     )
+
+
+def with_section(data: bytes, kind: int, payload: bytes, *, framed: bool = False) -> bytes:
+    """A shard blob with one more section behind the others."""
+    header = read_header(BytesSource(data))
+    stored = [data[entry.offset : entry.offset + entry.stored_length] for entry in header.sections]
+    added = SectionEntry(kind, framed, 0, len(payload), len(payload), zlib.crc32(payload))
+    position, entries = start_of_sections(len(stored) + 1), []
+    for entry in (*header.sections, added):
+        position += -position % ALIGNMENT
+        entries.append(replace(entry, offset=position))
+        position += entry.stored_length
+    blob = bytearray(position)
+    for entry, part in zip(entries, (*stored, payload), strict=True):
+        blob[entry.offset : entry.offset + len(part)] = part
+    head = replace(header, sections=tuple(entries)).to_bytes()
+    return head + bytes(blob[len(head) :])
 
 
 def coded_shard(bits: int, count: int = 50, *, dims: int = 8) -> Shard:

@@ -23,7 +23,7 @@ from icepuffin.puffin.blobs import (
     shard_blob,
 )
 from icepuffin.puffin.blobs.shard_blob import Shard, ShardReader
-from icepuffin.puffin.blobs.shard_header import Section
+from icepuffin.puffin.blobs.shard_header import MOST_SECTIONS, Section
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, EarlierFormatError, LaterFormatError, PuffinError
 from icepuffin.puffin.varint import check_adjacency, decode_adjacency, decode_signed, encode_adjacency, encode_signed
 from tests.puffin import samples
@@ -311,14 +311,28 @@ def test_a_flipped_bit_never_breaks_the_reader(data: bytes, decode: Callable[[by
 def resealed(data: bytearray) -> bytes:
     """A shard blob with its header checksum and those of its sections put right after a change."""
     (sections,) = struct.unpack_from("<I", data, 48)
-    for number in range(min(sections, len(Section))):
+    sections = min(sections, MOST_SECTIONS, (len(data) - 128) // 48)
+    for number in range(sections):
         entry = 128 + 48 * number
         offset, stored = struct.unpack_from("<QQ", data, entry + 8)
         if offset + stored <= len(data):
             struct.pack_into("<I", data, entry + 32, zlib.crc32(data[offset : offset + stored]))
     struct.pack_into("<I", data, 56, 0)
-    struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, len(Section))]))
+    struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * sections]))
     return bytes(data)
+
+
+def test_an_optional_section_that_is_unknown_is_passed_over_and_checked() -> None:
+    value = samples.shard_of_cells()
+    data = shard_bytes(value)
+    later = samples.with_section(samples.with_section(data, 32_768, b"of a later release"), 2**32 - 1, bytes(70))
+    assert same(decoded(later, value), decoded(data, value))
+    assert reader_of(later, value).read_cells() is not None
+    reader_of(later, value).check()
+    damaged = later.replace(b"later release", b"later_release")
+    assert same(decoded(damaged, value), decoded(data, value))
+    with pytest.raises(ChecksumError, match="section 32768 does not have its checksum"):
+        reader_of(damaged, value).check()
 
 
 @pytest.mark.parametrize(("m", "bits"), [(8, 0), (8, 5), (8, 16), (3, 8), (1, 4), (0xFFFFFFF8, 4)])

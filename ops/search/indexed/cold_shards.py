@@ -28,7 +28,7 @@ from icepuffin.puffin.blobs import addresses_blob
 from icepuffin.puffin.blobs.addresses_blob import Addresses
 from icepuffin.puffin.blobs.cells_blob import CellDirectory, directory_bytes
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.blobs.shard_header import Section, ShardHeader, read_header, start_of_sections
+from icepuffin.puffin.blobs.shard_header import MOST_SECTIONS, Section, ShardHeader, read_header, start_of_sections
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 
 MOST_QUERIES = 8
@@ -94,13 +94,15 @@ class _ColdShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
-    """The first and the last bytes of a shard's blob, whose last section is the directory of its cells."""
+    """The first bytes of a shard's blob, and the last ones of the directory of its cells. Only sections that are
+    unknown lie behind that.
+    """
 
     header: ShardHeader
     entry: SectionEntry
     """Entry of the directory"""
     tail: bytes
-    """Last bytes of the blob: the whole directory, or the end of a long one"""
+    """Last bytes of the directory, and what lies before a short one"""
     addresses: Addresses | None
 
     def missing(self, blob: ObjectRange) -> ObjectRange:
@@ -206,7 +208,7 @@ class ColdShards:
         places: list[ObjectRange] = []
         for shard in missing:
             stored = self._opened.shards[shard]
-            head = start_of_sections(len(Section))
+            head = start_of_sections(MOST_SECTIONS)
             blob, tail = stored.blob, min(stored.blob.length, self._directory_bytes(shard))
             places.append(ObjectRange(blob.path, blob.offset, min(head, blob.length)))
             places.append(ObjectRange(blob.path, blob.offset + blob.length - tail, tail))
@@ -225,7 +227,8 @@ class ColdShards:
             if entry is None or (moved and addresses is None):
                 self._shards[shard] = None
             else:
-                ends[shard] = _Ends(header, entry, tail_bytes, addresses)
+                behind = self._opened.shards[shard].blob.length - entry.offset - entry.stored_length
+                ends[shard] = _Ends(header, entry, tail_bytes[: max(0, len(tail_bytes) - behind)], addresses)
         starts = {shard: end.missing(self._opened.shards[shard].blob) for shard, end in ends.items()}
         longer = [shard for shard, start in starts.items() if start.length]
         read = dict(zip(longer, self._read([starts[shard] for shard in longer], reads), strict=True))

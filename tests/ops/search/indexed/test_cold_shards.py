@@ -32,9 +32,13 @@ from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin import puffin_writer
+from icepuffin.puffin.blobs import shard_blob
 from icepuffin.puffin.blobs.shard_header import Section
+from icepuffin.puffin.footer import BlobMetadata, Footer
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import answer_with_recall, index_head
+from tests.puffin import samples
 from tests.repository import REPOSITORY
 from tests.selection import some
 
@@ -345,6 +349,40 @@ def test_damaged_cells_are_noticed(table: Table, section: Section) -> None:
     assert "cells" not in answer.profile.strategy
     assert any("checksum" in warning or "sha256" in warning for warning in answer.warnings)
     assert check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+
+
+def test_what_a_later_release_adds_and_nobody_need_know_is_passed_over(
+    table: Table, table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encode_footer = shard_blob.encode, puffin_writer.encode_footer
+    written = []
+
+    def later_shard(shard: shard_blob.Shard) -> list[bytes]:
+        return [samples.with_section(b"".join(encode(shard)), 32_768, bytes(500))]
+
+    def later_footer(footer: Footer) -> bytes:
+        blobs = [replace(blob, properties={**blob.properties, "ann.later": "[1]"}) for blob in footer.blobs]
+        blobs.append(BlobMetadata("icepuffin-ann-later-v1", (), 1, 1, 4, 0, None, {}))
+        written.append(len(blobs))
+        return encode_footer(Footer(tuple(blobs), {**footer.properties, "later": ""}))
+
+    plain = table_factory("plain")
+    for start in (0, 1_500):
+        plain.append(make_rows(start, start + 1_500))
+    index_head(plain, CELLS)
+    asked = queries(1)
+    cold, whole = distances(opened(plain), asked, 10), distances(warm(plain), asked, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_blob, "encode", later_shard)
+        patch.setattr(puffin_writer, "encode_footer", later_footer)
+        index_head(table, CELLS)
+    assert written
+    assert opened(table).search(asked, 10, columns=["id"]).profile.strategy == "cells"
+    assert (distances(opened(table), asked, 10), distances(warm(table), asked, 10)) == (cold, whole)
+    assert not check_integrity(table, index_versions(table, "e")[-1], STORAGE).faults
+    table.append(make_rows(3_000, 3_100))
+    index_head(table, CELLS)
+    assert len(distances(opened(table), asked, 10)) == 10
 
 
 def test_vectors_that_are_not_those_of_the_cells_are_noticed(table: Table) -> None:
