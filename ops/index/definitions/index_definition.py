@@ -147,7 +147,7 @@ class IndexDefinition:
     seed : int
         Same rows, definition and seed: same bytes. Default: 0.
     target_recall : float
-        recall@10 under which a version is not published. Default: 0.9.
+        Mean recall@10 of queries, under which a version is not published. Default: 0.9.
     rebuild_ratio : float
         Share of tombstones over which a shard is rebuilt. Default: 0.2.
     max_deltas : int
@@ -228,7 +228,7 @@ class IndexDefinition:
         None, "Graphs; more where one would exceed 2 GiB without its vectors. Left out: by the size.", low=1, high=4096
     )
     seed: int = _parameter(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
-    target_recall: float = _parameter(0.9, "recall@10 under which a version is not published.")
+    target_recall: float = _parameter(0.9, "Mean recall@10 under which a version is not published.")
     rebuild_ratio: float = _parameter(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)
     max_deltas: int = _parameter(4, "Most delta shards. 0: new rows are inserted into the other shards.", high=64)
     delta_share: float = _parameter(
