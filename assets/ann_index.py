@@ -59,8 +59,9 @@ def version_metadata(
     return {
         **{name: drawings[name] for name in ("at a glance",) if name in drawings},
         **words,
+        **plotted(recall=report.recall),
+        **{name: drawings[name] for name in ("recall since build",) if name in drawings},
         **plotted(
-            recall=report.recall,
             rows=report.rows,
             bytes=report.bytes_total,
             seconds=report.seconds,
