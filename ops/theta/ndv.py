@@ -25,6 +25,9 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 from icepuffin.ops.theta.theta_report import ColumnNdv, ThetaStatistics
 from icepuffin.puffin import DistinctCount
 
+_LONG = 2**63
+"""Bound of the numbers that a planner reads"""
+
 
 def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     """Numbers of distinct values that the table's metadata holds for a snapshot; no file is read.
@@ -82,12 +85,15 @@ def counts_for_planners(
     table: Table, snapshot: Snapshot, new: Mapping[int, DistinctCount] = MappingProxyType({})
 ) -> tuple[DistinctCount, ...]:
     """The NDVs of a snapshot for the public footers of our files: by column those that are `new`, by field id, or else
-    what `read_ndv` has, whoever counted it.
+    what `read_ndv` has, whoever counted it. Those of others' entries whose numbers no footer can have are left out.
     """
+    current = table.schema().field_ids
     counts = {
         field_id: DistinctCount(field_id, blob.snapshot_id, blob.sequence_number, ndv)
         for field_id, blob in listed_thetas(nearest_statistics(table, snapshot)).items()
-        if (ndv := ndv_property(blob)) is not None
+        if field_id in current
+        and (ndv := ndv_property(blob)) is not None
+        and all(-_LONG <= number < _LONG for number in (ndv, blob.snapshot_id, blob.sequence_number))
     }
     return tuple(count for _, count in sorted({**counts, **new}.items()))
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+from pyiceberg.table.update import SetStatisticsUpdate
 
 import icepuffin
-from icepuffin.ops.index import create_index
+from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.snapshots import is_derived
@@ -121,3 +122,35 @@ def test_presto_has_ndvs_once_there_are_sketches_and_no_error_before(
         table.append(make_rows(first, first + 20))
         require_statistics(table, columns)
     assert any(entry.file_size_in_bytes > 2 * FEW_BYTES for entry in table.metadata.statistics)
+
+
+def test_numbers_of_others_that_no_footer_can_have_keep_no_version_back(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    create_index(table, DEFINITION)
+    table.append(make_rows(0, 60))
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    odd = [(2**40, 1, "5"), (99, 1, "5"), (1, 2**70, "5"), (2, 1, str(2**63)), (3, 1, "5")]
+    entry = StatisticsFile(
+        snapshot_id=head,
+        statistics_path=f"{table.location()}/metadata/others.stats",
+        file_size_in_bytes=100,
+        file_footer_size_in_bytes=50,
+        blob_metadata=[theta_entry(head, *numbers) for numbers in odd],
+    )
+    table.catalog.commit_table(table, (), (SetStatisticsUpdate(statistics=entry),))
+    assert index_head(table).action is Action.BUILT
+    (own,) = (entry for entry in table.refresh().metadata.statistics if entry.snapshot_id != head)
+    assert load_statistics(own)[0] == {3: 5}
+
+
+def theta_entry(snapshot_id: int, field_id: int, sequence_number: int, ndv: str) -> BlobMetadata:
+    return BlobMetadata.model_validate(
+        {
+            "type": "apache-datasketches-theta-v1",
+            "snapshot-id": snapshot_id,
+            "sequence-number": sequence_number,
+            "fields": [field_id],
+            "properties": {"ndv": ndv},
+        }
+    )
