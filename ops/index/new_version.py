@@ -137,7 +137,7 @@ def make_version(
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
         sizes = _sizes(plan, shard_set).text() if plan.definition.has_graphs else ""
-        beside = sketches.parts if sketches else ()
+        beside = sketches.parts() if sketches else ()
         version = publish(table, plan, file, storage=storage, measurement=measurement, sizes=sizes, beside=beside)
         expire_packs_if_possible(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)

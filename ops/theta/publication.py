@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
-from icepuffin.ops.binding.bindings import LostRaceError, VersionPart
+from icepuffin.ops.binding.bindings import BindingError, LostRaceError, VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
@@ -99,8 +99,19 @@ class UnpublishedStatistics:
     def bytes_written(self) -> int:
         return self.part.entry.file_size_in_bytes
 
+    def is_there(self) -> bool:
+        """Whether the file is there, or in the slot: garbage collection takes one that waits beyond its grace period,
+        as for an index that is built for long.
+        """
+        path = self.part.entry.statistics_path
+        return self.part.is_settled or open_storage(self._table.location(), self._storage).exists(path)
+
     def publish(self, *beside: CommitPart[object]) -> None:
-        """Put the file into the slot, with the parts `beside` in the same commit, as far as that is not done."""
+        """Put the file into the slot, with the parts `beside` in the same commit, as far as that is not done. One that
+        is gone is written anew.
+        """
+        if not self.is_there():
+            self._write()
         for remaining in reversed(range(_ATTEMPTS)):
             commit_together(self._table, (self.part, *beside))
             if self.part.outcome():
@@ -172,6 +183,16 @@ class FileSketchesVersion:
     part: VersionPart | None
     """The part of a commit that binds them; None where there is nothing to bind"""
     note: str
+
+    def parts(self) -> tuple[CommitPart[object], ...]:
+        """The part, if any. Where garbage collection took its files while it waited, it has that for its outcome."""
+        if self.part is None:
+            return ()
+        binding = self.part.binding
+        for path in (binding.puffin_path, *(pack.path for pack in binding.new_packs)):
+            if not self.part.is_settled and not self.store.exists(path):
+                self.part.fail(BindingError(f"{path} was deleted before it was bound; a later run writes it anew"))
+        return (self.part,)
 
     def result(self) -> tuple[str | None, int, str]:
         """(path of the file, None where it was not published; bytes written; note), once the commit was tried."""

@@ -31,8 +31,8 @@ from icepuffin.puffin import DistinctCount
 class CountedSketches:
     """A snapshot's sketches whose files are written, and that the table's metadata may not name yet."""
 
-    parts: tuple[CommitPart[object], ...]
-    """Parts to be committed, alone or together with others"""
+    parts: Callable[[], tuple[CommitPart[object], ...]]
+    """Callable that gives the parts to be committed together with others: those whose files are there still"""
     counts: Mapping[int, DistinctCount]
     """NDVs that the table does not list yet, by field id"""
     publish: Callable[[], ThetaReport]
@@ -111,7 +111,7 @@ def count_theta_sketches(
 
     def unchanged(outcome: ThetaOutcome, **counts: object) -> CountedSketches:
         done = report(outcome, time.perf_counter() - started, **counts)
-        return CountedSketches((), {}, lambda: done)
+        return CountedSketches(tuple, {}, lambda: done)
 
     if not is_enabled(enabled):
         return unchanged(ThetaOutcome.OFF)
@@ -141,13 +141,15 @@ def count_theta_sketches(
         if sketched.missing.columns
         else FileSketchesVersion(table, store, None, "")
     )
-    bound = (version.part,) if version.part else ()
     statistics = UnpublishedStatistics(table, storage, snapshot, new, folder)
     counted_seconds = time.perf_counter() - started
 
+    def parts() -> tuple[CommitPart[object], ...]:
+        return (*((statistics.part,) if statistics.is_there() else ()), *version.parts())
+
     def publish() -> ThetaReport:
         begun = time.perf_counter()
-        statistics.publish(*bound)
+        statistics.publish(*version.parts())
         path, bytes_written, version_note = version.result()
         reached(RunStep.STATISTICS_REGISTERED)
         reload_table(table)
@@ -167,4 +169,4 @@ def count_theta_sketches(
             ),
         )
 
-    return CountedSketches((statistics.part, *bound), own, publish)
+    return CountedSketches(parts, own, publish)

@@ -1,6 +1,7 @@
 """An index and its sketches go into one commit, and neither keeps the other back."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions,
 from icepuffin.ops.binding.commit import CommitOutcome
 from icepuffin.ops.index import create_index, new_version
 from icepuffin.ops.index.errors import GateFailedError
+from icepuffin.ops.index.upkeep.garbage import collect_garbage
 from icepuffin.ops.runs import snapshot
 from icepuffin.ops.runs.snapshot import RefreshReport, refresh
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.comparison import DEFINITION
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.theta.test_presto import load_statistics
 
 
@@ -98,6 +100,27 @@ def test_sketches_that_others_publish_meanwhile_do_not_keep_the_index_back(
     assert "somebody else published first" in report.sketches.note
     assert set(report.sketches.ndv) >= {"id", "name"}
     assert len(published(table, *replaced)) == 2
+
+
+@pytest.mark.parametrize("has_version", [False, True])
+def test_sketches_that_garbage_collection_takes_during_a_build_are_not_named(
+    table: Table, monkeypatch: pytest.MonkeyPatch, has_version: bool
+) -> None:
+    if has_version:
+        index_head(table)
+    through = snapshot.materialize_index
+
+    def late(late_table: Table, *arguments: Any, **named: Any) -> Any:
+        other = late_table.catalog.load_table(late_table.name())
+        assert len(collect_garbage(other, storage=STORAGE, grace=timedelta(0)).deleted) == 2
+        return through(late_table, *arguments, **named)
+
+    monkeypatch.setattr(snapshot, "materialize_index", late)
+    sketched = refreshed(table).sketches
+    assert sketched is not None
+    assert "was deleted before it was bound" in sketched.note
+    assert [version.kind for version in published(table)] == [BlobKind.INDEX]
+    assert read_ndv(table).entries["id"].fresh
 
 
 def test_parts_of_a_commit_whose_answer_was_lost_are_found_and_not_sent_again(
