@@ -9,6 +9,9 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.graphs.locality import reorder
 from icepuffin.ops.process.large_arrays import concatenated, rows_at
 
+_ROUNDED_AT_ONCE = 1 << 20
+"""Values of vectors that are rounded at a time"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorRows:
@@ -55,6 +58,38 @@ class VectorRows:
     def sorted(self) -> "VectorRows":
         """All rows by file slot and position. Vectors are moved in place."""
         return self.reordered(np.lexsort((self.positions, self.slots)))
+
+
+def undo_rounding(rows: VectorRows) -> None:
+    """Give rows whose vectors are known as halves those of rows with the same content hash that are known as they are.
+
+    In place. Rows that are equal in the table are equal then: of a shard of halves only rounded vectors are known.
+    """
+    order = np.argsort(rows.hashes, kind="stable")
+    is_repeated = rows.hashes[order[1:]] == rows.hashes[order[:-1]]
+    places = order[np.append(is_repeated, False) | np.append(False, is_repeated)]
+    step = max(1, _ROUNDED_AT_ONCE // max(1, rows.vectors.shape[1]))
+    is_exact = np.empty(len(places), np.bool_)
+    for start in range(0, len(places), step):
+        part = slice(start, start + step)
+        own = rows.vectors[places[part]]
+        is_exact[part] = (_rounded(own) != own).any(axis=1)
+    sources, targets = places[is_exact], places[~is_exact]
+    if not len(sources):
+        return
+    hashes, firsts = np.unique(rows.hashes[sources], return_index=True)
+    at = np.minimum(np.searchsorted(hashes, rows.hashes[targets]), len(hashes) - 1)
+    is_known = hashes[at] == rows.hashes[targets]
+    sources, targets = sources[firsts[at[is_known]]], targets[is_known]
+    for start in range(0, len(targets), step):
+        part = slice(start, start + step)
+        exact = rows.vectors[sources[part]]
+        is_same = (_rounded(exact) == rows.vectors[targets[part]]).all(axis=1)  # unless hashes collide
+        rows.vectors[targets[part][is_same]] = exact[is_same]
+
+
+def _rounded(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return vectors.astype(np.float16).astype(np.float32)
 
 
 def by_file(files: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:

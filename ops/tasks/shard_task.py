@@ -30,7 +30,7 @@ from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.delta_rows import PassedRows
 from icepuffin.ops.tasks.recall_gate import CURVE_QUERIES, measure_curve, measure_recall, searcher_of
 from icepuffin.ops.tasks.routing_distances import RoutingDistances, measure_distances
-from icepuffin.ops.tasks.rows import VectorRows
+from icepuffin.ops.tasks.rows import VectorRows, undo_rounding
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.ops.tasks.task_runner import SHARD_MEMORY_FACTOR, shard_bytes
 from icepuffin.ops.tasks.written_cells import make_cells
@@ -225,6 +225,8 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
+    if task.vectors == "f16":
+        undo_rounding(rows)
     order = locality_order(rows.vectors, seed=task.params.seed, threads=task.threads)
     if task.partitions is not None:
         order = task.partitions.order(rows.vectors, order, threads=task.threads)
@@ -252,6 +254,8 @@ def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Measured
     runs = (*base.stored.runs, *(run for rows in task.passed for run in rows.runs))
     rows = base_rows.join(incoming)
     del base_rows  # the graph needs the room
+    if task.vectors == "f16":
+        undo_rounding(rows)
     is_live = np.concatenate([base.is_live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads, allocate=new_array)

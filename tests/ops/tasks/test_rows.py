@@ -1,6 +1,7 @@
 """Rows of data files on their way: joined, sorted, and split by file, by range and by destination."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from pyiceberg.types import ListType, LongType, NestedField
 
 from icepuffin.ops.model import FileSlot, LiveFile
 from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.ops.tasks import rows as rows_module
 from icepuffin.ops.tasks.attribute_task import ColumnsOfFile
-from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
+from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of, undo_rounding
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, blocks_by_destination, read_in_order
 from tests.conftest import STORAGE
 
@@ -30,6 +32,27 @@ def drawn_rows(count: int, dims: int = 3) -> VectorRows:
 
 def columns(rows: VectorRows) -> list[Any]:
     return [column.tolist() for column in (rows.slots, rows.positions, rows.hashes, rows.vectors)]
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_rows_that_are_known_as_halves_get_the_vectors_of_their_equals(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_ROUNDED_AT_ONCE", at_once)
+    known = drawn_rows(6)
+    halves = replace(known, vectors=known.vectors.astype(np.float16).astype(np.float32))
+    others = replace(drawn_rows(2), hashes=known.hashes[2:4])  # collisions
+    others = replace(others, vectors=others.vectors.astype(np.float16).astype(np.float32))
+    rows = VectorRows.joined([halves, known.take(np.array([3, 1])), others, halves.take(np.array([1, 5]))])
+    undo_rounding(rows)
+    expected = halves.vectors.copy()
+    expected[[1, 3]] = known.vectors[[1, 3]]
+    assert rows.vectors[:8].tolist() == [*expected.tolist(), *known.vectors[[3, 1]].tolist()]
+    assert rows.vectors[8:10].tolist() == others.vectors.tolist()
+    assert rows.vectors[10:].tolist() == [known.vectors[1].tolist(), halves.vectors[5].tolist()]
+    before = halves.vectors.copy()
+    undo_rounding(halves)
+    assert (halves.vectors == before).all(), "nothing is known better"
 
 
 def test_parts_are_joined_in_their_order_whichever_are_empty() -> None:
