@@ -169,10 +169,10 @@ class CopyGroups:
         firsts = np.where(has_copies, self.starts[groups], 0)
         counts = np.where(has_copies, np.minimum(self.starts[groups + 1] - firsts, k), ids >= 0)
         ranks = np.cumsum(counts, axis=1) - counts
+        counts = np.clip(k - ranks, 0, counts)  # else there may be k times k
         results = np.repeat(np.arange(counts.size), counts.ravel())
         within = _places_within(counts.ravel())
         rank = ranks.ravel()[results] + within
-        results, within, rank = results[rank < k], within[rank < k], rank[rank < k]
         out_ids, out_distances = np.full_like(ids, -1), np.full_like(distances, np.inf)
         nodes = ids.ravel()[results]
         is_group = has_copies.ravel()[results]

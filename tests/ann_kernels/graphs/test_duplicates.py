@@ -1,5 +1,6 @@
 """Data with many equal vectors: one node of each group has edges, and answers have them all."""
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -134,6 +135,23 @@ def test_results_have_the_live_copies_of_their_nodes(seed: int, k: int, data: st
         kept = ids[row] >= 0
         assert list(zip(out[row][kept].tolist(), ids[row][kept].tolist(), strict=True)) == expected
         assert np.isinf(out[row][~kept]).all()
+
+
+def test_results_of_large_groups_take_memory_for_their_places_alone() -> None:
+    """A thousand queries for a thousand rows each took tens of gigabytes."""
+    k = group = 600
+    members = np.arange(k * group).reshape(k, group)
+    copies = Copies(members[:, 1:].ravel().astype(np.int32), np.repeat(members[:, 0], group - 1).astype(np.int32))
+    _, groups = CopyGroups.of(copies).of_live(Bitmap.of(np.ones(k * group, np.bool_)))
+    found, distances = members[:, 0][None].copy(), np.arange(k, dtype=np.float64)[None]
+    tracemalloc.start()
+    try:
+        ids, out = groups.filled(found, distances)
+        assert tracemalloc.get_traced_memory()[1] < 40 * 8 * k
+    finally:
+        tracemalloc.stop()
+    assert ids.tolist() == [members[0].tolist()]
+    assert (out == 0).all()
 
 
 # --------------------------------------------------------------------------------------------------------- the law
