@@ -31,7 +31,6 @@ from icepuffin.ops.theta.file_sketches import (
     FileKey,
     FileSketches,
     FileSketchesReader,
-    column_bytes,
     entry_bytes,
     image_bytes,
     within_budget,
@@ -229,8 +228,7 @@ def write_version(
     types = {c.field_id: c.counted_as for c in plan.columns}
     sizes = {path: size for path, key in plan.keys.items() if (size := _image_bytes(sketched, key, types))}
     files = [file for file in plan.live.files if file.path in sizes]
-    of_columns = sum(column_bytes(column) for column in types.items())
-    entries = {file.path: entry_bytes(plan.keys[file.path], of_columns) for file in files}
+    entries = {file.path: entry_bytes(plan.keys[file.path], len(types)) for file in files}
     chosen = within_budget(files, sizes, entries, budget_bytes)
     over = {file.path for file in files}.difference(file.path for file in chosen) | sketched.left_out
     note = f"the sketches of {plural(len(over), 'file')} are over the budget of {budget_bytes:,} bytes" if over else ""

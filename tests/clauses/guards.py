@@ -103,8 +103,8 @@ GUARDS = (
     ),
     # of memory, disk, files
     Edit(
-        "bound: the footer of kept sketches", "within_budget",
-        " and listed + entry <= MAX_FOOTER:", ":",
+        "bound: the directory of kept sketches", "within_budget",
+        " and listed + entry <= MOST_DIRECTORY_BYTES:", ":",
         "test_within_the_budget_the_files_that_take_longest_to_read_are_kept",
     ),
     Edit(

@@ -415,3 +415,29 @@ def theta(data: bytes) -> tuple[int, list[int]]:
     hashes = read.array("<u8", count).tolist()
     read.end()
     return top, hashes
+
+
+def sketches_by_file(directory: bytes, images: bytes) -> list[dict[str, Any]]:
+    """Section 7: data files, each with its path and the sketches of its columns."""
+    read = Bytes(directory)
+    magic, version, columns, files, checksum = read("4s4I")
+    need((magic, version) == (b"ANTD", 1), "header")
+    need(zlib.crc32(directory[:16] + bytes(4) + directory[20:]) == checksum, "checksum")
+    kinds = [(read("I"), read.text()) for _ in range(columns)]
+    out, place = [], 0
+    for _ in range(files):
+        path, deletes = read.text(), read.text()
+        added_by, stored, raw, count = read("qQQI")
+        layout = [read("II") for _ in range(count)]
+        data = images[place : place + stored]
+        data = data if stored == raw else zstandard.decompress(data)
+        need(len(data) == raw == sum(length for _, length in layout), "images")
+        place += stored
+        sketches, start = {}, 0
+        for number, length in layout:
+            sketches[kinds[number]] = theta(data[start : start + length])
+            start += length
+        out.append({"path": path, "deletes": deletes, "added_by": added_by, "sketches": sketches})
+    read.end()
+    need(place == len(images), "length of the images")
+    return out

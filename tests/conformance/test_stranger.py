@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions import index_packs
-from icepuffin.ops.model import Action
+from icepuffin.ops.model import Action, SnapshotId
 from icepuffin.ops.recall.curves import widths
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage.local_storage import to_path
@@ -342,15 +342,19 @@ def test_sketches_by_data_file_are_read_through_the_text() -> None:
         (3, "string"): ThetaSketch(2**62, np.array([7, 2**50], np.uint64)),
         (1, "long"): ThetaSketch(2**63 - 1, np.array([5], np.uint64)),
     }
-    file = FileSketches(FileKey("data/a.parquet", "ab" * 32), sketches)
+    many = {(1, "long"): ThetaSketch(2**63 - 1, np.arange(1, 400, dtype=np.uint64))}
+    files = (
+        FileSketches(FileKey("data/a.parquet", "ab" * 32), sketches),
+        FileSketches(FileKey("data/b.parquet", "", added_by=SnapshotId(7)), many),
+    )
     sink = io.BytesIO()
-    write_file_sketches(sink, [file], snapshot_id=4, sequence_number=2, build_id="b", counts=())
-    ((blob, data),), _ = reader.puffin(sink.getvalue())
-    assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v3", [1, 3], "zstd")
-    assert (blob["properties"]["path"], blob["properties"]["deletes"]) == ("data/a.parquet", "ab" * 32)
-    offset, read = 0, {}
-    for field, kind, length in json.loads(blob["properties"]["columns"]):
-        read[field, kind] = reader.theta(data[offset : offset + length])
-        offset += length
-    assert offset == len(data)
-    assert read == {(1, "long"): (2**63 - 1, [5]), (3, "string"): (2**62, [7, 2**50])}
+    write_file_sketches(sink, files, snapshot_id=4, sequence_number=2, build_id="b", counts=())
+    ((blob, images), (listing, directory)), _ = reader.puffin(sink.getvalue())
+    assert (blob["type"], blob["fields"], blob.get("compression-codec")) == ("icepuffin-theta-files-v4", [1, 3], None)
+    assert (listing["type"], listing["fields"]) == ("icepuffin-theta-directory-v1", [1, 3])
+    first = {(1, "long"): (2**63 - 1, [5]), (3, "string"): (2**62, [7, 2**50])}
+    second = {(1, "long"): (2**63 - 1, list(range(1, 400)))}
+    assert reader.sketches_by_file(directory, images) == [
+        {"path": "data/a.parquet", "deletes": "ab" * 32, "added_by": 0, "sketches": first},
+        {"path": "data/b.parquet", "deletes": "", "added_by": 7, "sketches": second},
+    ]

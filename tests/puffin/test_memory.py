@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import BytesSource, PuffinReader
-from icepuffin.puffin.blobs import attributes_blob, deletion_vector_blob, shard_blob
+from icepuffin.puffin.blobs import attributes_blob, deletion_vector_blob, shard_blob, sketch_directory_blob
 from icepuffin.puffin.blobs import centroid_blob as centroid
 from icepuffin.puffin.blobs import routing_blob as routing
 from icepuffin.puffin.blobs.shard_blob import Shard
+from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
 from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import BadBlobError, BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
-from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer, encode_footer
+from icepuffin.puffin.footer import decode_footer
 from icepuffin.puffin.types import MAGIC
 from tests.puffin import samples
 from tests.puffin.test_ann_blobs import resealed, shard_bytes
@@ -188,19 +189,22 @@ def test_footers_take_no_more_than_their_bytes_warrant(payload: bytes) -> None:
     assert peak <= ALWAYS + A_BYTE * len(file)
 
 
-def test_the_footer_for_the_sketches_of_eighty_thousand_data_files_is_read() -> None:
-    """As `icepuffin.ops.theta.file_sketches` writes them: the next refresh reads them, or else all the files."""
-    files = 80_000
-    folder = "data/\u57ce\u5e02=\u5317\u4eac"
-    names = (f"{folder}/{n:05d}-{n}-0a1b2c3d-1111-2222-3333-444455556666-00001.parquet" for n in range(files))
-    blobs = (
-        BlobMetadata(
-            "icepuffin-theta-files-v3", (1,), 2**62, n, 4, 0, "zstd", {"columns": '[[1,"long",9]]', "path": name}
-        )
-        for n, name in enumerate(names)
-    )
-    payload = encode_footer(Footer(tuple(blobs)))
-    assert len(decode_footer(payload, blob_area_end=4).blobs) == files
+def test_the_directory_of_the_sketches_of_eighty_thousand_data_files_is_read() -> None:
+    """As `icepuffin.ops.theta.file_sketches` writes it: the next refresh reads it, or else all the files."""
+    folder, layout = "data/\u57ce\u5e02=\u5317\u4eac", sketch_directory_blob.layout_of([(0, 9)])
+    names = (f"{folder}/{n:05d}-{n}-0a1b2c3d-1111-2222-3333-444455556666-00001.parquet" for n in range(80_000))
+    files = tuple(DirectoryEntry(name, "", 0, 9, 9, layout) for name in names)
+    data = sketch_directory_blob.encode(SketchDirectory(((1, "long"),), files))
+    peak, directory = taken(lambda: sketch_directory_blob.decode(data))
+    assert directory.files == files
+    assert peak <= ALWAYS + A_BYTE * len(data)
+
+
+def test_a_directory_takes_no_more_than_its_bytes_warrant() -> None:
+    files = (DirectoryEntry("", "", 0, 0, 0, b""),) * 400_000
+    data = sketch_directory_blob.encode(SketchDirectory((), files))
+    with pytest.raises(BadBlobError, match="declares 400,000 files, which would take too much memory"):
+        sketch_directory_blob.decode(data)
 
 
 def test_brackets_within_a_text_are_no_values() -> None:

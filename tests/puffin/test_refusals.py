@@ -21,11 +21,13 @@ from icepuffin.puffin.blobs import (
     included_columns_blob,
     routing_blob,
     shard_blob,
+    sketch_directory_blob,
 )
 from icepuffin.puffin.blobs.cursor import Cursor
 from icepuffin.puffin.blobs.deletion_vector_blob import decode_roaring64, encode_roaring64
 from icepuffin.puffin.blobs.routing_blob import AddressesEntry
 from icepuffin.puffin.blobs.sections import FRAME_BYTES, compress_frames, decompress_frames
+from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import (
     BadBlobError,
@@ -429,6 +431,34 @@ def test_shards_that_cannot_be_are_refused(case: Case) -> None:
 
 
 INCLUDED = included_columns_blob.encode(samples.included())
+DIRECTORY = sketch_directory_blob.encode(
+    SketchDirectory(
+        ((1, "long"), (3, "string")),
+        (DirectoryEntry("a.parquet", "", 0, 9, 12, sketch_directory_blob.layout_of([(0, 8), (1, 4)])),),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        decoding(sketch_directory_blob.decode, data, reason)
+        for data, reason in (
+            (DIRECTORY[:19], "the header needs 20 bytes"),
+            (changed(DIRECTORY, (20, "<I", 2)), "does not have its checksum"),
+            (sealed(changed(DIRECTORY, (12, "<I", 2)), 16), "a path needs"),
+            (sealed(changed(DIRECTORY, (12, "<I", 2**31)), 16), "would take too much memory"),
+            (sealed(changed(DIRECTORY, (len(DIRECTORY) - 8, "<I", 2)), 16), "has other columns, or images of another"),
+            (sealed(changed(DIRECTORY, (len(DIRECTORY) - 4, "<I", 5)), 16), "has other columns, or images of another"),
+            (sealed(bytearray(DIRECTORY + b"x"), 16), "1 bytes follow its end"),
+        )
+    ],
+    ids=lambda case: case[1],
+)
+def test_directories_of_sketches_that_cannot_be_are_refused(case: Case) -> None:
+    assert_refused(case)
+
+
 READERS = {
     "addresses": (partial(addresses_blob.decode, count=3), ADDRESSES),
     "attributes": (attributes_blob.decode, ATTRIBUTES),
@@ -436,6 +466,7 @@ READERS = {
     "included": (included_columns_blob.decode, INCLUDED),
     "routing": (routing_blob.decode, ROUTING),
     "shard": (shard_blob.decode, SHARD),
+    "sketch directory": (sketch_directory_blob.decode, DIRECTORY),
 }
 
 

@@ -1,6 +1,5 @@
 """Of the sketches of single files no more are in memory than may be kept; those of the snapshot are the same anyway."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -17,10 +16,17 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.ops.tasks.sketches import sketch_plan
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FILE_SKETCHES, image_bytes
+from icepuffin.ops.theta.file_sketches import (
+    BUDGET_BYTES,
+    SKETCH_DIRECTORY,
+    FileKey,
+    FileSketchesReader,
+    image_bytes,
+)
 from icepuffin.ops.theta.snapshot_sketches import sketch_snapshot
 from icepuffin.ops.theta.theta_plan import plan_sketches
 from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin.blobs import sketch_directory_blob
 from icepuffin.puffin.blobs.theta_blob import ThetaSketch, decode
 from icepuffin.puffin.types import BlobType
 from tests.naive import theta as naive
@@ -100,12 +106,11 @@ def of_files(report: ThetaReport) -> dict[str, list[tuple[int, list[int]]]]:
     by_path = {}
     for path in folder.glob(f"theta-*{Path(report.file_sketches_path).name.split('-', 2)[-1]}"):
         reader = PuffinReader(FileSource(str(path)))
-        for blob in reader.footer.of_type(FILE_SKETCHES):
-            data, images = reader.read_blob(blob), []
-            for _, _, length in json.loads(blob.properties["columns"]):
-                images.append(pair(decode(data[:length])))
-                data = data[length:]
-            by_path[blob.properties["path"]] = images
+        sketches = FileSketchesReader(reader)
+        for blob in reader.footer.of_type(SKETCH_DIRECTORY):
+            for entry in sketch_directory_blob.decode(reader.read_blob(blob)).files:
+                columns = sketches.read(FileKey(entry.path, entry.deletes)).columns
+                by_path[entry.path] = [pair(sketch) for _, sketch in sorted(columns.items())]
     return by_path
 
 
