@@ -20,7 +20,7 @@ MAGIC = b"ANTD"
 VERSION = 1
 MOST_BYTES = 256 << 20
 """Bytes of a directory, at most"""
-_HEADER = struct.Struct("<4s4I")
+_HEAD = struct.Struct("<4s4I")
 _CHECKSUM_AT = 16
 _FILE = "qQQI"
 _IMAGE = struct.Struct("<II")
@@ -72,12 +72,12 @@ class SketchDirectory:
 
 def encode(directory: SketchDirectory) -> bytes:
     """The bytes of the blob."""
-    parts = [bytes(_HEADER.size)]
+    parts = [bytes(_HEAD.size)]
     parts += [struct.pack("<I", field_id) + packed_text(kind) for field_id, kind in directory.columns]
     parts += [encode_entry(entry) for entry in directory.files]
-    body = b"".join(parts)[_HEADER.size :]
+    body = b"".join(parts)[_HEAD.size :]
     head = MAGIC, VERSION, len(directory.columns), len(directory.files)
-    return _HEADER.pack(*head, zlib.crc32(body, zlib.crc32(_HEADER.pack(*head, 0)))) + body
+    return _HEAD.pack(*head, zlib.crc32(body, zlib.crc32(_HEAD.pack(*head, 0)))) + body
 
 
 def encode_entry(entry: DirectoryEntry) -> bytes:
@@ -95,7 +95,7 @@ def decode(data: bytes) -> SketchDirectory:
     read = Cursor(data, what)
     magic, version, columns, files, checksum = read.unpack("4s4I", "the header")
     require_format(what, (magic, version), (MAGIC, VERSION))
-    if zlib.crc32(data[_HEADER.size :], zlib.crc32(data[:_CHECKSUM_AT] + bytes(4))) != checksum:
+    if zlib.crc32(data[_HEAD.size :], zlib.crc32(data[:_CHECKSUM_AT] + bytes(4))) != checksum:
         raise ChecksumError(f"{what} does not have its checksum {checksum:08x}")
     if _IN_MEMORY * files > _ALWAYS_ALLOWED + _PER_BYTE * len(data):
         raise BadBlobError(f"{what} of {len(data):,} bytes declares {files:,} files, which would take too much memory")

@@ -285,7 +285,7 @@ GUARDS = (
     ),
     Edit(
         "twin: a file that came again under its name, for sketches", "__contains__",
-        " or key.added > blob.sequence_number:", ":", "test_a_file_that_came_again_under_its_name_is_another",
+        " or key.added > self._images.sequence_number:", ":", "test_a_file_that_came_again_under_its_name_is_another",
     ),
     Edit(
         "twin: and in format v1", "__contains__",
