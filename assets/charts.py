@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.search.overview import Overview
 
 SUFFIXES = (".png", ".svg", ".html")
@@ -19,7 +19,7 @@ _BARS = 300
 _LIVE, _DEAD, _LATE = "#4f43dd", "#d0d0d8", "#1d9e75"
 
 
-class PictureError(IcepuffinError):
+class PictureError(ArgumentError):
     """Raised for a file name whose suffix is no format of charts."""
 
 

@@ -89,7 +89,17 @@ def _described(name: str, value: Any) -> Iterator[str]:
             yield f"**{LABELS[section.kind]}**"
             yield "\n".join(_entry(item) for item in section.value)
     if inspect.ismodule(value):
+        yield "```text\n" + "\n".join(_tree([getattr(value, error) for error in value.__all__])) + "\n```"
+        yield _wrapped("Where a class has a star, the same call raises the same again: its `retryable` is false.")
         yield "\n".join(_wrapped(f"- `{error}`: {_first_line(getattr(value, error))}") for error in value.__all__)
+
+
+def _tree(classes: list[type[Exception]], parent: type | None = None, indent: str = "") -> Iterator[str]:
+    """The classes below `parent`, each under the nearest of its ancestors that is among them."""
+    nearest = {item: next((base for base in item.__mro__[1:] if base in classes), None) for item in classes}
+    for item in (item for item in classes if nearest[item] is parent):
+        yield f"{indent}{item.__name__}{'' if getattr(item, 'retryable', True) else ' *'}"
+        yield from _tree(classes, item, f"{indent}    ")
 
 
 def _entry(element: Any) -> str:

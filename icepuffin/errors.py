@@ -1,36 +1,43 @@
 """Errors that icepuffin raises, in one place to catch them from.
 
-All but the first two descend from `IcepuffinError`. Each message names the table, snapshot or file, and what to do.
+They are grouped by what a caller does: `ArgumentError` (call otherwise), `TableStateError` (change the table first),
+`UnreachableError` (look after the catalog or store, try again), `BindingError` (a commit was not made: others may have
+been first), `FileDamageError` (make or restore a file), `LimitError` (give more room, or set another limit). All of
+these are `IcepuffinError`, whose `retryable` says whether the same call might succeed later. `KernelError` and
+`PuffinError` are of single arrays and files, and are `ValueError`. Each message names the table, snapshot or file, and
+what to do.
 """
 
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ops.binding.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import TagTakenError
-from icepuffin.ops.binding.commit import ClockError, TableReplacedError
-from icepuffin.ops.binding.files_folder import FilesFolderError
-from icepuffin.ops.binding.statistics import StatisticsError
+from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
-from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableFaultError
+from icepuffin.ops.errors import (
+    ArgumentError,
+    CatalogUnavailableError,
+    FileDamageError,
+    IcepuffinError,
+    LimitError,
+    TableFaultError,
+    TableStateError,
+    UnreachableError,
+)
 from icepuffin.ops.index.definitions.index_definition import DefinitionError
 from icepuffin.ops.index.errors import (
     CoverageError,
     GateFailedError,
-    LayoutMisfitError,
     NotAnIndexError,
     ShardTooLargeError,
 )
-from icepuffin.ops.index.versions.tuning_record import TuningError
 from icepuffin.ops.process.large_arrays import NoRoomError
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.rows.vector_column import VectorColumnError
 from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from icepuffin.ops.search.measured.recall_reports import RecallReportError
-from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.storage import AccessError, StorageError
 from icepuffin.ops.table.format_versions import UnsupportedFormatError
-from icepuffin.ops.table.live_files import EqualityDeletesError, ManifestError, RepeatedFileError
-from icepuffin.ops.table.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
-from icepuffin.ops.tasks.sketches.sketch_types import SketchTypeError
+from icepuffin.ops.table.live_files import EqualityDeletesError, ManifestError
+from icepuffin.ops.table.snapshots import TableUnavailableError, UnknownSnapshotError
 from icepuffin.ops.tasks.task_runner import RunnerError
 from icepuffin.ops.theta.errors import ThetaError
 from icepuffin.orchestration.settings import SettingsError
@@ -38,47 +45,41 @@ from icepuffin.puffin.errors import PuffinError
 
 __all__ = [
     "AccessError",
+    "ArgumentError",
     "BindingError",
     "CatalogUnavailableError",
-    "ClockError",
     "CoverageError",
     "DataFileError",
     "DefinitionError",
     "EqualityDeletesError",
-    "FilesFolderError",
+    "FileDamageError",
     "FilterError",
     "GateFailedError",
     "IcepuffinError",
     "IndexUnavailableError",
     "KernelError",
-    "LayoutMisfitError",
+    "LimitError",
     "LostRaceError",
     "ManifestError",
     "NoRoomError",
     "NotAnIndexError",
-    "NotIndexableError",
-    "PartialMetadataError",
     "PuffinError",
     "QueryError",
-    "RecallReportError",
-    "RepeatedFileError",
     "RestrictedTableError",
     "RunnerError",
     "SettingsError",
     "ShardTooLargeError",
-    "SketchTypeError",
     "SqlError",
-    "StatisticsError",
     "StorageError",
     "TableFaultError",
-    "TableReplacedError",
+    "TableStateError",
     "TableUnavailableError",
     "TagTakenError",
     "ThetaError",
-    "TuningError",
     "UnknownColumnError",
     "UnknownOutcomeError",
     "UnknownSnapshotError",
+    "UnreachableError",
     "UnsupportedCatalogError",
     "UnsupportedFormatError",
     "VectorColumnError",

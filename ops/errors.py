@@ -13,11 +13,37 @@ class IcepuffinError(Exception):
     """Whether the same work might succeed when it is done again. False: rows, definition or settings must change."""
 
 
-class CatalogUnavailableError(IcepuffinError):
+class ArgumentError(IcepuffinError):
+    """Base of errors about what was asked for: call again with another argument, definition or setting."""
+
+    retryable = False
+
+
+class TableStateError(IcepuffinError):
+    """Base of errors about a table, or an index, that is not as the work needs it: change that first."""
+
+
+class UnreachableError(IcepuffinError):
+    """Base of errors about a catalog, a store or executors that do not answer or refuse: look after them, then try
+    again.
+    """
+
+
+class FileDamageError(IcepuffinError):
+    """Base of errors about a file that is lost, damaged or not what it is said to be: make it anew, or restore it."""
+
+
+class LimitError(IcepuffinError):
+    """Base of errors about a limit that the work would exceed or a target that it misses: set another limit, or give
+    it more room.
+    """
+
+
+class CatalogUnavailableError(UnreachableError):
     """Raised when a catalog cannot be opened or does not answer."""
 
 
-class TableFaultError(IcepuffinError):
+class TableFaultError(TableStateError):
     """Raised where a table's metadata has something that nothing here is made for."""
 
     retryable = False

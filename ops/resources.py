@@ -25,7 +25,7 @@ from icepuffin.ops.catalog.connection import failure, names_that_have, open_cata
 from icepuffin.ops.catalog.read_restrictions import require_unrestricted
 from icepuffin.ops.catalog.redaction import other_reason, without_values
 from icepuffin.ops.catalog.time_limits import answering_within
-from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError, TableStateError, UnreachableError
 from icepuffin.ops.runs.costs import CostModel
 from icepuffin.ops.table.blob_kind import SCRATCH_TABLES
 from icepuffin.ops.table.format_versions import invalid_place, unsupported_format
@@ -60,11 +60,11 @@ class UnreadableTableError(CatalogUnreachableError):
     """The catalog answers, and does not give this table, or gives one whose metadata cannot be read."""
 
 
-class TableMissingError(IcepuffinError):
+class TableMissingError(TableStateError):
     """The catalog answers, and has no such table."""
 
 
-class NoSparkError(IcepuffinError):
+class NoSparkError(UnreachableError):
     """Something was to run on Spark, and the settings have none, or it cannot be started here."""
 
 

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.model import DRIVER_ONLY_ROWS, IN_PROCESS_MB, MOST_GRACE_HOURS
 from icepuffin.ops.process.threads import thread_count
 from icepuffin.orchestration.overrides import (
@@ -46,7 +46,7 @@ _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class SettingsError(IcepuffinError):
+class SettingsError(ArgumentError):
     """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
 
 

@@ -105,6 +105,21 @@ def test_an_example_on_spark_gives_what_it_says(packages: Table, spark: "SparkSe
     assert run_examples(name, {**context_of(packages), "spark": spark})
 
 
+def test_errors_are_few_and_each_is_of_one_group_that_says_what_a_caller_does() -> None:
+    errors = icepuffin.errors
+    public = [getattr(errors, name) for name in errors.__all__]
+    assert len(public) <= 40
+    groups = {item for item in public if item.__base__ is errors.IcepuffinError}
+    assert {group.__name__ for group in groups} == {
+        name for name in re.findall(r"`(\w+)`", errors.__doc__ or "") if name.endswith("Error")
+    } - {"IcepuffinError", "KernelError", "PuffinError", "ValueError"}
+    for error in set(public) - groups - {errors.IcepuffinError, errors.KernelError, errors.PuffinError}:
+        assert len(groups & set(error.__mro__)) == 1, error
+    sources = [path for folder in ("ops", "assets", "orchestration") for path in (REPOSITORY / folder).rglob("*.py")]
+    bases = {path.stem for path in sources if "Error(IcepuffinError):" in path.read_text(encoding="utf-8")}
+    assert bases == {"errors"}, "an error of the product is of a group, or a group"
+
+
 FUNCTIONS = [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))]
 CONSTRUCTED_BY_USERS = ("IndexDefinition", "StorageConfig", "SparkRunner")
 METHODS = (

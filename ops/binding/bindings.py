@@ -39,6 +39,7 @@ from icepuffin.ops.binding.derived_snapshots import (
     tag_update,
     version_updates,
 )
+from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.binding.joint_commit import Change, CommitPart, commit_together
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -46,34 +47,6 @@ from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag, side_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, table_name
-
-
-class BindingError(IcepuffinError):
-    """Raised when a version cannot be bound; nothing was published."""
-
-
-class LostRaceError(BindingError):
-    """Raised when somebody else moved the tag first: look at what they published, then decide again.
-
-    No snapshot names the file that was to be bound, now or later: it may be deleted.
-    """
-
-
-class UnknownOutcomeError(BindingError):
-    """Raised when the catalog's answer to a commit was lost and its metadata does not show the commit (yet).
-
-    It may still happen: delete nothing. A later run finds the commit, or repeats the work.
-    """
-
-
-class UnsupportedCatalogError(BindingError):
-    """Raised when a catalog does not keep what binds a version: before any work where a scratch table shows it, else
-    after the commit.
-    """
-
-    retryable = False
-    change = ""
-    """What the catalog did, in words that follow its name"""
 
 
 class VersionPart(CommitPart[DerivedVersion]):

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import (
     DISTANCES_KEY,
@@ -34,7 +34,7 @@ from icepuffin.ops.table.summaries import summary_of
 _log = logging.getLogger(__name__)
 
 
-class TagTakenError(IcepuffinError):
+class TagTakenError(TableStateError):
     """Raised before any work when a ref of the table's owner has the name that a tag of icepuffin's is to have."""
 
     retryable = False

@@ -18,10 +18,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.ops.binding.bindings import UnsupportedCatalogError, publish, unsupported_catalog
+from icepuffin.ops.binding.bindings import publish, unsupported_catalog
 from icepuffin.ops.binding.bound_versions import own_names
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
+from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of
 from icepuffin.ops.binding.manifest_lists import require_committable
 from icepuffin.ops.catalog.redaction import without_values

@@ -26,8 +26,9 @@ from pyiceberg.exceptions import ValidationError as InvalidMetadataError
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequirement, TableUpdate
 
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
+from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.table.format_versions import unsupported_format
 from icepuffin.ops.table.snapshots import TableUnavailableError, table_name
 
@@ -49,14 +50,6 @@ _OVERTAKEN = "sequence number", "irst-row-id", "Snapshot with snapshot id"
 """Words of errors of commits that somebody else's commit, between our look and ours, made wrong"""
 _SERVER_FAULT = 500
 """The first HTTP status of faults of the server"""
-
-
-class TableReplacedError(IcepuffinError):
-    """Raised when another table has taken the table's name: work for the old one does not fit it."""
-
-
-class ClockError(IcepuffinError):
-    """Raised before a commit that would set a table's time back, after which Spark could not read the table."""
 
 
 class CommitOutcome(enum.Enum):
@@ -125,7 +118,7 @@ def attempt_commit(
     """Send one commit against the state that `table` shows.
 
     Errors that no repetition mends (no permission, a malformed request) come through as the client raises them, those
-    of AWS as CatalogUnavailableError. Raises ClockError.
+    of AWS as CatalogUnavailableError. Raises BindingError.
     """
     if not any(isinstance(update, AddSnapshotUpdate) for update in updates):  # a snapshot has a time of its own
         require_clock(table)
@@ -154,12 +147,12 @@ def attempt_commit(
 
 
 def require_clock(table: Table) -> None:
-    """Raises ClockError where this machine's time is far behind the table's. PyIceberg writes the metadata of the
+    """Raises BindingError where this machine's time is far behind the table's. PyIceberg writes the metadata of the
     tables of a metastore, and stamps it with this machine's time.
     """
     behind = table.metadata.last_updated_ms - datetime.now(UTC).timestamp() * 1000
     if behind > _CLOCK_TOLERANCE and isinstance(table.catalog, MetastoreCatalog):
-        raise ClockError(
+        raise BindingError(
             f"{table_name(table)}: the clock of this machine is {behind / 1000:,.0f} s behind the table's last change, "
             "and Spark could not read the table after a change with that time. Set the clock, or, where it was that of "
             "the last writer which was wrong, wait as long"
@@ -210,8 +203,8 @@ def _refused_by_aws(table: Table, error: Exception) -> CatalogUnavailableError:
 def reload_table(table: Table, *, patient: bool = False) -> None:
     """Bring `table` up to date; `patient` waits up to a minute for a catalog that does not answer.
 
-    Raises CatalogUnavailableError, TableUnavailableError where the table is gone, TableReplacedError where another
-    one has its name, UnsupportedFormatError where it was upgraded to a format version that is not read.
+    Raises CatalogUnavailableError, TableUnavailableError where the table is gone or another one has
+    its name, UnsupportedFormatError where it was upgraded to a format version that is not read.
     """
     until = time.monotonic() + (_PATIENCE_SECONDS if patient else 0)
     pause = 0.1
@@ -240,7 +233,7 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
                 raise unsupported from None
             if "UUID" not in str(error):
                 raise
-            raise TableReplacedError(
+            raise TableUnavailableError(
                 f"{table_name(table)} was dropped and another table has its name; load it and start again"
             ) from error
         else:

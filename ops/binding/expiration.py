@@ -11,9 +11,9 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.binding.bindings import BindingError
 from icepuffin.ops.binding.bound_versions import own_names, tag_target
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import owner_tag, pack_tag, side_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
@@ -81,7 +81,7 @@ def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[
 def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
     """Remove the holder snapshots of packs that no version names, with their tags. Returns the snapshots that are gone.
 
-    Raises BindingError, PartialMetadataError where a version may be hidden, and the errors of `reload_table`.
+    Raises BindingError, TableFaultError where a version may be hidden, and the errors of `reload_table`.
     """
 
     def choose() -> tuple[list[SnapshotId], Iterable[TableRequirement]]:

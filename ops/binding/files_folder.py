@@ -10,15 +10,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, attempt_commit, commit_attempts, reload_table
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.table.snapshots import table_name
 
 FOLDER_PROPERTY = "icepuffin.folder"
 """Table property that names the folder; without it, it is metadata/."""
-
-
-class FilesFolderError(IcepuffinError):
-    """Raised when the folder of a table's files is not known, or cannot be written into the table's properties."""
 
 
 class FilesFolder(StrEnum):
@@ -36,13 +32,13 @@ class FilesFolder(StrEnum):
 
 
 def folder_of(table: Table) -> FilesFolder:
-    """The folder by the table's properties. Raises FilesFolderError where they name another one."""
+    """The folder by the table's properties. Raises BindingError where they name another one."""
     name = table.properties.get(FOLDER_PROPERTY, FilesFolder.METADATA.value)
     try:
         return FilesFolder(name)
     except ValueError:
         names = " or ".join(FilesFolder)
-        raise FilesFolderError(
+        raise BindingError(
             f"{table_name(table)}: table property {FOLDER_PROPERTY} is {name!r}; set it to {names}, whichever the "
             "files of its indexes lie in"
         ) from None
@@ -51,7 +47,7 @@ def folder_of(table: Table) -> FilesFolder:
 def remember_folder(table: Table, folder: FilesFolder) -> None:
     """Write the folder into the table's properties, unless it is the one that they give.
 
-    Raises FilesFolderError where no commit succeeds, and what the catalog raises.
+    Raises BindingError where no commit succeeds, and what the catalog raises.
     """
     if folder is folder_of(table):
         return
@@ -62,7 +58,7 @@ def remember_folder(table: Table, folder: FilesFolder) -> None:
         if attempt.may_commit:
             update = SetPropertiesUpdate(updates={FOLDER_PROPERTY: folder.value})
             attempt_commit(table, (update,), (), attempt.number)
-    raise FilesFolderError(
+    raise BindingError(
         f"{table_name(table)}: table property {FOLDER_PROPERTY} could not be set to {folder} in {attempt.number} "
         "attempts; try again"
     )

@@ -4,15 +4,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.joint_commit import Change, CommitPart
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import statistics_by_id
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
-
-
-class StatisticsError(IcepuffinError):
-    """Raised when the statistics slot of a snapshot cannot be set."""
 
 
 def find_statistics(table: Table, snapshot_id: SnapshotId) -> StatisticsFile | None:
@@ -33,7 +30,7 @@ class StatisticsPart(CommitPart[bool]):
         self._over = over
 
     def find(self, table: Table) -> bool | None:
-        """Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the slot holds another file and
+        """Raises UnknownSnapshotError where the snapshot expired, BindingError where the slot holds another file and
         an answer was lost: the commit may land yet, so the file must stay.
         """
         registered = self._registered_path(table)
@@ -45,23 +42,23 @@ class StatisticsPart(CommitPart[bool]):
         return (SetStatisticsUpdate(statistics=self.entry),), ()
 
     def verify(self, table: Table) -> bool:
-        """Raises what `find` raises, and StatisticsError where the catalog did not take it."""
+        """Raises what `find` raises, and BindingError where the catalog did not take it."""
         is_kept = self.find(table)
         if is_kept is None:
-            raise StatisticsError(
+            raise BindingError(
                 f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {self.entry.snapshot_id} "
                 'and did not keep them; use another catalog, or set statistics.ndv = "off" for the table'
             )
         return is_kept
 
     def failure(self, table: Table, attempts: int) -> IcepuffinError:
-        return StatisticsError(
+        return BindingError(
             f"{table_name(table)}: statistics of {self.entry.snapshot_id} not set in {attempts} attempts; try again"
         )
 
     def _overtaken(self, table: Table) -> bool:
         if self.is_unanswered:
-            raise StatisticsError(
+            raise BindingError(
                 f"{table_name(table)}: the catalog's answer was lost, and somebody else wrote statistics of "
                 f"{self.entry.snapshot_id} meanwhile, which are kept; run it again"
             )

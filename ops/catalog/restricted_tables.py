@@ -7,7 +7,7 @@ enforces none, so it refuses such a table wherever one comes in.
 
 from collections.abc import Mapping
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import TableStateError
 
 RESTRICTIONS = "read-restrictions"
 _ROW_FILTER = "required-row-filter"
@@ -15,7 +15,7 @@ _PROJECTIONS = "required-column-projections"
 _ALWAYS_TRUE = (None, True, "true", {"type": "true"})
 
 
-class RestrictedTableError(IcepuffinError):
+class RestrictedTableError(TableStateError):
     """Raised where the catalog restricts what its user may read of a table."""
 
     retryable = False

@@ -1,9 +1,9 @@
 """Errors of `icepuffin.ops.index`."""
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError, LimitError
 
 
-class GateFailedError(IcepuffinError):
+class GateFailedError(LimitError):
     """Raised when a version's recall is under its target: nothing was published, and a previous version stays."""
 
     retryable = False
@@ -11,11 +11,11 @@ class GateFailedError(IcepuffinError):
     """recall@10 that was measured"""
 
 
-class CoverageError(IcepuffinError):
+class CoverageError(FileDamageError):
     """Raised when a version would not hold exactly the live rows of its snapshot; nothing was published."""
 
 
-class ShardTooLargeError(IcepuffinError):
+class ShardTooLargeError(LimitError):
     """Raised when a shard would have more rows than a blob of 2^31 - 1 bytes holds; nothing was published."""
 
     retryable = False
@@ -29,13 +29,13 @@ class TooFewShardsError(ShardTooLargeError):
     reason = "the nearest version has too few shards for so many rows"
 
 
-class LayoutMisfitError(IcepuffinError):
+class LayoutMisfitError(LimitError):
     """Raised within a refresh whose rows the layout of the base version no longer fits: a build follows."""
 
     retryable = False
 
 
-class NotAnIndexError(IcepuffinError):
+class NotAnIndexError(FileDamageError):
     """Raised when a bound file is no index version of ours, or is gone."""
 
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.binding.bindings import LostRaceError
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError

@@ -9,11 +9,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.binding.bindings import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding
+from icepuffin.ops.binding.errors import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.binding.files_folder import remember_folder
 from icepuffin.ops.binding.joint_commit import CommitPart
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import LimitError
 
 LARGEST_IN_MEMORY = 2**30
 """Bytes of the vectors of one shard, up to which they are in memory: those of a shard of the automatic size are"""
@@ -23,7 +23,7 @@ _GIB = 2**30
 _BYTES_PER_COPY = 16 * 2**20
 
 
-class NoRoomError(IcepuffinError):
+class NoRoomError(LimitError):
     """Raised when the folder for temporary files has no room for the vectors of a large shard."""
 
 

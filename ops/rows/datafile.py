@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 from pyiceberg.types import NestedField
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.rows.parquet import ParquetObject
@@ -41,7 +41,7 @@ _PROJECTIONS = 64
 """Projections that are kept, with the schemas that they are of"""
 
 
-class DataFileError(IcepuffinError):
+class DataFileError(FileDamageError):
     """Raised when a data file cannot be read as the snapshot's schema says; the message names the file."""
 
 

@@ -15,7 +15,7 @@ from pydantic import PrivateAttr
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.rows.element_types import ELEMENT_BITS, OF_BITS, OF_COLUMN
 
@@ -32,7 +32,7 @@ _DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 )
 
 
-class VectorColumnError(IcepuffinError):
+class VectorColumnError(TableStateError):
     """Raised when a column's values are no vectors of one dimension; the message names the first bad row."""
 
     retryable = False

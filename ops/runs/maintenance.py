@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bindings import BindingError, keep_packs, make_lasting
+from icepuffin.ops.binding.bindings import keep_packs, make_lasting
 from icepuffin.ops.binding.bound_versions import TagTakenError
 from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.binding.files_folder import folder_of
 from icepuffin.ops.index import collect_garbage
@@ -45,7 +46,7 @@ def collect_table_garbage(
     catalog does not let be changed now are left for the next time; the report says which. In the folder
     `recall_reports` the reports about versions that have expired go, too.
 
-    Raises PartialMetadataError, and what the catalog and the store raise.
+    Raises TableFaultError, and what the catalog and the store raise.
     """
     reload_table(table)
     require_all_snapshots(table)

@@ -1,12 +1,12 @@
 """Errors of SQL statements."""
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 
 MOST_DIGITS = 1_000
 """Digits of a number, at most; Python refuses 4,301, and no column has more than 38"""
 
 
-class SqlError(IcepuffinError):
+class SqlError(ArgumentError):
     """Raised when a statement cannot be read, or cannot be run here; the message says what to write instead."""
 
 

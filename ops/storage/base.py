@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, UnreachableError
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.puffin.puffin_writer import ByteSink
@@ -17,7 +17,7 @@ DELETIONS = 1000
 """Objects that one request to S3 removes, at most"""
 
 
-class StorageError(IcepuffinError):
+class StorageError(UnreachableError):
     """Raised when a store cannot carry out a request; the message names the object."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, UnreachableError
 from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage.locations import normalize
 
@@ -50,7 +50,7 @@ _PAUSE_MS = 30_000.0
 """Milliseconds between two requests to a catalog that gave nothing new"""
 
 
-class AccessError(IcepuffinError):
+class AccessError(UnreachableError):
     """Raised when there are no valid credentials for a table's files. It says nothing about the files."""
 
 

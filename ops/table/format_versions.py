@@ -3,10 +3,10 @@
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import TableStateError
 
 
-class UnsupportedFormatError(IcepuffinError):
+class UnsupportedFormatError(TableStateError):
     """Raised when a table has a format version that is not read, or that this catalog cannot commit to."""
 
     retryable = False

@@ -24,7 +24,7 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError, IcepuffinError, TableFaultError, TableStateError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, Deletes, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.table.delete_keys import KeyBounds, KeyRanges, KeySchemas, key_bounds
@@ -40,7 +40,7 @@ all columns. Of more, those of the keys of equality deletes are kept alone, whic
 """
 
 
-class EqualityDeletesError(IcepuffinError):
+class EqualityDeletesError(TableStateError):
     """Raised when equality deletes that cannot be resolved apply to a file whose rows are needed; the message says why,
     and how to rewrite the file.
     """
@@ -48,21 +48,15 @@ class EqualityDeletesError(IcepuffinError):
     retryable = False
 
 
-class RepeatedFileError(IcepuffinError):
-    """Raised when a snapshot lists a data file twice, so that its rows cannot be addressed by file and position."""
-
-    retryable = False
-
-    @classmethod
-    def of_unlike_deletes(cls, path: str) -> "RepeatedFileError":
-        """The error for a file where deletes apply to one of its entries alone."""
-        return cls(
-            f"{path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
-            "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
-        )
+def unlike_deletes(path: str) -> TableFaultError:
+    """The error for a file that a snapshot lists twice, where deletes apply to one of its entries alone."""
+    return TableFaultError(
+        f"{path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
+        "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
+    )
 
 
-class ManifestError(IcepuffinError):
+class ManifestError(FileDamageError):
     """Raised when manifests of a snapshot cannot be read: then nobody knows its files."""
 
 
@@ -183,12 +177,12 @@ def require_resolvable_deletes(live: LiveFiles) -> None:
 
 
 def require_distinct_files(live: LiveFiles) -> None:
-    """Raises RepeatedFileError, naming a file that the snapshot lists twice: engines read each of its rows twice,
+    """Raises TableFaultError, naming a file that the snapshot lists twice: engines read each of its rows twice,
     and an index has one address for both.
     """
     for file, following in pairwise(live.files):
         if file.path == following.path:
-            raise RepeatedFileError(
+            raise TableFaultError(
                 f"{live.table}, snapshot {live.snapshot_id}: data file {file.path} is listed twice. Engines read each "
                 "of its rows twice, and so do searches, by scanning; an index has one address for both. To index it, "
                 "rewrite the files, for example with Spark: CALL system.rewrite_data_files("
@@ -198,10 +192,10 @@ def require_distinct_files(live: LiveFiles) -> None:
 
 
 def require_same_deletes(live: LiveFiles) -> None:
-    """Raises RepeatedFileError for a file that the snapshot lists twice, and not each time with the same deletes."""
+    """Raises TableFaultError for a file that the snapshot lists twice, and not each time with the same deletes."""
     for file, following in pairwise(live.files):
         if file.path == following.path and file.deletes != following.deletes:
-            raise RepeatedFileError.of_unlike_deletes(file.path)
+            raise unlike_deletes(file.path)
 
 
 def _partition(file: DataFile) -> tuple[int, Any]:

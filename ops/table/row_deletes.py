@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from icepuffin.ops.model import DeleteFile, DeleteKind, Deletes, LiveFile, distinct_deletes
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.ops.table.equality_deletes import deleted_by_equality
-from icepuffin.ops.table.live_files import RepeatedFileError
+from icepuffin.ops.table.live_files import unlike_deletes
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
 from icepuffin.puffin.blobs.routing_blob import NO_DELETES
@@ -47,7 +47,7 @@ def deleted_by_file(
     """Deleted row positions of each file, by path. A delete file that covers many of the files is read once; so are the
     columns that equality deletes compare.
 
-    `open_store` gives the store of a path. Raises as `deleted_positions`, and RepeatedFileError for a file that is
+    `open_store` gives the store of a path. Raises as `deleted_positions`, and TableFaultError for a file that is
     given twice, with other deletes.
     """
     parts: dict[str, list[npt.NDArray[np.int64]]] = {}
@@ -58,7 +58,7 @@ def deleted_by_file(
     alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
         if deletes.setdefault(file.path, file.deletes) != file.deletes:
-            raise RepeatedFileError.of_unlike_deletes(file.path)
+            raise unlike_deletes(file.path)
         if file.path in parts:
             continue
         parts[file.path] = []

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError, TableFaultError, TableStateError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.blob_types import admit_foreign_blobs
@@ -30,19 +30,13 @@ SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
 
 
-class UnknownSnapshotError(IcepuffinError):
+class UnknownSnapshotError(ArgumentError):
     """Raised when a snapshot, ref or time names nothing in the table's metadata (or no longer does)."""
 
     retryable = False
 
 
-class PartialMetadataError(IcepuffinError):
-    """Raised before anything is deleted where a catalog does not show all snapshots that the table has."""
-
-    retryable = False
-
-
-class TableUnavailableError(IcepuffinError):
+class TableUnavailableError(TableStateError):
     """Raised when a table is gone from its catalog."""
 
 
@@ -162,9 +156,9 @@ def _stored_snapshot_ids(table: Table) -> tuple[SnapshotId, ...]:
 
 
 def require_all_snapshots(table: Table) -> None:
-    """Raises PartialMetadataError where `hides_snapshots`: to delete files that no snapshot needs, all must be seen."""
+    """Raises TableFaultError where `hides_snapshots`: to delete files that no snapshot needs, all must be seen."""
     if hides_snapshots(table):
-        raise PartialMetadataError(
+        raise TableFaultError(
             f"{table_name(table)}: catalog {table.catalog.name!r} does not show all snapshots that the table's history "
             "or its metadata file names, so nothing is expired and nothing deleted. Have it answer requests for all "
             "snapshots (`snapshots=all`), or expire snapshots with an engine that cleans the history too"

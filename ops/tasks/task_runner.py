@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import UnreachableError
 from icepuffin.ops.model import MIB
 from icepuffin.ops.process.large_arrays import LARGEST_IN_MEMORY
 from icepuffin.ops.process.memory import memory_bytes
@@ -56,7 +56,7 @@ def shard_bytes(rows: float, dims: int, max_degree: int) -> float:
     return min(vectors, max(LARGEST_IN_MEMORY, _CODE_BYTES * vectors)) + 4 * max_degree * rows
 
 
-class RunnerError(IcepuffinError):
+class RunnerError(UnreachableError):
     """Raised when a runner lost tasks: a job ended without all results, or Spark ended it."""
 
 

@@ -1,9 +1,9 @@
 """Errors of `icepuffin.ops.theta`."""
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 
 
-class ThetaError(IcepuffinError):
+class ThetaError(ArgumentError):
     """Base of the errors in making or reading theta sketches."""
 
 

@@ -10,15 +10,16 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
-from icepuffin.ops.binding.bindings import BindingError, LostRaceError, VersionPart
+from icepuffin.ops.binding.bindings import VersionPart
 from icepuffin.ops.binding.bound_versions import BoundPack, sketch_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
 from icepuffin.ops.binding.commit import reload_table
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack
+from icepuffin.ops.binding.errors import BindingError, LostRaceError
 from icepuffin.ops.binding.files_folder import FilesFolder, folder_of, remember_folder
 from icepuffin.ops.binding.joint_commit import CommitPart, commit_together
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
-from icepuffin.ops.binding.statistics import StatisticsError, StatisticsPart, find_statistics
+from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId, StorageConfig
@@ -70,7 +71,7 @@ class UnpublishedStatistics:
     what is written during the commit itself is overwritten. Its writer's next run notices. Where ours is overwritten,
     the sensor notices.
 
-    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, also where the old file is another
+    Raises UnknownSnapshotError when the snapshot expired meanwhile, BindingError, also where the old file is another
     writer's that others may be able to read, what the catalog raises, and what the store of the old file raises, unless
     that is lost. A file that could not be registered is left to the orphan cleaner: the commit may have landed all the
     same.
@@ -120,7 +121,7 @@ class UnpublishedStatistics:
                 open_storage(path, self._storage).delete(path)
             if remaining:
                 self._write()
-        raise StatisticsError(
+        raise BindingError(
             f"{table_name(self._table)}: others keep writing the statistics of snapshot {self._snapshot.snapshot_id}; "
             "try again later"
         )
@@ -155,7 +156,7 @@ class UnpublishedStatistics:
             self.carried = carried_over(store, old, replaced=replaced, current_fields=current)
         except (ObjectMissingError, PuffinError) as error:
             if not _is_damaged(old, error):
-                raise StatisticsError(
+                raise BindingError(
                     f"{name}: the statistics of snapshot {old.snapshot_id} are of another writer, and cannot be read: "
                     f"{old.statistics_path}: {error}; they are left as they are, since other readers may understand "
                     "them. To have them replaced, remove them: "

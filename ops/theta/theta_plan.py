@@ -61,7 +61,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     """The plan of a snapshot's sketches. Reads metadata, and footers of file sketches of versions that do not say which
     columns have any.
 
-    Raises ThetaError, EqualityDeletesError, RepeatedFileError, UnsketchableColumnError, UnsupportedFormatError, and
+    Raises ThetaError, EqualityDeletesError, TableFaultError, UnsketchableColumnError, UnsupportedFormatError, and
     TagTakenError where the tag of the file sketches is somebody else's.
     """
     require_committable(table)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,15 +19,15 @@ _REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists,
 _JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
-class NoSuchRowError(IcepuffinError):
+class NoSuchRowError(ArgumentError):
     """No row of the snapshot has the id that was given, or the row has no vector."""
 
 
-class SeveralRowsError(IcepuffinError):
+class SeveralRowsError(ArgumentError):
     """Several rows of the snapshot have the id that was given."""
 
 
-class NoSuchColumnError(IcepuffinError):
+class NoSuchColumnError(ArgumentError):
     """The snapshot has no column of that name, or no row can be looked up by it."""
 
 

@@ -11,7 +11,7 @@ import dagster as dg
 from rich.console import Console
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import TableStateError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.demo import searches
 from icepuffin.orchestration.demo.demo_report import SnapshotLine, measure, print_report
@@ -75,7 +75,7 @@ _UNFIT = re.compile(r"""["\\?#%\x00-\x1f\x7f]""")
 """Characters that mean something else in a URI, or in a text of TOML"""
 
 
-class DemoError(IcepuffinError):
+class DemoError(TableStateError):
     """The demo cannot start here, or one of its runs failed."""
 
 

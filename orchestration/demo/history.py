@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
@@ -20,7 +20,7 @@ FILES_PER_ROUND = 6
 SHIPPED = Path(__file__).resolve().parents[2] / "examples" / "packages.parquet"
 
 
-class DemoDataError(IcepuffinError):
+class DemoDataError(FileDamageError):
     """The rows of the demo are missing, or do not fit together."""
 
 

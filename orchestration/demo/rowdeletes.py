@@ -24,8 +24,8 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from icepuffin.ops.binding.bindings import BindingError
 from icepuffin.ops.binding.commit import attempt_commit, reload_table
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.manifest_lists import new_snapshot_id
 from icepuffin.ops.model import NO_SNAPSHOT, SnapshotId
 from icepuffin.ops.table.live_files import PATH_FIELD

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.pools import free_pool, limit_pool
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import hides_snapshots
 from icepuffin.orchestration.processes import end_lost_runs
@@ -37,7 +37,7 @@ last. Dagster keeps partitions wherever it runs, other than keys and values.
 _MOST_OWNERS = 8
 
 
-class SharedPartitionsError(IcepuffinError):
+class SharedPartitionsError(ArgumentError):
     """Raised when two tables have one set of partitions in a Dagster instance, before the set is changed."""
 
 

@@ -23,9 +23,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.expressions import In
 
-from icepuffin.ops.binding.bindings import LostRaceError
 from icepuffin.ops.binding.bound_versions import index_versions, sketch_versions
-from icepuffin.ops.binding.statistics import StatisticsError
+from icepuffin.ops.binding.errors import BindingError, LostRaceError
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.versions import index_packs
 from icepuffin.ops.storage.local_storage import to_path
@@ -130,7 +129,7 @@ def _at_last_refresh(lake: Lake, refresh: Callable[[Lake], object], budget: Budg
     while True:
         try:
             refresh(lake)
-        except (UnknownSnapshotError, LostRaceError, StatisticsError) as error:
+        except (UnknownSnapshotError, LostRaceError, BindingError) as error:
             budget.notes[f"{type(error).__name__} and another try"] += 1
         else:
             return

@@ -14,8 +14,8 @@ from pyiceberg.exceptions import BadRequestError, CommitFailedException, Validat
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings, commit, joint_commit
-from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.errors import CatalogUnavailableError
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index

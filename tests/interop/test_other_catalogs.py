@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bindings import UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.commit import reload_table
+from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import CatalogUnavailableError

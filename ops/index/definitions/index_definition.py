@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.codes.code_sizes import ROTATED_BITS
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.errors import IcepuffinError, require_type
+from icepuffin.ops.errors import ArgumentError, require_type
 from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.rows.element_types import ELEMENT_TYPES, OF_BITS, OF_COLUMN
 from icepuffin.ops.table.blob_kind import index_tag
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
 T = TypeVar("T")
 
 
-class DefinitionError(IcepuffinError):
+class DefinitionError(ArgumentError):
     """Raised when an index definition is not valid, or does not fit its table."""
 
     retryable = False

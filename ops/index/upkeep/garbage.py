@@ -43,7 +43,7 @@ def collect_garbage(
     gone. Ages are by the store's own clock. Elsewhere, as under a location that the table had, files may be another
     table's, and stay.
 
-    Raises PartialMetadataError, and what the catalog and the store raise.
+    Raises TableFaultError, and what the catalog and the store raise.
     """
     reload_table(table)
     location = normalize(table.metadata.location).rstrip("/")

@@ -17,7 +17,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemovePropertiesUpdate, 
 
 from icepuffin.ops.binding.bound_versions import own_tags, tag_target
 from icepuffin.ops.binding.commit import COMMIT_ATTEMPTS, CommitOutcome, attempt_commit, commit_attempts, reload_table
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.measured_points import MeasuredPoint
@@ -35,7 +35,7 @@ _DECIMALS = 5
 _YEAR_10000_MS = 253_402_300_800_000
 
 
-class TuningError(IcepuffinError):
+class TuningError(FileDamageError):
     """Raised for a record of tuning that cannot be read or kept."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import FileDamageError
 from icepuffin.ops.model import ObjectInfo, SnapshotId, StorageConfig
 from icepuffin.ops.recall.confidence import confidence_interval
 from icepuffin.ops.storage import ObjectMissingError, Storage, StorageError, normalize, open_storage
@@ -28,7 +28,7 @@ _LONGEST_WAIT = 3600.0
 _NAME = re.compile(r"(?P<version>\d{1,19})/(?P<reader>[0-9a-f]{32})-(?P<number>\d{1,18})\.json")
 
 
-class RecallReportError(IcepuffinError):
+class RecallReportError(FileDamageError):
     """Raised for a report that this release cannot read; the message names it."""
 
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import ArgumentError
 
 CREATED_TYPES = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},
@@ -30,7 +30,7 @@ SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
 """Types of columns that can have a sketch at all."""
 
 
-class SketchTypeError(IcepuffinError):
+class SketchTypeError(ArgumentError):
     """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
 
     retryable = False

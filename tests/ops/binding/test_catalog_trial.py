@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from icepuffin.ops.binding import catalog_trial
-from icepuffin.ops.binding.bindings import UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import tag_target
+from icepuffin.ops.binding.errors import UnsupportedCatalogError
 from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.tasks.task_runner import LocalRunner

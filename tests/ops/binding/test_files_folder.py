@@ -13,8 +13,9 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.binding.catalog_trial import require_bindable
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_derived
-from icepuffin.ops.binding.files_folder import FOLDER_PROPERTY, FilesFolder, FilesFolderError, remember_folder
+from icepuffin.ops.binding.files_folder import FOLDER_PROPERTY, FilesFolder, remember_folder
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.index import collect_garbage, create_index
 from icepuffin.ops.index.versions.exported_metadata import export_metadata
@@ -192,7 +193,7 @@ def test_a_user_who_may_not_delete_publishes(
 def test_a_folder_that_is_not_known_is_named(table_factory: Callable[..., Table]) -> None:
     table = table_factory(**{FOLDER_PROPERTY: "../elsewhere"})
     table.append(make_rows(0, 60))
-    with pytest.raises(FilesFolderError, match=r"folder is '\.\./elsewhere'; set it to metadata or _icepuffin"):
+    with pytest.raises(BindingError, match=r"folder is '\.\./elsewhere'; set it to metadata or _icepuffin"):
         index_head(table)
 
 
@@ -215,5 +216,5 @@ def test_a_folder_is_written_into_the_properties_once(
     remember_folder(stale, FilesFolder.OWN)
     assert stale.metadata_location == table.metadata_location
     refusals += [CommitFailedException("somebody was faster")] * 2
-    with pytest.raises(FilesFolderError, match="could not be set to metadata in 2 attempts"):
+    with pytest.raises(BindingError, match="could not be set to metadata in 2 attempts"):
         remember_folder(table, FilesFolder.METADATA)

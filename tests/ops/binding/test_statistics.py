@@ -10,7 +10,8 @@ from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
 from icepuffin.ops.binding import joint_commit
 from icepuffin.ops.binding.commit import CommitOutcome
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
+from icepuffin.ops.binding.errors import BindingError
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.table.snapshots import UnknownSnapshotError, data_snapshots
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import register_statistics
@@ -78,7 +79,7 @@ def test_a_catalog_that_keeps_no_statistics_is_recognised(table: Table, afterwar
     first = data_snapshots(table)[0].snapshot_id
     update = RemoveStatisticsUpdate(snapshot_id=first)
     afterwards.append(lambda: table.catalog.commit_table(table.catalog.load_table(table.name()), (), (update,)))
-    with pytest.raises(StatisticsError, match=r"db\.t: catalog 'test' accepted statistics .* and did not keep them"):
+    with pytest.raises(BindingError, match=r"db\.t: catalog 'test' accepted statistics .* and did not keep them"):
         put(table, "ours")
 
 
@@ -109,7 +110,7 @@ def test_after_a_lost_answer_neither_file_is_given_up(
         return CommitOutcome.UNKNOWN
 
     monkeypatch.setattr(joint_commit, "attempt_commit", unanswered)
-    with pytest.raises(StatisticsError, match="answer was lost, and somebody else wrote") as caught:
+    with pytest.raises(BindingError, match="answer was lost, and somebody else wrote") as caught:
         put(table, "ours")
     assert caught.value.retryable
     held = find_statistics(table.refresh(), first)

@@ -12,7 +12,6 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
-from icepuffin.ops.binding.commit import TableReplacedError
 from icepuffin.ops.errors import CatalogUnavailableError, IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.model import SnapshotId
@@ -120,7 +119,7 @@ def test_work_for_a_table_is_not_bound_to_another_of_its_name(
         return materialize_index(table, DEFINITION, base, runner=LocalRunner(1), storage=STORAGE)
 
     for work in (lambda: bindings.publish(table, new_binding), lambda: bindings.drop(table, "ann_e"), index):
-        with pytest.raises(TableReplacedError, match=r"db\.t was dropped and another table has its name"):
+        with pytest.raises(TableUnavailableError, match=r"db\.t was dropped and another table has its name"):
             work()
     again.refresh()
     assert len(again.metadata.snapshots) == 1
@@ -140,7 +139,7 @@ def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
         return commit(*arguments)
 
     monkeypatch.setattr(sql_catalog, "commit_table", replaced_first)
-    with pytest.raises(TableReplacedError):
+    with pytest.raises(TableUnavailableError):
         bindings.publish(table, new_binding)
     assert set(sql_catalog.load_table("db.t").metadata.refs) == {"main"}
 

@@ -19,9 +19,9 @@ from pyiceberg.table.update import (
 )
 
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.binding.bindings import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.errors import LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage

@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bindings import drop, publish
-from icepuffin.ops.binding.commit import ClockError
 from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
 from icepuffin.ops.storage.local_storage import to_path
@@ -73,7 +73,7 @@ def test_a_change_that_would_set_the_time_back_is_refused(work: str, table: Tabl
         "drop_index": lambda: drop_index(table, "e"),
     }
     with pytest.raises(
-        ClockError, match=r"db\.t: the clock of this machine is (5\d\d|600) s behind .* Set the clock"
+        BindingError, match=r"db\.t: the clock of this machine is (5\d\d|600) s behind .* Set the clock"
     ) as refused:
         works[work]()
     assert refused.value.retryable

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError, normalize
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table import row_deletes
-from icepuffin.ops.table.live_files import RepeatedFileError
 from icepuffin.ops.table.row_deletes import deleted_by_file, deleted_in_group, fingerprint
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.errors import BadBlobError
@@ -100,7 +100,7 @@ def test_a_file_has_the_same_deletes_each_time_that_it_is_given(tmp_path: Path) 
     (plain,) = deleting(tmp_path, pa.table({"file_path": ["file:///a"], "pos": [3]}), "file:///a")
     bare = replace(plain, deletes=())
     for files in ([plain, bare], [bare, plain], [plain, plain, bare]):
-        with pytest.raises(RepeatedFileError, match=r"file:///a is listed twice in a snapshot, and deletes apply"):
+        with pytest.raises(TableFaultError, match=r"file:///a is listed twice in a snapshot, and deletes apply"):
             deleted_by_file(lambda _: STORE, files)
         assert deleted_in_group(lambda _: STORE, files) == {}
     assert deleted_by_file(lambda _: STORE, [plain, plain])["file:///a"].tolist() == [3]

@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, TableFaultError
 from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, SnapshotId
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.storage import open_storage
@@ -26,7 +26,6 @@ from icepuffin.ops.table import row_deletes
 from icepuffin.ops.table.delete_keys import KeyBounds
 from icepuffin.ops.table.live_files import (
     EqualityDeletesError,
-    RepeatedFileError,
     _as_live_file,
     _Delete,
     _DeleteIndex,
@@ -296,7 +295,7 @@ def test_a_file_is_of_the_commit_that_its_entry_names_and_of_none_where_it_names
     assert (file.added_by, file.sequence_number, file.file_sequence_number) == (NO_SNAPSHOT, 0, 5)
 
 
-@pytest.mark.parametrize("error", [EqualityDeletesError, RepeatedFileError])
+@pytest.mark.parametrize("error", [EqualityDeletesError, TableFaultError])
 def test_what_only_a_rewrite_of_the_table_mends_is_not_tried_again(error: type[IcepuffinError]) -> None:
     assert not error("").retryable
 

@@ -15,9 +15,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings, commit, joint_commit
-from icepuffin.ops.binding.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.binding.bound_versions import DerivedVersion, holder_ids, index_versions
 from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.errors import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.binding.expiration import expire_derived, expire_packs
 from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.errors import CatalogUnavailableError

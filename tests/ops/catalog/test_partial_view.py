@@ -12,10 +12,11 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.table.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
+from icepuffin.ops.table.snapshots import data_snapshots, hides_snapshots
 from icepuffin.orchestration.sensor.evaluation import evaluate
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from tests.conftest import STORAGE, make_rows
@@ -53,9 +54,9 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
     assert len(view.metadata.snapshots) == 1
     leftover = Path(f"{whole.location()}/metadata/ann-e-left.puffin".removeprefix("file://"))
     leftover.write_bytes(b"left")
-    with pytest.raises(PartialMetadataError, match=r"\.t: catalog 'partial' does not show all snapshots"):
+    with pytest.raises(TableFaultError, match=r"\.t: catalog 'partial' does not show all snapshots"):
         collect_garbage(view, storage=STORAGE, grace=timedelta(0))
-    with pytest.raises(PartialMetadataError):
+    with pytest.raises(TableFaultError):
         collect_table_garbage(
             view, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=0
         )
@@ -71,7 +72,7 @@ def test_hidden_snapshots_of_a_branch_are_noticed_although_no_history_names_them
         whole.append(make_rows(100 + number, 101 + number), branch="audit")
     view = partial(lake)
     assert (len(view.metadata.snapshots), len(whole.metadata.snapshots)) == (2, 3)
-    with pytest.raises(PartialMetadataError, match="does not show all snapshots"):
+    with pytest.raises(TableFaultError, match="does not show all snapshots"):
         collect_garbage(view, storage=STORAGE, grace=timedelta(0))
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == ()
 

@@ -14,10 +14,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from icepuffin.ops.binding import bindings, derived_snapshots
-from icepuffin.ops.binding.bindings import BindingError
 from icepuffin.ops.binding.bound_versions import index_versions, own_tags, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome
 from icepuffin.ops.binding.derived_snapshots import NewPack
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.expiration import expire_derived
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import create_index, drop_index

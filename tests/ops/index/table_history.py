@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
-from icepuffin.ops.binding.bindings import LostRaceError
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.binding.expiration import expire_packs
 from icepuffin.ops.cache.cache_settings import LAYOUT
 from icepuffin.ops.index import IndexDefinition, IndexReport, collect_garbage, drop_index, materialize_index, refresh

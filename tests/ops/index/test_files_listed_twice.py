@@ -7,9 +7,10 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_exact, open_index
-from icepuffin.ops.table.live_files import RepeatedFileError, live_files
+from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -71,7 +72,7 @@ def test_an_index_is_refused_before_any_work_and_says_what_to_do(table: Table, i
         index_head(table)
     path = list_again(table)
     before = index_versions(table, "e")
-    with pytest.raises(RepeatedFileError, match=rf"{path} is listed twice.*rewrite_data_files") as refused:
+    with pytest.raises(TableFaultError, match=rf"{path} is listed twice.*rewrite_data_files") as refused:
         index_head(table)
     assert not refused.value.retryable
     assert index_versions(table.refresh(), "e") == before
@@ -88,7 +89,7 @@ def test_entries_with_different_deletes_are_scanned_each_by_its_own_or_refused(t
     list_again(table, rows=290)
     exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
     assert len(exact.rows) == 90 + 100 + 100
-    with pytest.raises(RepeatedFileError, match=r"listed twice in a snapshot, and deletes apply"):
+    with pytest.raises(TableFaultError, match=r"listed twice in a snapshot, and deletes apply"):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
 
 
@@ -100,5 +101,5 @@ def test_sketches_of_entries_with_different_deletes_are_refused(table: Table) ->
     append_position_deletes(table, {live_files(table, head).files[0].path: np.arange(10)})
     list_again(table, rows=380)
     head = SnapshotId(table.metadata.current_snapshot_id or 0)
-    with pytest.raises(RepeatedFileError, match=r"listed twice in a snapshot, and deletes apply"):
+    with pytest.raises(TableFaultError, match=r"listed twice in a snapshot, and deletes apply"):
         materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)

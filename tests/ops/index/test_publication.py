@@ -10,10 +10,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import TableUpdate
 
 from icepuffin.ops import steps
-from icepuffin.ops.binding.bindings import LostRaceError
 from icepuffin.ops.binding.bound_versions import index_versions, tag_target
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.derived_snapshots import tag_ref, tag_update
+from icepuffin.ops.binding.errors import LostRaceError
 from icepuffin.ops.index import IndexReport, materialize_index, new_version
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.model import Action, SnapshotId

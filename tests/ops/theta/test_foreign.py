@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.statistics import StatisticsError, find_statistics
+from icepuffin.ops.binding.errors import BindingError
+from icepuffin.ops.binding.statistics import find_statistics
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
@@ -153,7 +154,7 @@ def test_statistics_that_only_we_cannot_read_are_not_replaced(table: Table, ours
         note = materialize(table, snapshot, columns=("id", "size")).note
         assert "was replaced, not merged: the footer sets unknown flags" in note
         return
-    with pytest.raises(StatisticsError, match=rf"{path.name}: the footer sets unknown flags .* left as they are"):
+    with pytest.raises(BindingError, match=rf"{path.name}: the footer sets unknown flags .* left as they are"):
         materialize(table, snapshot, columns=("size",))
     assert find_statistics(table.refresh(), snapshot) == entry
     path.write_bytes(whole[:-1])

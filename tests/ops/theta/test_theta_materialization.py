@@ -12,7 +12,8 @@ from pyiceberg.types import LongType, StringType
 
 from icepuffin.ann_kernels.sketches.theta_estimates import estimate
 from icepuffin.ops.binding.bound_versions import sketch_versions
-from icepuffin.ops.binding.statistics import StatisticsError, StatisticsPart, find_statistics
+from icepuffin.ops.binding.errors import BindingError
+from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG
 from icepuffin.ops.table.live_files import live_files
@@ -215,7 +216,7 @@ def test_a_slot_that_others_keep_writing_is_left_to_them(
         return False
 
     monkeypatch.setattr(StatisticsPart, "find", overtaken)
-    with pytest.raises(StatisticsError, match="others keep writing the statistics of snapshot"):
+    with pytest.raises(BindingError, match="others keep writing the statistics of snapshot"):
         materialize(table, append(table, 0, 30), runner)
     assert len(paths) == 5
     assert not any(local(path).exists() for path in paths)

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from rich.console import Console
 
-from icepuffin.ops.binding.bindings import BindingError
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.orchestration.demo import demo_run, history
 from icepuffin.orchestration.demo.history import DemoDataError, load_rows
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

@@ -18,6 +18,7 @@ from icepuffin.ops.binding import bindings, expiration, joint_commit
 from icepuffin.ops.binding.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.index import (
     Action,
     CoverageError,
@@ -44,7 +45,6 @@ from icepuffin.ops.storage import ObjectMissingError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
 from icepuffin.ops.table.blob_kind import LASTING_MS, pack_tag
 from icepuffin.ops.table.snapshots import (
-    PartialMetadataError,
     UnknownSnapshotError,
     data_snapshots,
     find_snapshot,
@@ -227,7 +227,7 @@ def test_packs_stay_where_a_catalog_hides_snapshots(table: Table, monkeypatch: p
     index_head(table)
     monkeypatch.setattr("icepuffin.ops.table.snapshots.hides_snapshots", lambda _: True)
     table.refresh().maintenance.expire_snapshots().by_ids([old.index_snapshot_id]).commit()
-    with pytest.raises(PartialMetadataError):
+    with pytest.raises(TableFaultError):
         expire_packs(table)
     table.append(make_rows(5600, 5620))
     index_head(table)
