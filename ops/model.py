@@ -1,7 +1,7 @@
 """Values that several packages share: small, frozen, picklable, safe to log."""
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NewType
@@ -58,12 +58,6 @@ class DeleteFile:
     """What stands in the way of resolving an equality delete; empty where nothing does"""
 
 
-class Deletes(tuple[DeleteFile, ...]):
-    """Deletes of data files, by path and offset, with their fingerprint once it is made: plans compare it often."""
-
-    fingerprint: bytes | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class LiveFile:
     """A data file that is live in a snapshot, with the deletes that apply to it there."""
@@ -76,7 +70,7 @@ class LiveFile:
     sequence_number: int
     file_format: str
     spec_id: int = 0
-    deletes: tuple[DeleteFile, ...] = ()
+    deletes: Collection[DeleteFile] = ()
     name_mapping: str | None = None
     """The table's `schema.name-mapping.default`, JSON: names of columns in files that have no field ids"""
     file_sequence_number: int = 0
@@ -90,18 +84,6 @@ class LiveFile:
     constants: tuple[tuple[int, Any], ...] = ()
     """(field id, value or None) of its identity partitions: values of columns that the file lacks. Dates and times are
     numbers, as in manifests"""
-
-    @property
-    def has_equality_deletes(self) -> bool:
-        return any(delete.kind is DeleteKind.EQUALITY for delete in self.deletes)
-
-
-def distinct_deletes(files: Iterable[LiveFile]) -> list[DeleteFile]:
-    """The delete files of some data files, each object once: data files may have thousands in common."""
-    by_id: dict[int, DeleteFile] = {}
-    for deletes in {id(file.deletes): file.deletes for file in files}.values():
-        by_id.update(zip(map(id, deletes), deletes, strict=True))
-    return list(by_id.values())
 
 
 @dataclass(frozen=True, slots=True)

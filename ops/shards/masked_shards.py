@@ -18,6 +18,7 @@ from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.shards.shard_keys import shard_keys
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.row_deletes import deleted_by_file, fingerprint
+from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys
 from icepuffin.ops.tasks.rows import by_file
 from icepuffin.puffin.errors import BadBlobError
 
@@ -124,11 +125,12 @@ class ShardMasker:
             [numbers.get(file.path, -1) if file.present else -1 for file in self._covered_files], np.int64
         )
         # equality deletes take reading the keys of whole files: where the version knows them, it has resolved them
+        keyed = DeleteFilter(compares_keys)
         self._resolved = frozenset(
             number
             for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True)
             if number >= 0
-            and live.files[number].has_equality_deletes
+            and keyed.of(live.files[number].deletes)
             and covered_file.delete_fingerprint == fingerprint(live.files[number])
         )
         others = [file for number, file in enumerate(live.files) if number not in self._resolved]

@@ -24,13 +24,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, distinct_deletes
+from icepuffin.ops.model import DeleteFile, LiveFile
 from icepuffin.ops.process.lru_cache import LruCache
 from icepuffin.ops.process.process_lock import ProcessLock
 from icepuffin.ops.rows.datafile import DataFile
 from icepuffin.ops.storage import Storage, StorageError
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.table.live_files import EqualityDeletesError
+from icepuffin.ops.table.shared_deletes import DeletePool, compares_keys, distinct_deletes, parts_of
 
 _BUDGET = 64 << 20
 """Bytes of resolved positions that a process keeps"""
@@ -80,7 +81,7 @@ class _NumberedDeletes:
 
     def __init__(self, files: Collection[LiveFile]) -> None:
         objects = distinct_deletes(files)
-        compared = [delete for delete in objects if delete.kind is DeleteKind.EQUALITY]
+        compared = [delete for delete in objects if compares_keys(delete)]
         _require_keys(files, compared)
         by_name = {(delete.sequence_number, delete.path): delete for delete in compared}
         numbers = {name: number for number, name in enumerate(sorted(by_name))}
@@ -89,8 +90,8 @@ class _NumberedDeletes:
         """The columns that deletes compare, each once"""
         self._digests = np.frombuffer(b"".join(map(_name_digest, self.files)), np.uint8).reshape(-1, _DIGEST_SIZE)
         self._columns = np.array(self._number_columns(), np.int64)
-        self._number_of = dict.fromkeys(map(id, objects), len(self.files))
-        self._number_of.update((id(delete), numbers[delete.sequence_number, delete.path]) for delete in compared)
+        self._number_of = {id(delete): numbers[delete.sequence_number, delete.path] for delete in compared}
+        self._of_pools: dict[DeletePool, I64] = {}
         self._sets: dict[int, _DeleteSet] = {}
 
     def _number_columns(self) -> list[int]:
@@ -112,9 +113,22 @@ class _NumberedDeletes:
         key = id(file.deletes)
         if key not in self._sets:
             mask = np.zeros(len(self.files) + 1, np.bool_)  # the last place is that of other deletes
-            mask[np.fromiter(map(self._number_of.__getitem__, map(id, file.deletes)), np.int64)] = True
+            own, chosen = parts_of(file.deletes)
+            mask[self._numbers(own)] = True
+            for part in chosen:
+                mask[self._numbers_of_pool(part.pool)[part.mask()]] = True
             self._sets[key] = _DeleteSet(self, np.flatnonzero(mask[:-1]))
         return self._sets[key]
+
+    def _numbers(self, deletes: Collection[DeleteFile]) -> I64:
+        """Numbers of deletes; that of those that are not numbered is the number of all."""
+        numbers = (self._number_of.get(id(delete), len(self.files)) for delete in deletes)
+        return np.fromiter(numbers, np.int64, len(deletes))
+
+    def _numbers_of_pool(self, pool: DeletePool) -> I64:
+        if pool not in self._of_pools:
+            self._of_pools[pool] = self._numbers(pool.deletes)
+        return self._of_pools[pool]
 
     def digest(self, numbers: I64) -> bytes:
         """16 bytes, equal for equal deletes."""

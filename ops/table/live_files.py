@@ -25,10 +25,18 @@ from pyiceberg.types import NestedField
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from icepuffin.ops.errors import FileDamageError, IcepuffinError, TableFaultError, TableStateError
-from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, Deletes, LiveFile, LiveFiles, SnapshotId
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.table.delete_keys import KeyBounds, KeyRanges, KeySchemas, key_bounds
 from icepuffin.ops.table.manifests import ROW_ID, field_of, live_entries, read_manifests
+from icepuffin.ops.table.shared_deletes import (
+    ChosenDeletes,
+    DeletePool,
+    Deletes,
+    compares_keys,
+    distinct_deletes,
+    place_of,
+)
 from icepuffin.ops.table.snapshots import find_snapshot, table_name
 
 PATH_FIELD = 2147483546
@@ -165,15 +173,14 @@ def _deletes_of(table: Table, schema_id: int, entries: Sequence[Sequence[Manifes
 
 def require_resolvable_deletes(live: LiveFiles) -> None:
     """Raises EqualityDeletesError, naming a file of `live`, where equality deletes apply that cannot be resolved."""
-    for deletes in {id(file.deletes): file.deletes for file in live.files}.values():
-        for delete in deletes:
-            if delete.unreadable:
-                path = next(file.path for file in live.files if file.deletes is deletes)
-                raise EqualityDeletesError(
-                    f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {path}, and {delete.path} "
-                    f"{delete.unreadable}. Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
-                    f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
-                )
+    for delete in distinct_deletes(live.files):
+        if delete.unreadable:
+            path = next(file.path for file in live.files if delete in file.deletes)
+            raise EqualityDeletesError(
+                f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {path}, and {delete.path} "
+                f"{delete.unreadable}. Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
+                f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
+            )
 
 
 def require_distinct_files(live: LiveFiles) -> None:
@@ -263,7 +270,7 @@ class _DeleteIndex:
         names = {entry.data_file.file_path for entry in data} if deletes else set()
         paths = sorted((name.encode(), name) for name in names)
         self._by_path: defaultdict[str, list[_Delete]] = defaultdict(list)
-        by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
+        by_partition: defaultdict[tuple[bool, tuple[int, Any]], list[_Delete]] = defaultdict(list)
         of_all: list[_Delete] = []
         for delete in deletes:
             if delete.referenced is not None:
@@ -277,34 +284,35 @@ class _DeleteIndex:
                     self._by_path[paths[place][1]].append(delete)
                     place += 1
             else:
-                by_partition[delete.partition].append(delete)
+                by_partition[compares_keys(delete.file), delete.partition].append(delete)
         raw_paths = [raw for raw, _ in paths]
         self._ranks = {name: rank for rank, (_, name) in enumerate(paths)} if by_partition or of_all else {}
         self._by_partition = {key: _PartitionDeletes(members, raw_paths) for key, members in by_partition.items()}
         self._global = _PartitionDeletes(of_all, raw_paths) if of_all else None
 
-    def deletes_of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
+    def deletes_of(self, data: ManifestEntry) -> Collection[DeleteFile]:
+        """Deletes of the data file, by path and offset; equal ones that name no data file are one object."""
         partition = _partition(data.data_file)
         path = data.data_file.file_path
-        deletes = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
-        scopes = [scope for scope in (self._by_partition.get(partition), self._global) if scope is not None]
-        for shared in [scope.deletes_of(self._ranks[path], data) for scope in scopes]:
-            if not deletes and len(scopes) == 1:
-                return shared  # equal ones are one object, as there may be thousands for each of thousands of files
-            deletes += shared
-        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in deletes):
+        own = [delete.file for delete in self._by_path.get(path, ()) if delete.applies_to(data, partition)]
+        positions, keyed = (self._by_partition.get((by_key, partition)) for by_key in (False, True))
+        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in own):
             # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
-            deletes = [delete for delete in deletes if delete.kind is not DeleteKind.POSITION]
-        return Deletes(sorted(deletes, key=lambda delete: (delete.path, delete.content_offset or 0))) if deletes else ()
+            own = [delete for delete in own if delete.kind is not DeleteKind.POSITION]
+            positions = None
+        scopes = [scope for scope in (positions, keyed, self._global) if scope is not None]
+        if not own and len(scopes) == 1:
+            return scopes[0].deletes_of(self._ranks[path], data)
+        return Deletes(own, (scope.chosen(self._ranks[path], data) for scope in scopes)) or ()
 
 
 class _PartitionDeletes:
-    """Deletes of one partition or of all that name no data file: those of a data file are found by comparing numbers"""
+    """Deletes of one partition or of all that name no data file: comparing numbers finds those of a data file."""
 
     def __init__(self, deletes: list[_Delete], paths: list[bytes]) -> None:
         """`paths`: of all data files, sorted."""
-        deletes = sorted(deletes, key=lambda delete: (delete.file.path, delete.file.content_offset or 0))
-        self._files = np.array([delete.file for delete in deletes], np.object_)
+        deletes = sorted(deletes, key=lambda delete: place_of(delete.file))
+        self._pool = DeletePool(delete.file for delete in deletes)
         first, end, newest = [], [], []
         for delete in deletes:
             is_equality = delete.file.kind is DeleteKind.EQUALITY
@@ -318,17 +326,21 @@ class _PartitionDeletes:
             KeyRanges(key, [delete.bounds.get(key.field_id) for delete in deletes])
             for key in {key.field_id: key for delete in deletes for key in _keys_of(delete)}.values()
         ]
-        self._shared: dict[bytes, Deletes] = {}
+        self._shared: dict[int, Deletes] = {}
 
     def deletes_of(self, rank: int, data: ManifestEntry) -> Deletes:
-        """Deletes of the data file whose path has this rank, by path and offset; equal ones are the same object."""
+        """`chosen` as a whole; equal ones are the same object."""
+        chosen = self.chosen(rank, data)
+        if chosen.bits not in self._shared:
+            self._shared[chosen.bits] = Deletes((), [chosen])
+        return self._shared[chosen.bits]
+
+    def chosen(self, rank: int, data: ManifestEntry) -> ChosenDeletes:
+        """The deletes of the data file whose path has this rank."""
         applies = (self._first <= rank) & (rank < self._end) & ((data.sequence_number or 0) <= self._newest)
         for keys in self._keys:
             applies &= keys.may_meet(data.data_file)
-        key = applies.tobytes()
-        if key not in self._shared:
-            self._shared[key] = Deletes(self._files[applies].tolist())
-        return self._shared[key]
+        return ChosenDeletes.of_mask(self._pool, applies)
 
 
 def _keys_of(delete: _Delete) -> Sequence[NestedField]:

@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, groupby
 
 import numpy as np
@@ -12,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icepuffin.ops.model import DeleteFile, DeleteKind, Deletes, LiveFile, distinct_deletes
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.ops.table.equality_deletes import deleted_by_equality
 from icepuffin.ops.table.live_files import unlike_deletes
+from icepuffin.ops.table.shared_deletes import DeleteFilter, Deletes, compares_keys, distinct_deletes, values_of
 from icepuffin.puffin.blobs import deletion_vector_blob
 from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
 from icepuffin.puffin.blobs.routing_blob import NO_DELETES
@@ -28,8 +28,6 @@ _ROWS_TOGETHER = 1 << 25
 """Rows of data files whose deleted rows are found together, of 8 bytes each"""
 _ROWS_AT_ONCE = 1 << 14
 """Rows of a position delete file whose names are in memory as texts, where Arrow cannot read them as a dictionary"""
-_NAMES = 1 << 16
-"""Names of delete files that a process keeps"""
 
 
 def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
@@ -51,10 +49,10 @@ def deleted_by_file(
     given twice, with other deletes.
     """
     parts: dict[str, list[npt.NDArray[np.int64]]] = {}
-    deletes: dict[str, tuple[DeleteFile, ...]] = {}
+    deletes: dict[str, Collection[DeleteFile]] = {}
     covering: dict[str, tuple[DeleteFile, list[set[str]]]] = {}
     by_key: dict[str, LiveFile] = {}
-    equality = DeleteKind.EQUALITY  # there may be thousands for each of thousands of files
+    without_keys = DeleteFilter(lambda delete: not compares_keys(delete))
     alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
         if deletes.setdefault(file.path, file.deletes) != file.deletes:
@@ -64,7 +62,7 @@ def deleted_by_file(
         parts[file.path] = []
         group = alike.setdefault(id(file.deletes), set())
         group.add(file.path)
-        others = [delete for delete in file.deletes if delete.kind is not equality]
+        others = without_keys.of(file.deletes)
         if len(others) < len(file.deletes):
             by_key[file.path] = file
         for delete in others:
@@ -127,15 +125,16 @@ def deleted_in_group(
     files = tuple(files)
     times = Counter(file.path for file in files)
     groups = _by_deletes(file for file in files if times[file.path] == 1)
-    position = DeleteKind.POSITION
+    keyed = DeleteFilter(compares_keys)
+    positions = DeleteFilter(lambda delete: delete.kind is DeleteKind.POSITION)
     covered: Counter[str] = Counter()  # data files by position delete file
     for group in groups.values():
-        for delete in [delete for delete in group[0].deletes if delete.kind is position]:
+        for delete in positions.of(group[0].deletes):
             covered[delete.path] += len(group)
     together = (
         group
         for group in groups.values()
-        if any(delete.kind is DeleteKind.EQUALITY or covered[delete.path] > 1 for delete in group[0].deletes)
+        if keyed.of(group[0].deletes) or any(covered[delete.path] > 1 for delete in positions.of(group[0].deletes))
     )
     return deleted_by_file(open_store, chain.from_iterable(together))
 
@@ -175,17 +174,15 @@ def fingerprint(file: LiveFile) -> bytes:
         return NO_DELETES
     if isinstance(deletes, Deletes) and deletes.fingerprint is not None:
         return deletes.fingerprint
-    names = [_name(delete.path, delete.content_offset, delete.content_length) for delete in deletes]
-    result = hashlib.sha256(b"".join(names)).digest()
+    result = hashlib.sha256(b"".join(values_of(deletes, _name))).digest()
     if isinstance(deletes, Deletes):
         deletes.fingerprint = result
     return result
 
 
-@lru_cache(_NAMES)
-def _name(path: str, offset: int | None, length: int | None) -> bytes:
-    """A delete file as it goes into fingerprints: into those of thousands of data files, maybe."""
-    return f"{normalize(path)}\0{offset}\0{length}\n".encode()
+def _name(delete: DeleteFile) -> bytes:
+    """A delete file as it goes into fingerprints."""
+    return f"{normalize(delete.path)}\0{delete.content_offset}\0{delete.content_length}\n".encode()
 
 
 def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> npt.NDArray[np.int64]:

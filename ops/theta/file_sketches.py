@@ -14,9 +14,10 @@ file that was added after the base's sequence number, or by another snapshot whe
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, LiveFile, SnapshotId
+from icepuffin.ops.model import CREATED_BY, NO_SNAPSHOT, DeleteFile, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.table.row_deletes import fingerprint
+from icepuffin.ops.table.shared_deletes import values_of
 from icepuffin.puffin import DistinctCount, PuffinReader, PuffinWriter, codec
 from icepuffin.puffin.blobs import sketch_directory_blob
 from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
@@ -76,9 +77,13 @@ class FileSketches:
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
     deletes = fingerprint(file).hex() if file.deletes else ""
-    added = max((file.file_sequence_number, *(delete.sequence_number for delete in file.deletes)))
+    added = max((file.file_sequence_number, *values_of(file.deletes, _sequence_number)))
     added_by = NO_SNAPSHOT if file.file_sequence_number else file.added_by
     return FileKey(relative_to(file.path, location), deletes, added, added_by)
+
+
+def _sequence_number(delete: DeleteFile) -> int:
+    return delete.sequence_number
 
 
 @dataclass(frozen=True, slots=True)

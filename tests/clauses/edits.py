@@ -102,7 +102,7 @@ EDITS = (
     ),
     Edit(
         "position deletes and deletion vectors",
-        "deletes_of", "[delete for delete in deletes if delete.kind is not DeleteKind.POSITION]", "list(deletes)",
+        "deletes_of", "any(delete.kind is DeleteKind.DELETION_VECTOR for delete in own)", "False",
         "test_a_deletion_vector_stands_for_all_position_deletes_of_its_file",
     ),
     Edit(

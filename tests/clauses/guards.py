@@ -220,7 +220,7 @@ GUARDS = (
     ),
     Edit(
         "clock: a file is as old as the newest of its deletes", "file_key",
-        "(delete.sequence_number for delete in file.deletes)", "[file.deletes[0].sequence_number]",
+        "values_of(file.deletes, _sequence_number)", "values_of(file.deletes, _sequence_number)[:1]",
         "test_a_file_is_as_old_as_the_newest_of_its_deletes",
     ),
     Edit(

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.index.planning.deleted_rows import deleted_rows
 from icepuffin.ops.index.versions.version_reader import OpenVersion, covered_paths, same_files
-from icepuffin.ops.model import DeleteFile, FileSlot, LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.rows.datafile import DataFile, lacks_field_ids, mapped_names
 from icepuffin.ops.rows.vector_column import VectorColumnError, element_type_of, exact_vectors
 from icepuffin.ops.storage import open_storage, relative_to
@@ -25,6 +25,7 @@ from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.live_rows import read_live
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.row_deletes import deleted_by_file, fingerprint
+from icepuffin.ops.table.shared_deletes import DeleteFilter, Deletes
 from icepuffin.ops.tasks.task_runner import TaskRunner
 
 _FILES = 8
@@ -193,18 +194,18 @@ class LaterDeletes:
 
     def __init__(self, base: OpenVersion) -> None:
         self._base = base
-        self._split: dict[int, tuple[bytes, tuple[DeleteFile, ...]]] = {}
+        limit = base.sequence_number
+        self._later = DeleteFilter(lambda delete: delete.sequence_number > limit)
+        self._older = DeleteFilter(lambda delete: delete.sequence_number <= limit)
+        self._split: dict[int, tuple[bytes, Deletes]] = {}
 
     def only(self, file: LiveFile, slot: FileSlot) -> LiveFile:
         """The file with only the deletes that came after the version, if all others were known to it: then no row can
         be live again, and older deletes need not be read. Else the file itself.
         """
         if id(file.deletes) not in self._split:
-            limit = self._base.sequence_number
-            later = tuple(delete for delete in file.deletes if delete.sequence_number > limit)
-            older = file.deletes
-            if later:
-                older = tuple(delete for delete in file.deletes if delete.sequence_number <= limit)
+            later = self._later.of(file.deletes)
+            older = self._older.of(file.deletes) if later else file.deletes
             self._split[id(file.deletes)] = fingerprint(replace(file, deletes=older)), later
         older_fingerprint, later = self._split[id(file.deletes)]
         return replace(file, deletes=later) if older_fingerprint == self._then(slot) else file

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.row_deletes import deleted_by_file
+from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys
 from icepuffin.ops.tasks.matching.deleted_row_task import DeletedRowsTask, find_deleted_rows
 from icepuffin.ops.tasks.task_runner import SMALL_WORK, TaskRunner, balanced_groups
 from icepuffin.puffin.blobs import deletion_vector_blob
@@ -27,7 +28,8 @@ def deleted_rows(
     without equality deletes are left to this process, which reads each of their delete files once. Raises as
     `deleted_by_file`.
     """
-    compared = [file for file in files if file.has_equality_deletes]
+    keyed = DeleteFilter(compares_keys)
+    compared = [file for file in files if keyed.of(file.deletes)]
     size = _KEY_BYTES * sum(file.record_count for file in compared)
     if runner is None or size <= SMALL_WORK or runner.parallelism == 1:
         return deleted_by_file(lambda path: open_storage(path, storage), files)
@@ -38,5 +40,5 @@ def deleted_rows(
         file.path: deletion_vector_blob.decode(rows)
         for (_, file), rows in zip(chain(*groups), chain(*results), strict=True)
     }
-    others = [file for file in files if not file.has_equality_deletes]
+    others = [file for file in files if not keyed.of(file.deletes)]
     return deleted_by_file(lambda path: open_storage(path, storage), others) | by_tasks

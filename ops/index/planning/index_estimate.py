@@ -28,11 +28,12 @@ from icepuffin.ops.index.planning.sizes import (
 )
 from icepuffin.ops.index.planning.version_plan import VersionPlan
 from icepuffin.ops.index.versions.version_reader import OpenVersion
-from icepuffin.ops.model import Action, DeleteKind, How, LiveFile, ShardId, StorageConfig
+from icepuffin.ops.model import Action, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.rows.datafile import column_names, open_data_file
 from icepuffin.ops.rows.element_types import OF_COLUMN, dims_of
 from icepuffin.ops.rows.vector_column import element_type_of
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys
 from icepuffin.ops.tasks.task_runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing_blob import ShardEntry
 
@@ -229,7 +230,8 @@ def _live_rows(files: Sequence[LiveFile]) -> int:
     """Rows less deleted rows. A delete file of several data files counts for each of them: then it is a lower bound.
     Equality deletes count for none: which rows they remove is known once the files' keys are read.
     """
-    deleted = ((item.record_count for item in file.deletes if item.kind is not DeleteKind.EQUALITY) for file in files)
+    counted = DeleteFilter(lambda delete: not compares_keys(delete))
+    deleted = ((delete.record_count for delete in counted.of(file.deletes)) for file in files)
     return sum(max(0, file.record_count - sum(counts)) for file, counts in zip(files, deleted, strict=True))
 
 

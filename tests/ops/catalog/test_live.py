@@ -1,4 +1,5 @@
 import pickle
+import tracemalloc
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -40,6 +41,7 @@ from icepuffin.ops.table.manifests import (
     read_manifests,
 )
 from icepuffin.ops.table.row_deletes import NO_DELETES, deleted_positions, fingerprint
+from icepuffin.ops.table.shared_deletes import DeleteFilter, compares_keys, distinct_deletes, place_of
 from icepuffin.ops.table.snapshots import find_snapshot
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes, commit_delete_files
 from tests.conftest import STORAGE, make_rows
@@ -119,7 +121,7 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
         transaction.upgrade_table_version(2)
     table.append(make_rows(10, 20))
     snapshot = delete_where_id_is(table, 3)
-    assert [file.has_equality_deletes for file in live_files(table, snapshot).files] == [True] * 6
+    assert [any(map(compares_keys, file.deletes)) for file in live_files(table, snapshot).files] == [True] * 6
 
 
 def entry(path: str, sequence_number: int = 1, rows: int = 1, stored: int = 1, **more: object) -> ManifestEntry:
@@ -333,6 +335,76 @@ def test_deletes_of_a_partition_are_those_of_the_spec_in_the_order_of_their_path
         applying = list(index.deletes_of(one))
         assert applying == sorted(applying, key=lambda file: file.path)
         assert {file.path for file in expected} == {file.path for file in applying}
+
+
+@given(st.data())
+def test_deletes_of_random_histories_are_those_that_apply_one_by_one(data: st.DataObject) -> None:
+    """Of all kinds, in all scopes, and as tasks get them."""
+    names = [f"f{number}" for number in range(6)]
+    entries = [entry(name, data.draw(st.integers(1, 6))) for name in names]
+    deletes = []
+    for number in range(data.draw(st.integers(0, 12))):
+        kind = data.draw(st.sampled_from(DeleteKind))
+        name = data.draw(st.sampled_from(names))
+        has_bounds = kind is DeleteKind.POSITION and data.draw(st.booleans())
+        sequence = data.draw(st.integers(1, 6))
+        file = DeleteFile(f"d{data.draw(st.integers(0, 2))}-{number}", kind, 1, sequence, 1, content_offset=number)
+        referenced = name if kind is DeleteKind.DELETION_VECTOR else None
+        bound = name.encode() if has_bounds else None
+        is_global = kind is DeleteKind.EQUALITY and data.draw(st.booleans())
+        deletes.append(_Delete(file, (0, ()), referenced, bound, bound, is_global=is_global))
+    index = _DeleteIndex(deletes, entries)
+    older = DeleteFilter(lambda file: file.sequence_number < 4)
+    files = []
+    for one in entries:
+        applying = [delete.file for delete in deletes if delete.applies_to(one, (0, ()))]
+        if any(file.kind is DeleteKind.DELETION_VECTOR for file in applying):
+            applying = [file for file in applying if file.kind is not DeleteKind.POSITION]
+        expected = tuple(sorted(applying, key=place_of))
+        found = index.deletes_of(one)
+        assert (found, len(found), bool(found), hash(found)) == (
+            expected,
+            len(expected),
+            bool(expected),
+            hash(expected),
+        )
+        assert found != (*expected, None)
+        assert older.of(found) == older.of(expected) == tuple(file for file in expected if file.sequence_number < 4)
+        files.append(LiveFile(one.data_file.file_path, 1, 1, 1, "PARQUET", deletes=found))
+    assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301  as tasks get them
+    everything = {id(delete) for file in files for delete in file.deletes}
+    assert sorted(map(id, distinct_deletes(files))) == sorted(everything)
+
+
+def test_a_history_of_upserts_takes_a_bit_for_each_pair_of_a_data_file_and_a_delete() -> None:
+    """As Flink writes it: a commit has a data file, an equality delete of older rows, and deletes of its own file."""
+    commits = 2_000
+    asked: list[DeleteFile] = []
+    data = [entry(f"f{number:05}", number) for number in range(commits)]
+    deletes = []
+    for number in range(commits):
+        by_key = DeleteFile(f"f{number:05}-eq", DeleteKind.EQUALITY, 1, number, 1)
+        own = DeleteFile(f"f{number:05}-pos", DeleteKind.POSITION, 1, number, 1)
+        bound = f"f{number:05}".encode()
+        deletes.append(_Delete(by_key, (0, ()), None, None, None, is_global=True))
+        deletes.append(_Delete(own, (0, ()), None, bound, bound, is_global=False))
+    tracemalloc.start()
+    try:
+        index = _DeleteIndex(deletes, data)
+        before, _ = tracemalloc.get_traced_memory()
+        found = [index.deletes_of(one) for one in data]
+        newer = DeleteFilter(lambda file: asked.append(file) or file.sequence_number >= commits // 2)
+        later = [newer.of(deletes) for deletes in found]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(deletes) for deletes in found] == [commits - number for number in range(commits)]
+    assert [len(deletes) for deletes in later[: commits // 2]] == [commits // 2] * (commits // 2)
+    assert len(asked) == 2 * commits
+    assert after - before < 3_000_000
+    # together they go with one copy of all deletes, and one file of few deletes goes without the others
+    assert len(pickle.dumps(found)) < 2_000_000
+    assert len(pickle.dumps(found[-3])) < 1_000
 
 
 @pytest.mark.parametrize(("low", "high", "applies"), [(0, 9, False), (5, 12, True), (21, 30, False)])
