@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import version_glance
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.metadata import (
     MAX_TABLE_ROWS,
     as_table,
@@ -177,7 +178,7 @@ def _check_per_snapshot(spec: TableSpec, key: dg.AssetKey, name: str, descriptio
 
 
 def _description(definition: IndexDefinition) -> str:
-    column = f"column {definition.column} ({definition.metric}), tag ann_{definition.name}"
+    column = plain_text(f"column {definition.column} ({definition.metric}), tag ann_{definition.name}")
     if not definition.has_graphs:
         return f"Balls around the vectors of each data file, of {column}. They rule out files; others are scanned."
     built = "built in bulk, as PiPNN does, since that is faster"

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.charts import as_png, drawable
 from icepuffin.assets.glance import INLINE_CHARACTERS
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.newest_snapshots import SnapshotEntry
 from icepuffin.ops.table.summaries import number_of, summary_of
 
 MAX_TABLE_ROWS = 100
 """Rows of a table, at most: each takes some 200 bytes of Dagster's database per materialization"""
-_MARKUP = re.compile(r"[\\`*_\[\]<>&|~]")
-"""What Markdown does not take for text"""
 _OF_THE_RUN = ("action", "outcome")
 """Labels of what a run did, made or not"""
 _BARS = 60
@@ -88,8 +86,8 @@ def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:
     """Markdown that the UI shows at once: a line per entry, with its name in bold. A text, which may quote a path or a
     name of the table's, shows as it is: it makes no link, picture or line.
     """
-    plain = {name: _MARKUP.sub(r"\\\g<0>", " ".join(text.split())) for name, text in lines.items()}
-    return dg.MetadataValue.md("\n".join(f"* **{name}:** {text}" for name, text in plain.items())[:INLINE_CHARACTERS])
+    bullets = (f"* **{plain_text(name)}:** {plain_text(text)}" for name, text in lines.items())
+    return dg.MetadataValue.md("\n".join(bullets)[:INLINE_CHARACTERS])
 
 
 def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 
@@ -14,7 +15,7 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
         kinds={"iceberg", "table"},
         owners=spec.attributes.owners,
         tags=spec.attributes.tags,
-        description=" ".join(filter(None, (_what_it_is(spec), _who_watches(spec), spec.note))),
+        description=" ".join(filter(None, (_what_it_is(spec), _who_watches(spec), plain_text(spec.note)))),
         metadata={
             "catalog": spec.catalog,
             "table": spec.identifier,
@@ -26,8 +27,8 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
 
 def _what_it_is(spec: TableSpec) -> str:
     return (
-        f"The Iceberg table {spec.identifier} of catalog {spec.catalog}, with one partition per data snapshot; a "
-        f"snapshot's id is its key. Watched: {', '.join(spec.settings.watched_refs)}."
+        f"The Iceberg table {plain_text(spec.identifier)} of catalog {plain_text(spec.catalog)}, with one partition "
+        f"per data snapshot; a snapshot's id is its key. Watched: {plain_text(', '.join(spec.settings.watched_refs))}."
     )
 
 

@@ -8,6 +8,7 @@ import dagster as dg
 
 from icepuffin.assets.ann_index import ann_index_asset
 from icepuffin.assets.checks import freshness_check, integrity_check, live_recall_check, sketches_check
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.assets.tables import table_asset
@@ -57,7 +58,7 @@ def _unlisted(table: TableSettings, why: str) -> dg.AssetSpec:
     """A pattern whose tables the catalog did not list, as an asset whose description has the error."""
     return dg.AssetSpec(
         key=[table.catalog, slug(table.catalog, table.name)],
-        description=f"The tables {table.name} are not shown: {why}. Reload the code location to try again.",
+        description=plain_text(f"The tables {table.name} are not shown: {why}. Reload the code location to try again."),
         kinds={"iceberg"},
     )
 
@@ -71,7 +72,7 @@ def _isolated(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.D
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
         if spec.is_recorded:
             return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
-        return dg.Definitions(assets=[dg.AssetSpec(spec.theta_key, deps=[spec.key], description=note)])
+        return dg.Definitions(assets=[dg.AssetSpec(spec.theta_key, deps=[spec.key], description=plain_text(note))])
 
 
 def table_definitions(spec: TableSpec, garbage: GarbageSettings, engine: Engine) -> dg.Definitions:

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from icepuffin.assets.failures import no_vain_retries
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
@@ -31,7 +32,7 @@ def refresh_job(spec: TableSpec) -> AssetJob:
         - _checks(spec, "live_recall"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
+        description=f"Theta sketches and index versions of one snapshot of {plain_text(spec.identifier)}.",
     )
 
 
@@ -42,7 +43,9 @@ def verify_job(spec: TableSpec) -> AssetJob:
         selection=_checks(spec, "integrity") | _checks(spec, "freshness"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?",
+        description=plain_text(
+            f"Checks of what is derived from {spec.identifier}: are its files intact, and indexes up to date?"
+        ),
     )
 
 
@@ -53,7 +56,7 @@ def live_recall_job(spec: TableSpec) -> AssetJob:
         selection=_checks(spec, "live_recall"),
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"A check per index of {spec.identifier}: do live queries find what they should?",
+        description=f"A check per index of {plain_text(spec.identifier)}: do live queries find what they should?",
     )
 
 
@@ -125,8 +128,8 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         executor_def=run_process_executor,
         tags=job_tags(spec),
         description=(
-            f"Rebuild shards of {spec.identifier} with too many tombstones, expire versions that `keep` does not keep, "
-            "and delete index files that nothing references."
+            f"Rebuild shards of {plain_text(spec.identifier)} with too many tombstones, expire versions that `keep` "
+            "does not keep, and delete index files that nothing references."
         ),
     )
     def maintain() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import dagster as dg
 
+from icepuffin.assets.markdown import plain_text
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.messages import plural
@@ -35,7 +36,9 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
         required_resource_keys={spec.resources.catalogs},
-        description=f"New snapshots of {spec.identifier} on {', '.join(settings.watched_refs)}; a run for {which}.",
+        description=plain_text(
+            f"New snapshots of {spec.identifier} on {', '.join(settings.watched_refs)}; a run for {which}."
+        ),
     )
     def watch_table(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:  # a direct call has resources
         try:

@@ -162,4 +162,4 @@ def test_a_chart_of_many_values_has_the_largest() -> None:
 def test_a_text_in_a_list_makes_no_picture_and_no_line() -> None:
     text = "a_b: ![x](http://evil.example)\n* **rows:** 0 <img src=x> `c`"
     (line,) = bullet_list({"note": text}).value.splitlines()
-    assert line == r"* **note:** a\_b: !\[x\](http://evil.example) \* \*\*rows:\*\* 0 \<img src=x\> \`c\`"
+    assert line == r"* **note:** a_b: !\[x\](http://evil.example) \* \*\*rows:\*\* 0 \<img src=x\> \`c\`"

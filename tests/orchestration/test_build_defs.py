@@ -363,7 +363,7 @@ def test_a_pattern_of_an_unreachable_catalog_is_an_asset_that_reports_it(lake: L
     catalog = {**catalog_of(lake), "uri": "sqlite:////no/such/folder/lake.db?secret=hunter2"}
     definitions = icepuffin.build_defs(catalog, "demo.*")
     (asset,) = definitions.resolve_all_asset_specs()
-    assert "The tables demo.* are not shown: catalog 'demo'" in str(asset.description)
+    assert r"The tables demo.\* are not shown: catalog 'demo'" in str(asset.description)
     assert "hunter2" not in str(asset.description)
 
 
