@@ -84,7 +84,7 @@ def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> o
         return _restrictions_in(answer)
     except NoSuchTableError as error:
         raise TableUnavailableError(f"{name} was dropped from catalog {catalog.name}; load the table again") from error
-    except (RequestException, RESTError, ValueError) as error:
+    except (RequestException, RESTError, ValueError, RecursionError) as error:
         cause = str(without_values(error, catalog.properties)).partition("\n")[0]
         raise CatalogUnavailableError(
             f"{name}: whether catalog {catalog.name!r} restricts what may be read of it is not known ({cause}), so it "

@@ -50,6 +50,8 @@ _CUT_IN_DOUBT = (
     "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
     "be missing; a larger oversample finds more, within and exact scans find all"
 )
+_LONGEST_OF_FLOATS = float(np.finfo(np.float32).max)
+"""Length that no vector of a version is expected to pass"""
 _NO_GRAPHS = "the index has no graphs: search parameters have no effect"
 
 
@@ -119,17 +121,20 @@ class NearestSearch:
         self.tier: Tier = loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, vectors, threads)
 
     def matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
-        """The live rows that satisfy the condition, of those that may be in an answer; None without one."""
-        if where is None:
-            return None
+        """The live rows that satisfy the condition, and that the reader may see, of those that may be in an answer;
+        None where that is all. Raises FilterError, and RestrictedTableError as of `Restriction.narrowed`.
+        """
         target = self._target
-        of_snapshot = target.table, target.live, target.schema, where, target.storage
+        condition = where if target.restriction is None else target.restriction.narrowed(where)
+        if condition is None:
+            return None
+        of_snapshot = target.table, target.live, target.schema, condition, target.storage
         find = partial(find_matches, *of_snapshot, self._file_scans.matches)
         if self._attributes is not None:
             find = partial(
                 find_matches_by_attributes, *of_snapshot, self._attributes, self._file_scans.matches, self._tail_values
             )
-        matches = self.match_cache.get(where, partial(find, files=self._answering))
+        matches = self.match_cache.get(condition, partial(find, files=self._answering))
         clock.lap("filter")
         return matches
 
@@ -405,18 +410,32 @@ class NearestSearch:
     def _longest_vector(self) -> float:
         """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
         loaded = self._choice.loaded
-        return loaded.longest_vector() if loaded and self._metric is Metric.INNER_PRODUCT else 0.0
+        if loaded is None or self._metric is not Metric.INNER_PRODUCT:
+            return 0.0
+        # that of a hidden row must not tell
+        return _LONGEST_OF_FLOATS if self._target.hides_rows else loaded.longest_vector()
 
     def _private_delta(self) -> PrivateDelta | None:
-        """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case."""
+        """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case, or
+        rows are hidden: it would count them, and name those without a distance.
+        """
         loaded = self._choice.loaded
-        if not self._coverage.tail or self.is_pruned_scan or not isinstance(loaded, LoadedVersion):
+        if (
+            not self._coverage.tail
+            or self._target.hides_rows
+            or self.is_pruned_scan
+            or not isinstance(loaded, LoadedVersion)
+        ):
             return None
         return PrivateDelta(self._vectors, self._coverage.tail, loaded.dims, threads=self._threads)
 
     @cached_property
     def conjunctions(self) -> ConjunctionSearch | None:
-        """What answers many queries at once, each under look-ups of its own; None where the version is not for it."""
+        """What answers many queries at once, each under look-ups of its own; None where the version is not for it, or
+        the catalog restricts what may be read: it makes its matches by itself.
+        """
+        if self._target.restriction is not None:
+            return None
         loaded = None if self.is_pruned_scan else self._choice.loaded
         is_complete = self._values is not None and self._coverage.coverage is not Coverage.NEAREST_VERSION_ONLY
         lacking = self._values.lacking if self._values is not None and is_complete else frozenset[FileNumber]()

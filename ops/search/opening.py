@@ -15,7 +15,8 @@ from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.read_restrictions import require_table, require_unrestricted
+from icepuffin.ops.catalog.read_restrictions import pyiceberg_table, requested_restrictions
+from icepuffin.ops.catalog.restricted_tables import ReadRestrictions, RestrictedTableError, restriction_error
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definitions.ddl import defined_names, load_definition
@@ -38,6 +39,7 @@ from icepuffin.ops.search.indexed.worker import SearchJob
 from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.search.reader import IndexReader, Reopen
+from icepuffin.ops.search.restriction import Restriction
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.shards.shard_keys import in_compact_layout
@@ -148,9 +150,10 @@ def open_index(
         require_type(recall_reports, str, "recall_reports is the location of a folder", "write s3://bucket/recall")
         if not sampler.share:
             raise QueryError("recall_reports needs queries that are measured: set recall_sample too, such as 0.01")
+    own = pyiceberg_table(table, "open_index")
     reader = _open(
-        table, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-        in_process_mb=in_process_mb, on_demand=True, sampler=sampler,
+        own, requested_restrictions(own), index, snapshot=snapshot, storage=storage, stale=stale, threads=threads,
+        runner=runner, in_process_mb=in_process_mb, on_demand=True, sampler=sampler,
     )  # fmt: skip
     if recall_reports is not None and reader.definition is not None:
         reports = RecallReports(recall_reports, storage or storage_of(table), table.metadata.table_uuid)
@@ -160,6 +163,7 @@ def open_index(
 
 def _open(
     table: Table,
+    restrictions: ReadRestrictions | None,
     index: str | IndexDefinition | None,
     *,
     snapshot: SnapshotName,
@@ -173,7 +177,6 @@ def _open(
 ) -> IndexReader:
     """Open an index; see `open_index`. `on_demand`: whether searches may load the shards of a large index."""
     begun = time.perf_counter()
-    require_table(table, "open_index")
     frozen = _frozen(table)
     require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
     _require_storage(storage)
@@ -186,20 +189,25 @@ def _open(
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_field(definition, schema, table_name(frozen))
     schema = VectorSchema.of(schema, field_id, definition.element_type)
-    target = SearchTarget(frozen, live, schema, field_id, definition.metric, definition, storage or storage_of(frozen))
+    restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
+    if restriction is not None and (runner is not None or sampler.share):
+        raise restriction.refusal("It is enforced in this process: open the index without runner and recall_sample")
+    target = SearchTarget(
+        frozen, live, schema, field_id, definition.metric, definition, storage or storage_of(frozen), restriction
+    )
     choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb, on_demand))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
     opening = OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0)
 
-    def again(newer: Table) -> IndexReader:
+    def again(newer: Table, restrictions: ReadRestrictions | None) -> IndexReader:
         """Open a newer state of the table; all shards are loaded before the reader is used."""
         return _open(
-            newer, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
+            newer, restrictions, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
             in_process_mb=in_process_mb, on_demand=False, sampler=sampler,
         )  # fmt: skip
 
-    reopen = _reopen(frozen, snapshot, index, again)
-    reload = partial(again, copy(frozen)) if on_demand else None
+    reopen = _reopen(frozen, restrictions, snapshot, index, again)
+    reload = partial(again, copy(frozen), restrictions) if on_demand else None
     return IndexReader(
         target,
         choice,
@@ -253,7 +261,22 @@ def open_exact(
     >>> exact.search(query, k=3, columns=["name"]).coverage
     <Coverage.EXACT_SCAN: 'exact-scan'>
     """
-    require_table(table, "open_exact")
+    own = pyiceberg_table(table, "open_exact")
+    restrictions = requested_restrictions(own)
+    return _open_exact(own, restrictions, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
+
+
+def _open_exact(
+    table: Table,
+    restrictions: ReadRestrictions | None,
+    column: str,
+    metric: Metric | str,
+    *,
+    element_type: str,
+    snapshot: SnapshotName,
+    storage: StorageConfig | None,
+) -> IndexReader:
+    """See `open_exact`."""
     _require_storage(storage)
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
     if fault := metric_fault(metric, element_type):
@@ -262,13 +285,16 @@ def open_exact(
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_column(column, schema, table_name(frozen), element_type)
     schema = VectorSchema.of(schema, field_id, element_type)
-    target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen))
+    restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
+    target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen), restriction)
     choice = VersionChoice(None, None, "an exact search was requested", ())
 
-    def again(newer: Table) -> IndexReader:
-        return open_exact(newer, column, metric, element_type=element_type, snapshot=snapshot, storage=storage)
+    def again(newer: Table, restrictions: ReadRestrictions | None) -> IndexReader:
+        return _open_exact(
+            newer, restrictions, column, metric, element_type=element_type, snapshot=snapshot, storage=storage
+        )
 
-    reopen = _reopen(frozen, snapshot, None, again)
+    reopen = _reopen(frozen, restrictions, snapshot, None, again)
     return IndexReader(target, choice, stale=StalePolicy.EXACT, threads=1, reopen=reopen)
 
 
@@ -339,7 +365,11 @@ def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | 
 
 
 def _reopen(
-    frozen: Table, snapshot: SnapshotName, index: str | IndexDefinition | None, again: Callable[[Table], IndexReader]
+    frozen: Table,
+    restrictions: ReadRestrictions | None,
+    snapshot: SnapshotName,
+    index: str | IndexDefinition | None,
+    again: Callable[[Table, ReadRestrictions | None], IndexReader],
 ) -> Reopen | None:
     """Opens what is newer in the catalog than `frozen`; None where `snapshot` is an id or a time, which never move."""
     if not is_head_of_main(snapshot) and snapshot not in frozen.metadata.refs:
@@ -347,12 +377,20 @@ def _reopen(
 
     def reopen(current: IndexReader) -> IndexReader:
         newer = frozen.catalog.load_table(frozen.name())
-        require_unrestricted(newer)
-        if _state(newer, snapshot, index) != _state(frozen, snapshot, index):
-            return again(newer)
+        allowed = requested_restrictions(newer)
+        if allowed is not None and allowed != restrictions:
+            try:
+                return again(newer, allowed)
+            except RestrictedTableError:
+                raise
+            except Exception as error:  # the reader in use shows what may be hidden by now
+                why = f"That has changed, and no reader could be opened under it: {error}"
+                raise restriction_error(table_name(newer), allowed.what, why) from error
+        if allowed != restrictions or _state(newer, snapshot, index) != _state(frozen, snapshot, index):
+            return again(newer, allowed)
         if not current.has_unreadable_versions:
             return current
-        other = again(newer)  # a version that could not be read may be by now
+        other = again(newer, allowed)  # a version that could not be read may be by now
         return current if other.version == current.version else other
 
     return reopen

@@ -24,7 +24,6 @@ from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import (
     RangeThresholds,
     checked_distance,
-    field_ids,
     prepare_queries,
     require_at_least_one,
 )
@@ -100,8 +99,8 @@ class IndexReader:
         opened = choice.opened
         included = None
         if opened and opened.included:
-            included = IncludedColumns(opened, target.live, target.schema, target.storage)
-        self._rows = RowReader(target.live, target.schema, target.storage, included=included)
+            included = IncludedColumns(opened, target.live, target.visible, target.storage)
+        self._rows = RowReader(target.live, target.visible, target.storage, included=included)
         self._vectors = VectorSource(
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
@@ -119,7 +118,8 @@ class IndexReader:
     def __repr__(self) -> str:
         index = f"index {self.definition.name!r}" if self.definition and self._choice.loaded else "no index"
         dims = "" if self.dims is None else f"{plural(self.dims, 'dimension')}, "
-        shape = f"{plural(self.row_count, 'row')}, {dims}{self.metric}"
+        rows = "the rows that the catalog allows" if self._target.hides_rows else plural(self.row_count, "row")
+        shape = f"{rows}, {dims}{self.metric}"
         return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
 
     def __reduce__(self) -> NoReturn:
@@ -139,7 +139,11 @@ class IndexReader:
 
     @property
     def row_count(self) -> int:
-        """Live rows of the snapshot, as its summary counts them."""
+        """Live rows of the snapshot, as its summary counts them; of a restricted table those that the reader may see,
+        which are counted by reading.
+        """
+        if self._target.hides_rows and (matches := self._nearest.matches(None, StageClock())) is not None:
+            return matches.count
         return snapshot_rows(self._target.table, self.snapshot_id)
 
     @property
@@ -265,7 +269,7 @@ class IndexReader:
         to_certify = certified and not self._nearest.is_pruned_scan and self._choice.loaded is not None
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         conditions = conditions_of(where, len(vectors))
-        returned = field_ids(self._target.schema, columns, self.table)
+        returned = self._target.returned(columns)
         request = RowsRequest(min(k, self._max_k), options, to_certify)
         try:
             if conditions:
@@ -333,7 +337,7 @@ class IndexReader:
         checked = checked_distance(distance)
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
-        returned = field_ids(self._target.schema, columns, self.table)
+        returned = self._target.returned(columns)
         matches = self._nearest.matches(where, clock)
         settle_meter, row_meter = Meter(), Meter()
         try:
@@ -421,11 +425,18 @@ class IndexReader:
         return self._nearest.live_recall()
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
-        """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
+        """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out.
+
+        Raises RestrictedTableError.
+        """
+        self._require_unrestricted("sample_vectors reads any rows")
         return self._vectors.sample(count)
 
     def recall_trial(self) -> RecallTrial:
-        """What measures the recall of the version that answers. Raises QueryError where no graph is searched."""
+        """What measures the recall of the version that answers. Raises QueryError where no graph is searched,
+        and RestrictedTableError.
+        """
+        self._require_unrestricted("recall is measured over all rows")
         choice = self._choice
         if choice.opened is None or choice.loaded is None or self._nearest.is_pruned_scan:
             raise QueryError(f"{self.table}: every row is compared, which needs no tuning: {self.why}")
@@ -433,7 +444,10 @@ class IndexReader:
         return RecallTrial(self._nearest.tier, self._vectors, choice.opened, choice.loaded, covered)
 
     def search_job(self) -> SearchJob:
-        """This reader's snapshot and version, to be searched in other processes: both stay what they are."""
+        """This reader's snapshot and version, to be searched in other processes: both stay what they are. Raises
+        RestrictedTableError.
+        """
+        self._require_unrestricted("other processes would search all of it")
         target, choice = self._target, self._choice
         unrestricted = choice.loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY
         return SearchJob(
@@ -453,8 +467,9 @@ class IndexReader:
     ) -> tuple[SearchRequest, tuple[str, ...]]:
         """A request for `search_job`, and warnings of options that could not be followed.
 
-        Raises QueryError, FilterError.
+        Raises QueryError, FilterError, RestrictedTableError.
         """
+        self._require_unrestricted("other processes would search all of it")
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
         k = min(k, self._max_k)
         matches = self._nearest.matches(where, StageClock())
@@ -466,7 +481,7 @@ class IndexReader:
         newest = self._reopen(self._reloaded or self) if self._reopen else self
         if newest is not self:
             target = newest._target  # noqa: SLF001  a reader as this one
-            kept = self._rows.kept_for(target.live, target.schema, target.storage)
+            kept = self._rows.kept_for(target.live, target.visible, target.storage)
             newest._rows.take_over(kept)  # noqa: SLF001
         return newest
 
@@ -474,6 +489,8 @@ class IndexReader:
         """Search as others did, so that what the first search of a kind works out is there for the next."""
         if not isinstance(self._choice.loaded, LoadedVersion) or self._nearest.is_pruned_scan:
             return  # little is kept there: each search reads data files, or runs tasks
+        if self._target.restriction is not None:
+            return  # the reader that answers until then may show what this one hides
         sampler = self._nearest.sampler
         with sampler.paused() if sampler is not None else nullcontext():
             for search in searches:
@@ -487,8 +504,19 @@ class IndexReader:
         schema = self._target.schema
         return {str(schema.find_column_name(field_id)): rows for field_id, rows in meter.included.rows.items()}
 
+    def _require_unrestricted(self, why: str) -> None:
+        """Raises RestrictedTableError where the catalog restricts what may be read."""
+        if self._target.restriction is not None:
+            raise self._target.restriction.refusal(why)
+
     def _require_certifiable(self) -> None:
-        """Raises QueryError where no answer of this reader can be proven to be the nearest rows."""
+        """Raises QueryError where no answer of this reader can be proven to be the nearest rows, and
+        RestrictedTableError where the proof would tell how far hidden rows are.
+        """
+        if self._target.restriction is not None and self._target.hides_rows:
+            raise self._target.restriction.refusal(
+                "A proof tells how far rows are that were ruled out, hidden ones among them; within is exact by itself"
+            )
         if self.coverage is Coverage.NEAREST_VERSION_ONLY:
             raise QueryError("certified needs the rows that the index lacks: open the reader with stale='complete'")
         if self._metric is Metric.INNER_PRODUCT:
@@ -522,7 +550,9 @@ class IndexReader:
         )
 
     def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
-        version = self.version
+        version, restriction = self.version, self._target.restriction
+        if restriction is not None:
+            profile = restriction.allowed_profile(profile)
         return SearchResult(
             rows=rows,
             coverage=self.coverage,
@@ -531,7 +561,7 @@ class IndexReader:
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=profile,
             warnings=(*self.warnings, *warnings),
-            opening=self._opening,
+            opening=None if self._target.hides_rows else self._opening,
         )
 
 

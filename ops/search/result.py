@@ -154,6 +154,8 @@ class Profile:
     included_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of the answer, each counted once, whose values the index version stores, by column: no data file was read
     for them"""
+    withheld: bool = False
+    """Whether costs and bounds are left out, since rows that the catalog hides have a part in them: numbers are 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ class SearchResult:
     profile: Profile
     warnings: tuple[str, ...] = field(default=())
     opening: OpeningCost | None = None
-    """Cost of opening the reader; None where nothing was opened"""
+    """Cost of opening the reader; None where nothing was opened, or the catalog hides rows"""
 
     def __len__(self) -> int:
         """Rows, of all queries together."""
@@ -253,6 +255,13 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         profile.strategy if profile.matching_rows is None else f"{profile.strategy}, {_matching(profile.matching_rows)}"
     )
     yield "strategy", strategy
+    if profile.withheld:
+        yield (
+            "total",
+            f"{sum(profile.milliseconds.values()):,.2f} ms; hidden rows have a part in other costs",
+        )
+        yield from (("warning", warning) for warning in result.warnings)
+        return
     if profile.condition:
         yield "condition", profile.condition
     if (pruning := profile.pruning) is not None:

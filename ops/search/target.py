@@ -1,5 +1,6 @@
 """What a search covers: the column and snapshot that are searched, the version that answers, and the rest."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
@@ -11,8 +12,10 @@ from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, SnapshotId, StorageConfig
+from icepuffin.ops.search.arguments import field_ids
 from icepuffin.ops.search.indexed.distributed_search import DistributedVersion
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.restriction import Restriction
 from icepuffin.ops.search.result import Coverage, StalePolicy
 
 
@@ -30,6 +33,24 @@ class SearchTarget:
     definition: IndexDefinition | None
     """Index to search; None where every row is compared, whatever indexes there are"""
     storage: StorageConfig
+    restriction: Restriction | None = None
+    """Rows and columns that its reader may see; None where these are all"""
+
+    @property
+    def visible(self) -> Schema:
+        """Schema by which rows are returned: that of the snapshot, without masked columns."""
+        return self.schema if self.restriction is None else self.restriction.visible
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether the catalog hides rows from the reader."""
+        return self.restriction is not None and self.restriction.row_filter is not None
+
+    def returned(self, columns: Sequence[str] | None) -> list[int]:
+        """Field ids of the columns to return, as of `field_ids`. Raises RestrictedTableError for a masked one, too."""
+        if self.restriction is not None and not isinstance(columns, str | None):
+            self.restriction.require_visible(columns)
+        return field_ids(self.visible, columns, self.live.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +98,8 @@ class SnapshotCoverage:
             return cls(Coverage.EXACT_VERSION, (), choice.warnings)
         if stale is not StalePolicy.NEAREST_ONLY:
             return cls(Coverage.NEAREST_VERSION_AND_TAIL, uncovered, choice.warnings)
-        rows = live.record_count_of(uncovered)
-        missing = f"up to {plural(rows, 'row')} of snapshot {live.snapshot_id} are not in the index that answered"
+        rows = "rows" if target.hides_rows else f"up to {plural(live.record_count_of(uncovered), 'row')}"
+        missing = f"{rows} of snapshot {live.snapshot_id} are not in the index that answered"
         warnings = (missing, *choice.warnings) if uncovered else choice.warnings
         return cls(Coverage.NEAREST_VERSION_ONLY, (), warnings)
 

@@ -48,7 +48,9 @@ def test_a_name_of_words_is_left_as_it_is() -> None:
 
 def test_names_of_a_table_show_as_they_are_in_all_its_descriptions() -> None:
     table = f"n.{ODD}"
-    settings = TableSettings(catalog=f"lake {ODD}", name=table, watched_refs=("main", ODD), recall_reports="file:///reports")
+    settings = TableSettings(
+        catalog=f"lake {ODD}", name=table, watched_refs=("main", ODD), recall_reports="file:///reports"
+    )
     index = IndexDefinition(name="e", column=ODD)
     spec = TableSpec(settings, (index,), note=f"Beware of {ODD}.")
     engine = Engine(spark_conf={}, threads=1, driver_only_rows=0)

@@ -191,8 +191,22 @@ GUARDS = (
         "test_a_snapshot_that_is_ours_in_all_but_one_respect_is_the_owners",
     ),
     Edit(
-        "owner: masks restrict a table as filters do", "refuse_restricted",
-        "if not filters and not masks:", "if not filters:", "test_the_refusal_says_what_is_restricted",
+        "owner: masks restrict a table as filters do", "read_restrictions_of",
+        "row_filter is None and not masked else", "row_filter is None else", "test_the_refusal_says_what_is_restricted",
+    ),
+    Edit(
+        "owner: rows that the catalog hides from a search without a condition", "narrowed",
+        "return self.row_filter", "return None",
+        "test_readers_of_one_process_share_nothing_that_one_of_them_may_not_see",
+    ),
+    Edit(
+        "owner: rows that the catalog hides from a search with a condition", "narrowed",
+        "return And(self.row_filter, parse", "return (parse",
+        "test_readers_of_one_process_share_nothing_that_one_of_them_may_not_see",
+    ),
+    Edit(
+        "owner: what hidden rows have a part in", "allowed_profile",
+        "if self.row_filter is None:", "if True:", "test_hidden_rows_tell_nothing",
     ),
     Edit(
         "owner: statistics of others that we cannot read", "_is_damaged",

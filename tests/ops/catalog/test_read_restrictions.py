@@ -1,32 +1,24 @@
-"""Read restrictions of a REST catalog: a restricted table is refused by name wherever one comes in.
+"""Read restrictions of a REST catalog: a restricted table is refused by name wherever no reader enforces them."""
 
-The catalog's answers are made here, of a table that SQLite keeps: no server runs.
-"""
-
-import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
-from requests import PreparedRequest, Response
-from requests.adapters import HTTPAdapter
 
 import icepuffin
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.errors import CatalogUnavailableError, RestrictedTableError, TableUnavailableError
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.restricted_tables import refuse_restricted
 from icepuffin.ops.resources import Catalogs
-from icepuffin.ops.search import exact_search
+from icepuffin.ops.search.tuning import SearchOptions
+from icepuffin.ops.tasks.task_runner import LocalRunner
 from tests.conftest import make_rows, queries
+from tests.ops.catalog.catalog_answers import URI, Answers, plain_catalog
 from tests.ops.index.comparison import DEFINITION
 
-URI = "http://catalog.invalid"
 FILTER = {"required-row-filter": {"type": "eq", "left": {"type": "reference", "id": 1}, "right": 7}}
 MASKS = {"required-column-projections": [{"field-id": 2, "action": "mask-alphanum"}]}
 HARMLESS: tuple[Any, ...] = (
@@ -35,6 +27,45 @@ HARMLESS: tuple[Any, ...] = (
     {"required-row-filter": None, "required-column-projections": []},
     {"required-row-filter": True},
     {"required-row-filter": {"type": "true"}},
+)
+REGION = {"type": "reference", "id": 3}
+UNKNOWN_FILTERS: tuple[Any, ...] = (
+    1,
+    "true",
+    [],
+    {},
+    {"type": "true", "more": 1},
+    {"type": "like", "left": REGION, "right": "a%"},
+    {"type": "eq", "left": REGION},
+    {"type": "eq", "left": REGION, "right": "a", "more": 1},
+    {"type": "eq", "left": REGION, "right": None},
+    {"type": "eq", "left": REGION, "right": 7},
+    {"type": "eq", "left": REGION, "right": REGION},
+    {"type": "eq", "left": REGION, "right": {"type": "literal", "value": "a", "data-type": "long"}},
+    {"type": "eq", "left": REGION, "right": {"type": "literal", "data-type": "string"}},
+    {"type": "eq", "left": {"type": "reference", "name": "section"}, "right": "a"},
+    {"type": "eq", "left": {"type": "reference", "id": 99}, "right": "a"},
+    {"type": "eq", "left": {"type": "reference", "id": 5}, "right": 1.0},
+    {"type": "eq", "left": {"type": "reference", "id": True}, "right": 1},
+    {"type": "eq", "left": {"type": "reference", "id": 1}, "right": True},
+    {"type": "eq", "left": {"type": "reference", "id": 1}, "right": math.nan},
+    {"type": "eq", "term": "section", "value": "a"},
+    {"type": "in", "child": REGION, "values": "a"},
+    {"type": "in", "child": REGION, "values": [None]},
+    {"type": "in", "child": REGION, "values": {"type": "literals", "values": ["a"]}},
+    {"type": "is-null", "child": {"type": "apply", "function": "lower", "arguments": [REGION]}},
+    {"type": "is-nan", "child": REGION},
+    {"type": "and", "left": True, "right": {"type": "not", "child": "section"}},
+)
+UNKNOWN_MASKS: tuple[Any, ...] = (
+    {},
+    "none",
+    [2],
+    [{"field-id": 2}],
+    [{"field-id": "2", "action": "mask-alphanum"}],
+    [{"field-id": True, "action": "mask-alphanum"}],
+    [{"field-id": 2, "action": "mask-alphanum", "more": 1}],
+    [{"field-id": 2, "action": "mask-alphanum"}, {"field-id": 2, "action": "replace-with-null"}],
 )
 UNKNOWN: tuple[Any, ...] = (
     {"required-cell-filter": 1},
@@ -46,50 +77,11 @@ UNKNOWN: tuple[Any, ...] = (
 )
 
 
-@dataclass
-class Answers:
-    """What the catalog answers about its table."""
-
-    table: Table
-    restrictions: Any = None
-    status: int = 200
-    expired: list[int] = field(default_factory=list)
-    """Statuses of the next answers, by which a token is no longer good"""
-    requests: list[str] = field(default_factory=list)
-
-    def send(self, request: PreparedRequest) -> Response:
-        url = str(request.url)
-        answer = Response()
-        answer.request, answer.url, answer.status_code = request, url, 200
-        document: dict[str, Any] = {"defaults": {}, "overrides": {}}
-        if "/tables/" in url:
-            assert request.method == "GET"
-            self.requests.append(url)
-            answer.status_code = self.expired.pop() if self.expired else self.status
-            place = self.table.refresh().metadata_location
-            metadata = json.loads(Path(place.removeprefix("file://")).read_text(encoding="utf-8"))
-            document = {"metadata-location": place, "metadata": metadata, "config": {}}
-            if self.restrictions is not None:
-                document["read-restrictions"] = self.restrictions
-        answer._content = json.dumps(document).encode()
-        return answer
-
-
 @pytest.fixture
 def answers(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Answers:
     table = table_factory()
     table.append(make_rows(0, 100))
-    catalog = Answers(table)
-
-    def send(_: HTTPAdapter, request: PreparedRequest, **__: Any) -> Response:
-        return catalog.send(request)
-
-    monkeypatch.setattr(HTTPAdapter, "send", send)
-    return catalog
-
-
-def plain_catalog() -> Catalog:
-    return RestCatalog("plain", uri=URI)
+    return Answers.about(table, monkeypatch)
 
 
 def own_catalog() -> Catalog:
@@ -108,9 +100,12 @@ def refused() -> Any:
 
 
 ENTRIES: dict[str, Callable[[Table], object]] = {
-    "open": lambda table: icepuffin.open_index(table, DEFINITION),
-    "exact": opened,
-    "exact search": lambda table: exact_search(table, "embedding", Metric.L2, queries(1), 1),
+    "join": lambda table: opened(table).search_job(),
+    "request of a join": lambda table: opened(table).search_request(1, SearchOptions(), None),
+    "sample": lambda table: opened(table).sample_vectors(1),
+    "trial": lambda table: opened(table).recall_trial(),
+    "live recall": lambda table: icepuffin.open_index(table, DEFINITION, recall_sample=0.5),
+    "tasks": lambda table: icepuffin.open_index(table, DEFINITION, runner=LocalRunner(1)),
     "tune": lambda table: icepuffin.tune(table, DEFINITION, queries(2)),
     "refresh": lambda table: icepuffin.refresh(table, DEFINITION),
     "define": lambda table: icepuffin.create_index(table, DEFINITION),
@@ -125,7 +120,7 @@ def test_a_table_that_pyiceberg_loaded_is_refused_by_name(answers: Answers, entr
     answers.requests.clear()
     with refused():
         ENTRIES[entry](table)
-    (request,) = answers.requests
+    (request,) = answers.requests  # also where a reader is opened first
     assert request.endswith("/v1/namespaces/db/tables/t?snapshots=refs")
 
 
@@ -140,7 +135,7 @@ def test_a_reader_needs_one_request_and_one_that_follows_two_at_each_step(answer
         assert not following.update()
         assert following.search(queries(1), 3).rows.num_rows == 3
         assert len(answers.requests) == 3  # a step loads the table, then requests its restrictions
-        answers.restrictions = MASKS
+        answers.restrictions = UNKNOWN[0]
         for use in (following.update, lambda: following.search(queries(1), 3), lambda: following.within(queries(1), 1)):
             with refused():
                 use()
@@ -181,6 +176,33 @@ def test_restrictions_that_restrict_nothing_are_none(answers: Answers, restricti
     answers.restrictions = restrictions
     for catalog in (plain_catalog(), own_catalog()):
         assert opened(catalog.load_table("db.t")).search(queries(1), 1).rows.num_rows == 1
+
+
+@pytest.mark.parametrize("row_filter", UNKNOWN_FILTERS, ids=str)
+def test_a_row_filter_that_cannot_be_evaluated_is_a_refusal(answers: Answers, row_filter: Any) -> None:
+    answers.restrictions = {"required-row-filter": row_filter}
+    with refused() as caught:
+        opened(plain_catalog().load_table("db.t"))
+    assert "in a form that icepuffin does not know" in str(caught.value)
+
+
+@pytest.mark.parametrize("masks", UNKNOWN_MASKS, ids=str)
+def test_masks_of_a_form_that_is_not_known_are_a_refusal(answers: Answers, masks: Any) -> None:
+    answers.restrictions = {"required-column-projections": masks}
+    with refused() as caught:
+        opened(plain_catalog().load_table("db.t"))
+    assert "in a form that icepuffin does not know" in str(caught.value)
+    with refused():
+        own_catalog().load_table("db.t")
+
+
+def test_a_row_filter_that_is_nested_too_deeply_is_a_refusal(answers: Answers) -> None:
+    table, row_filter = plain_catalog().load_table("db.t"), FILTER["required-row-filter"]
+    for _ in range(900):
+        row_filter = {"type": "and", "left": row_filter, "right": FILTER["required-row-filter"]}
+    answers.restrictions = {"required-row-filter": row_filter}
+    with refused():
+        opened(table)
 
 
 @pytest.mark.parametrize("restrictions", UNKNOWN, ids=str)
