@@ -244,7 +244,7 @@ def test_every_kind_of_error_is_public_that_is_not_of_the_services_in_dagster() 
     for path in (Path(__file__).parents[1] / "ops").rglob("*.py"):
         if path.name != "resources.py":
             kinds |= set(re.findall(r"^class (\w+)\(IcepuffinError\):", path.read_text(), re.MULTILINE))
-    assert "TuningError" in kinds
+    assert "TableStateError" in kinds
     assert kinds <= set(icepuffin.errors.__all__)
 
 

@@ -147,7 +147,7 @@ class IndexDefinition:
     seed : int
         Same rows, definition and seed: same bytes. Default: 0.
     target_recall : float
-        Mean recall@10 of queries, under which a version is not published. Default: 0.9.
+        Mean recall@10 under which a version is not published. Default: 0.9.
     rebuild_ratio : float
         Share of tombstones over which a shard is rebuilt. Default: 0.2.
     max_deltas : int
