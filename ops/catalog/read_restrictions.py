@@ -48,4 +48,4 @@ def _answer(table: Table) -> object:
         return None
     from icepuffin.ops.catalog.rest_catalog import request_restrictions  # noqa: PLC0415  others do not need it
 
-    return request_restrictions(table.catalog, table.name())
+    return request_restrictions(table.catalog, table.name(), str(table.metadata.table_uuid))

@@ -67,7 +67,7 @@ def _request_table(catalog: RestCatalog, identifier: tuple[str, ...]) -> Respons
     return answer
 
 
-def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> object:
+def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...], table_uuid: str) -> object:
     """`read-restrictions` of an answer to loadTable; None for catalogs that look at each answer by themselves.
 
     Raises TableUnavailableError, CatalogUnavailableError.
@@ -81,6 +81,10 @@ def request_restrictions(catalog: RestCatalog, identifier: tuple[str, ...]) -> o
         except (AuthorizationExpiredError, UnauthorizedError):  # as PyIceberg does
             catalog._refresh_token()  # noqa: SLF001
             answer = _request_table(catalog, identifier)
+        if (other := _uuid_in(answer)) is not None and other != table_uuid:
+            raise TableUnavailableError(
+                f"{name} is another table in catalog {catalog.name} than the one that was loaded; load it again"
+            )
         return _restrictions_in(answer)
     except NoSuchTableError as error:
         raise TableUnavailableError(f"{name} was dropped from catalog {catalog.name}; load the table again") from error
@@ -96,6 +100,14 @@ def _restrictions_in(answer: Response) -> object:
     """`read-restrictions` of an answer in JSON; the answer itself where it is no object. Raises ValueError."""
     document = answer.json()
     return document.get(RESTRICTIONS) if isinstance(document, dict) else document
+
+
+def _uuid_in(answer: Response) -> str | None:
+    """The uuid of the table that an answer in JSON is about; None where it has none. Raises ValueError."""
+    document = answer.json()
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    table_uuid = metadata.get("table-uuid") if isinstance(metadata, dict) else None
+    return table_uuid if isinstance(table_uuid, str) else None
 
 
 def _refuse_restricted(answer: Response, *_: object, **__: object) -> None:

@@ -144,6 +144,8 @@ class NearestSearch:
         """The search parameters (None where no graph is searched), and warnings of options that were not followed."""
         if self.is_pruned_scan:
             return None, () if options == SearchOptions() else (_NO_GRAPHS,)
+        if self._target.hides_rows and self._choice.loaded is not None:
+            options = replace(options, rerank=True)  # what stands for a vector in the index was fitted to hidden ones
         return self._parameters.choose(k, options, filtered=matches is not None)
 
     def nearest(

@@ -263,6 +263,10 @@ class IndexReader:
         clock, costs = StageClock(), SearchCosts()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
+        if self._target.hides_rows and target_recall is not None:
+            self._require_unrestricted("target_recall goes by the recall of all rows: set search_list and oversample")
+        if self._target.hides_rows and rerank is False:
+            self._require_unrestricted("Rows are ranked by the table's vectors: codes were fitted to hidden ones, too")
         if certified and self._choice.loaded is not None:
             self._require_certifiable()
         # an exact scan needs no proof, and a pruned one has it

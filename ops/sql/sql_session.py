@@ -126,7 +126,7 @@ class SqlSession:
     ) -> None:
         if not callable(open_table):
             raise TypeError("SqlSession takes a function that loads a table by its name; SqlSession.on takes a catalog")
-        self._open = open_table
+        self._load = open_table
         self._spark = spark
         self._threads = thread_count(threads)
         self._runner_for = runner_for or self._own_runner
@@ -175,7 +175,6 @@ class SqlSession:
                 except NoSuchTableError as error:
                     absent.append(error)
                 else:
-                    require_unrestricted(table)
                     return table, storage or storage_of(table)
             longer = (rest if named else name).count(".") > 1
             hint = "; a snapshot of one is VERSION AS OF its id or name" if longer else ""
@@ -211,6 +210,14 @@ class SqlSession:
             return self._run(parse(text, parameters))
         except RecursionError as error:
             raise SqlError(f"the statement cannot be run: {TOO_DEEP}") from error
+
+    def _open(self, name: str) -> tuple[Table, StorageConfig]:
+        """A table, and how its files are reached. Raises RestrictedTableError: open readers are shared by statements,
+        and Spark answers what they do not.
+        """
+        table, storage = self._load(name)
+        require_unrestricted(table)
+        return table, storage
 
     def _own_runner(self, rows: int) -> TaskRunner:
         if self._spark is None or rows < DRIVER_ONLY_ROWS:

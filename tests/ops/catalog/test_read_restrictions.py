@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.restricted_tables import refuse_restricted
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from tests.conftest import make_rows, queries
+from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.catalog_answers import URI, Answers, plain_catalog
 from tests.ops.index.comparison import DEFINITION
 
@@ -169,6 +169,26 @@ def test_sql_refuses_a_restricted_table(answers: Answers, catalog: Callable[[], 
     answers.restrictions = FILTER
     with refused():
         session.sql(statement)
+
+
+def test_sql_refuses_a_restricted_table_whoever_loads_it(answers: Answers) -> None:
+    catalog = plain_catalog()
+    session = icepuffin.SqlSession(lambda name: (catalog.load_table(name), STORAGE))
+    query = ", ".join(map(str, queries(1)[0].tolist()))
+    statement = f"SELECT id FROM db.t ORDER BY l2_distance(embedding, array({query})) LIMIT 1"
+    assert session.sql(statement).rows.num_rows == 1  # its reader stays open
+    answers.restrictions = FILTER
+    with refused():
+        session.sql(statement)
+
+
+def test_the_restrictions_of_another_table_of_the_name_are_not_taken(
+    answers: Answers, table_factory: Callable[..., Table]
+) -> None:
+    table = plain_catalog().load_table("db.t")
+    answers.table = table_factory("other")
+    with pytest.raises(TableUnavailableError, match=r"db\.t is another table in catalog plain"):
+        opened(table)
 
 
 @pytest.mark.parametrize("restrictions", HARMLESS, ids=str)
