@@ -123,6 +123,8 @@ def open_index(
 
     Raises
     ------
+    RestrictedTableError
+        The catalog restricts what its user may read, in a way that a reader cannot enforce.
     UnknownSnapshotError
         The snapshot is not in the table's metadata.
     DefinitionError
@@ -252,7 +254,7 @@ def open_exact(
 
     Raises
     ------
-    UnknownSnapshotError, DefinitionError, EqualityDeletesError
+    RestrictedTableError, UnknownSnapshotError, DefinitionError, EqualityDeletesError
         As for `open_index`.
 
     Examples

@@ -248,6 +248,8 @@ class IndexReader:
             A query is not a vector of the index's dimensions, or an argument is out of range.
         UnknownColumnError
             The snapshot has no column of that name.
+        RestrictedTableError
+            The catalog masks a column that is named, or hides rows that an argument would tell of.
         FilterError
             The condition cannot be evaluated.
         DataFileError
@@ -328,7 +330,7 @@ class IndexReader:
 
         Raises
         ------
-        QueryError, UnknownColumnError, FilterError, DataFileError
+        QueryError, UnknownColumnError, RestrictedTableError, FilterError, DataFileError
             As for `search`.
 
         Examples

@@ -81,7 +81,7 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "gt-eq": operator.ge,
 }
 NEGATED = {"not-eq": "eq", "not-in": "in", "not-starts-with": "starts-with", "not-null": "is-null", "not-nan": "is-nan"}
-INDEX = replace(DEFINITION, filters=("section", "score"), include=("day",), search_list=200, max_degree=32)
+INDEX = replace(DEFINITION, filters=("section", "score", "tags"), include=("day",), search_list=200, max_degree=32)
 Row = dict[str, Any]
 
 
@@ -197,6 +197,8 @@ def allowed(predicate: Any, row: Row) -> bool:
 def drawn_condition(rng: random.Random, names: Sequence[str]) -> tuple[str, Callable[[Row], bool]]:
     """A condition of the caller's on one of some columns, and what it means."""
     name = rng.choice(names)
+    if name == "tags":
+        return "array_contains(tags, 'x')", lambda row: "x" in (row["tags"] or ())
     if rng.random() < 0.2:
         return f"{name} is null", lambda row: row[name] is None
     kind, value = rng.choice(["eq"] if name == "flag" else list(COMPARED)), rng.choice(VALUES[name])
@@ -276,7 +278,7 @@ def test_random_policies_show_all_allowed_rows_and_no_other(
         else:
             reader = icepuffin.open_index(table, INDEX, snapshot=snapshot, storage=STORAGE)
         names = [name for name in TYPES if name not in masked]
-        check(world, reader, visible, names, rng)
+        check(world, reader, visible, names, rng, with_tags="tags" not in masked)
         for name in masked:
             refuses_masked(reader, name)
 
@@ -295,12 +297,18 @@ def refuses_masked(reader: icepuffin.IndexReader, name: str) -> None:
 
 
 def check(
-    world: World, reader: icepuffin.IndexReader, visible: list[Row], names: Sequence[str], rng: random.Random
+    world: World,
+    reader: icepuffin.IndexReader,
+    visible: list[Row],
+    names: Sequence[str],
+    rng: random.Random,
+    *,
+    with_tags: bool,
 ) -> None:
     """Searches of each kind beside brute force."""
     query, k = queries(60)[rng.randrange(58) :][:2], rng.choice([1, 5, 400])
     assert reader.row_count == len(visible), world.answers.restrictions
-    text, meaning = drawn_condition(rng, names)
+    text, meaning = drawn_condition(rng, [*names, *["tags"] * with_tags])
     matching = [row for row in visible if meaning(row)]
     plain = reader.search(query, k)
     assert_rows(plain, [world.nearest(visible, one)[:k] for one in query])
