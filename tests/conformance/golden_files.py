@@ -1,0 +1,250 @@
+"""Makes the golden files: `python -m tests.conformance.golden_files` writes `tests/conformance/golden/0.1.0`.
+
+One file per type of blob, one small table with an index and sketches, and the answers that reading them gives. Ids,
+names and times follow from the code alone, so a second run writes the same bytes. The table's location is
+`file:///golden/t`, wherever its files lie.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, tzinfo
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.table import metadata as pyiceberg_metadata
+from pyiceberg.table import update as pyiceberg_update
+
+import icepuffin
+from icepuffin.ops.binding import commit, derived_snapshots
+from icepuffin.ops.binding.measurements import Measurement
+from icepuffin.ops.rows import parquet
+from icepuffin.ops.storage import local_storage
+from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
+from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin.blobs import (
+    addresses_blob,
+    attributes_blob,
+    centroid_blob,
+    deletion_vector_blob,
+    included_columns_blob,
+    routing_blob,
+    shard_blob,
+    sketch_directory_blob,
+    theta_blob,
+)
+from icepuffin.puffin.blobs.sketch_directory_blob import DirectoryEntry, SketchDirectory
+from icepuffin.puffin.blobs.theta_blob import ThetaSketch
+from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.puffin import samples
+
+GOLDEN = Path(__file__).parent / "golden" / "0.1.0"
+LOCATION = "file:///golden/t"
+INDEX = icepuffin.IndexDefinition(
+    name="e",
+    column="embedding",
+    metric="l2",
+    max_degree=8,
+    search_list=40,
+    shards=2,
+    target_recall=0.5,
+    filters=("section",),
+    include=("name",),
+    cells="sq8",
+)
+_START = 1_767_225_600.0
+"""2026-01-01, in seconds since the epoch"""
+_SHORT = 16
+"""Numbers of an array that are written out"""
+
+_CODED, _CELLS, _PLAIN = samples.coded_shard(5, 12), samples.shard_of_cells(12), samples.shard(12)
+_SKETCH = ThetaSketch(2**62, np.array([7, 2**50, 2**61], np.uint64))
+_DIRECTORY = SketchDirectory(
+    ((1, "long"), (3, 'string ["a"]')),
+    (DirectoryEntry("data/ü.parquet", "ab" * 32, 7, 40, 56, sketch_directory_blob.layout_of([(0, 32), (1, 24)])),),
+)
+
+
+def shard_of(vectors: shard_blob.Shard) -> Callable[[bytes], Any]:
+    return lambda data: shard_blob.decode(data, samples.ApartVectors(vectors))
+
+
+BLOBS: dict[str, tuple[Callable[[], bytes], Callable[[bytes], Any]]] = {
+    "addresses": (
+        lambda: addresses_blob.encode(np.array([4, 4, 9], np.uint32), np.array([2**35, 0, 7])),
+        lambda data: addresses_blob.decode(data, 3),
+    ),
+    "attributes": (lambda: attributes_blob.encode(samples.attributes()), attributes_blob.decode),
+    "tokens": (lambda: attributes_blob.encode(samples.lists()), attributes_blob.decode),
+    "centroid": (lambda: centroid_blob.encode(samples.centroid()), centroid_blob.decode),
+    "deletion-vector": (
+        lambda: deletion_vector_blob.encode(np.array([0, 3, 70_000, 2**33], np.int64)),
+        deletion_vector_blob.decode,
+    ),
+    "included": (lambda: included_columns_blob.encode(samples.included()), included_columns_blob.decode),
+    "routing": (lambda: routing_blob.encode(samples.routing_of_runs()), routing_blob.decode),
+    "shard": (lambda: b"".join(shard_blob.encode(_PLAIN)), shard_of(_PLAIN)),
+    "shard-of-cells": (lambda: b"".join(shard_blob.encode(_CELLS)), shard_of(_CELLS)),
+    "shard-of-codes": (lambda: b"".join(shard_blob.encode(_CODED)), shard_of(_CODED)),
+    "sketch-directory": (lambda: sketch_directory_blob.encode(_DIRECTORY), sketch_directory_blob.decode),
+    "theta": (lambda: theta_blob.encode(_SKETCH), theta_blob.decode),
+}
+"""How each blob is made, and read"""
+
+
+def plain(value: Any) -> Any:
+    """A value of a blob as JSON has it; of long arrays and bytes the type, the shape and a digest."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, bytes | memoryview):
+        value = np.frombuffer(value, np.uint8)
+    if isinstance(value, np.ndarray):
+        if value.size <= _SHORT:
+            return value.tolist()
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"{value.dtype.str}{list(value.shape)} {digest[:32]}"
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@contextmanager
+def lying_in(folder: Path) -> Iterator[None]:
+    """While it is entered, files of the golden location are those of a folder."""
+    to_path, parse = local_storage.to_path, PyArrowFileIO.parse_location
+    golden = LOCATION.removeprefix("file://")
+
+    def moved(path: str) -> str:
+        return path.replace(golden, str(folder), 1) if path.startswith((golden + "/", golden)) else path
+
+    def moved_path(location: str) -> Path:
+        return Path(moved(str(to_path(location))))
+
+    def parsed(location: str, *options: Any) -> tuple[str, str, str]:
+        scheme, host, path = parse(location, *options)
+        return scheme, host, moved(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_storage, "to_path", moved_path)
+        patch.setattr(parquet, "to_path", moved_path)
+        patch.setattr(PyArrowFileIO, "parse_location", staticmethod(parsed))
+        yield
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """While it is entered, ids follow from who asks and how often, and each look at a clock is later by a
+    millisecond.
+    """
+    counts, ticks, measured = Counter[str](), itertools.count(), Measurement.text
+
+    def seeded() -> random.Random:
+        frame = sys._getframe(2)
+        caller = f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_qualname}"
+        counts[caller] += 1
+        return random.Random(f"{caller} {counts[caller]}")
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "datetime":  # type: ignore[override]
+            return datetime.fromtimestamp(time.time(), tz)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=seeded().getrandbits(128), version=4))
+        patch.setattr(os, "urandom", lambda size: bytes(range(size)))  # marks of Avro files, which threads write
+        patch.setattr(time, "time", lambda: _START + next(ticks) / 1000)
+        patch.setattr(pyiceberg_metadata, "datetime", SimpleNamespace(datetime=Clock))
+        for module in (pyiceberg_update, commit, derived_snapshots):
+            patch.setattr(module, "datetime", Clock)
+        patch.setattr(Measurement, "text", lambda own: measured(dataclasses.replace(own, seconds=1.0, threads=1)))
+        yield
+
+
+def catalog_in(folder: Path) -> Catalog:
+    """A new catalog with an empty namespace `db`."""
+    catalog = SqlCatalog("golden", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    catalog.create_namespace("db")
+    return catalog
+
+
+def make_table(catalog: Catalog) -> Table:
+    """Three commits, the last of which deletes rows, and a version after each."""
+    table = catalog.create_table("db.t", ROWS, location=LOCATION, properties={"format-version": "2"})
+    for change in (
+        lambda: table.append(make_rows(0, 120)),
+        lambda: table.append(make_rows(120, 150)),
+        lambda: table.delete("id >= 140"),
+    ):
+        change()
+        icepuffin.refresh(table, INDEX, sketches=True, storage=STORAGE, threads=1)
+        table.refresh()
+    return table
+
+
+def answers_of(table: Table) -> list[dict[str, Any]]:
+    """What each snapshot answers: nearest rows with and without a condition, and numbers of distinct values."""
+    out = []
+    snapshots = [entry.snapshot_id for entry in table.history()]
+    for snapshot in snapshots:
+        reader = icepuffin.open_index(table, "e", snapshot=snapshot, storage=STORAGE)
+        counts = icepuffin.read_ndv(table, snapshot).entries
+        answer: dict[str, Any] = {"ndv": {name: entry.ndv for name, entry in counts.items()}}
+        for name, condition in (("nearest", None), ("in section 3", "section = 'section 3'")):
+            rows = reader.search(queries(1), 5, columns=["id", "name"], where=condition).rows
+            answer[name] = [[row["id"], row["name"], round(row["distance"], 5)] for row in rows.to_pylist()]
+        out.append(answer)
+    return out
+
+
+def metadata_file(folder: Path) -> Path:
+    """The table's newest metadata."""
+    return max((folder / "metadata").glob("*.metadata.json"))
+
+
+def blob_types(folder: Path) -> set[str]:
+    """Types of the blobs in the Puffin files of a table."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"PFA1"]
+    return {blob.type for path in files for blob in PuffinReader(BytesSource(path.read_bytes())).footer.blobs}
+
+
+def make(target: Path) -> None:
+    """Write all golden files into a folder, in place of what it has."""
+    shutil.rmtree(target, ignore_errors=True)
+    (target / "blobs").mkdir(parents=True)
+    answers: dict[str, Any] = {"blobs": {}}
+    for name, (encode, decode) in BLOBS.items():
+        data = bytes(encode())
+        (target / "blobs" / f"{name}.bin").write_bytes(data)
+        answers["blobs"][name] = plain(decode(data))
+    folder = target / "t"
+    with tempfile.TemporaryDirectory() as scratch, lying_in(folder), repeatable():
+        table = make_table(catalog_in(Path(scratch)))
+        answers["table"] = answers_of(table)
+    for path in set((folder / "metadata").glob("*.metadata.json")) - {metadata_file(folder)}:
+        path.unlink()
+    if SKETCH_DIRECTORY not in blob_types(folder):
+        raise RuntimeError("the table has no kept sketches")
+    text = json.dumps(answers, indent=1, ensure_ascii=False)
+    (target / "answers.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    make(GOLDEN)
