@@ -758,7 +758,7 @@ def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
     output = run("ui")
     assert f"DAGSTER_HOME={lake.directory}/dagster_home" in output
     assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in output
-    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in output
+    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml -h 127.0.0.1 " in output
 
 
 def test_the_ui_starts_where_its_extra_is_installed(
@@ -811,10 +811,10 @@ def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, m
         noted = {"run": lost_run.run_id, **dataclasses.asdict(here), "boot": "the boot before"}
         instance.add_run_tags(lost_run.run_id, {PROCESS_TAG: json.dumps(noted)})
     started: list[str] = []
-    monkeypatch.setattr(os, "execve", lambda path, *_: started.append(str(path)))
+    monkeypatch.setattr(os, "execve", lambda _, arguments, __: started.extend(arguments))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stay as they are
     assert lost_run.run_id in run("ui", "--start")
-    assert started
+    assert started[started.index("-h") :][:2] == ["-h", "127.0.0.1"], "nobody from elsewhere reaches it"
     with open_instance(home) as instance:
         ended = instance.get_run_by_id(lost_run.run_id)
         assert ended is not None
