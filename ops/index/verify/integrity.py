@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.graphs.duplicates import copies_of
+from icepuffin.ann_kernels.graphs.graph import Adjacency
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.binding.bound_versions import DerivedVersion
 from icepuffin.ops.errors import IcepuffinError
@@ -47,6 +50,7 @@ from icepuffin.puffin.types import BlobType, canonical_type
 _COLUMN_BLOBS = (BlobType.ATTRIBUTES, BlobType.TOKENS)
 _TASKS = 64
 """Tasks that reading all rows is split into, so that progress shows"""
+_COPIES_AT_ONCE = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,21 @@ def _decoded(place: StoredShard, entry: routing_blob.ShardEntry, storage: Storag
         raise BadBlobError("the node count is not the routing blob's")
     if decoded.cells is not None and decoded.vectors is not None:
         require_codes(decoded.cells, decoded.vectors)
+    if decoded.vectors is not None:
+        _require_equal_copies(decoded, decoded.vectors)
     return decoded
+
+
+def _require_equal_copies(shard: Shard, vectors: npt.NDArray[np.floating[Any]]) -> None:
+    """Raises BadBlobError where a node has another vector than its original, by which answers have its distance."""
+    neighbors, degrees = (np.require(edges, np.int32, ["C", "W"]) for edges in (shard.neighbors, shard.degrees))
+    copies = copies_of(Adjacency(neighbors, degrees), shard.medoid)
+    for start in range(0, len(copies.nodes), _COPIES_AT_ONCE):
+        part = slice(start, start + _COPIES_AT_ONCE)
+        differs = (vectors[copies.nodes[part]] != vectors[copies.originals[part]]).any(axis=1)
+        if differs.any():
+            node, original = copies.nodes[part][differs][0], copies.originals[part][differs][0]
+            raise BadBlobError(f"graph: node {node} is a copy of node {original}, which has another vector")
 
 
 def _nodes_of(decoded: Shard, entry: routing_blob.ShardEntry, files: int) -> Tally:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.graphs import bulk_build
+from icepuffin.ann_kernels.graphs.duplicates import Copies
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import index_versions, tagged_version
 from icepuffin.ops.index import (
@@ -161,6 +163,30 @@ def test_in_format_v1_a_version_whose_manifests_are_lost_or_broken_is_ignored(
     with pytest.raises(NotAnIndexError, match="manifests of its index snapshot cannot be read"):
         overview(table, DEFINITION, STORAGE, version=index_versions(table, "e")[0])
     assert index_head(table).action is Action.REFRESHED
+
+
+@pytest.mark.parametrize("vectors", ["f32", "f16"])
+def test_verify_finds_a_copy_of_a_row_with_another_vector(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, vectors: str
+) -> None:
+    """Answers would have it at the distance of the other row."""
+    table = table_factory()
+    rows = make_rows(0, 300)
+    table.append(pa.concat_tables([rows, rows.slice(0, 100)]))
+    definition = replace(DEFINITION, vectors=vectors, shards=1)
+    index_head(table, definition)
+    assert not check_integrity(table.refresh(), index_versions(table, "e")[-1], STORAGE).faults
+    true = bulk_build.find_duplicates
+
+    def with_a_wrong_one(vectors: np.ndarray, *, first: int) -> Copies:
+        copies = true(vectors, first=first)
+        copies.originals[-1] = next(node for node in copies.others(len(vectors)) if node != copies.originals[-1])
+        return copies
+
+    monkeypatch.setattr(bulk_build, "find_duplicates", with_a_wrong_one)
+    index_head(table, replace(definition, seed=1))
+    (fault,) = check_integrity(table.refresh(), index_versions(table, "e")[-1], STORAGE).faults
+    assert re.search(r"node \d+ is a copy of node \d+, which has another vector", fault)
 
 
 @pytest.mark.parametrize("blob", [routing_blob, shard_header, centroid_blob])
