@@ -18,6 +18,10 @@ FORMAT = "theta/3"
 """First part of every build id; to be raised when the same rows give other sketches"""
 
 
+_DIGITS = 32
+"""Hexadecimal digits of a build id's hash: the metadata of the table has one for each column of each snapshot"""
+
+
 def build_ids(table_uuid: str, columns: Mapping[int, str], files: Iterable[FileKey]) -> dict[int, str]:
     """The ids of the sketches of some columns over exactly the live rows of these files, by field id.
 
@@ -33,7 +37,7 @@ def _build_id(table_uuid: str, field_id: int, column_type: str, rows: bytes) -> 
     sealed = hashlib.sha256(f"{others}, ".encode())
     sealed.update(rows)
     sealed.update(b"]")
-    return f"{FORMAT}:{sealed.hexdigest()}"
+    return f"{FORMAT}:{sealed.hexdigest()[:_DIGITS]}"
 
 
 def sealed_as(properties: Mapping[str, str] | None) -> str:
