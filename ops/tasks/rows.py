@@ -65,6 +65,8 @@ def undo_rounding(rows: VectorRows) -> None:
 
     In place. Rows that are equal in the table are equal then: of a shard of halves only rounded vectors are known.
     """
+    if not len(rows.hashes):
+        return
     order = np.argsort(rows.hashes, kind="stable")
     is_repeated = rows.hashes[order[1:]] == rows.hashes[order[:-1]]
     places = order[np.append(is_repeated, False) | np.append(False, is_repeated)]

@@ -39,7 +39,8 @@ def in_every_property(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         waiting.append(started)
         return lambda self: started.set() or finish.wait(120) if isinstance(self, Anything) else compute(self)
 
-    packages = ("icepuffin.ann_kernels", "icepuffin.puffin", "icepuffin.ops.cache", "icepuffin.ops.search")
+    rooms = "cache", "filters", "process", "recall", "rows", "search", "shards"
+    packages = ("icepuffin.ann_kernels", "icepuffin.puffin", *(f"icepuffin.ops.{room}" for room in rooms))
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]
     classes = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     own = [one for one in classes if one.__module__.startswith(packages)]
