@@ -225,3 +225,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session = spark_session(tmp_path_factory.mktemp("spark"), jars)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def own_session(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """A session with settings of its own. After the test the shared one is the thread's active session again, of which
+    Spark takes settings, as of catalogs.
+    """
+    yield spark.newSession()
+    spark.createDataFrame([], "number int")

@@ -182,13 +182,15 @@ class SparkRunner:
 
     def _sent(self, rows: pa.Table) -> "DataFrame":
         """The rows as a frame. PySpark cannot make one in a classic session whose batches may have any number of rows:
-        another session of the same context makes it.
+        another session of the same context makes it, and is the active one no longer than that.
         """
-        session = self._session
-        if hasattr(session, "_jsc") and int(session.conf.get(_BATCH_ROWS) or 0) < 1:
-            session = session.newSession()
-            session.conf.set(_BATCH_ROWS, 10_000)
-        return session.createDataFrame(rows)
+        if not hasattr(self._session, "_jsc") or int(self._session.conf.get(_BATCH_ROWS) or 0) > 0:
+            return self._session.createDataFrame(rows)
+        other = self._session.newSession()
+        other.conf.set(_BATCH_ROWS, 10_000)
+        frame = other.createDataFrame(rows)
+        self._session.createDataFrame([], "number int")  # Spark takes settings, as of catalogs, from the active session
+        return frame
 
     @contextmanager
     def _described(self, label: str) -> Iterator[None]:

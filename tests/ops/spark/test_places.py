@@ -66,10 +66,9 @@ def test_a_lost_executor_moves_no_other_place_until_executors_have_settled(
 
 @pytest.mark.jvm
 def test_a_runner_in_place_has_the_cores_over_which_places_are_spread(
-    spark: "SparkSession", cluster: Callable[[str, float], None]
+    own_session: "SparkSession", cluster: Callable[[str, float], None]
 ) -> None:
-    session = spark.newSession()
-    runner = SparkRunner(session, keep_places=True)
+    runner = SparkRunner(own_session, keep_places=True)
     slots = runner.in_place().parallelism
     cluster("a b c d e", 10**6)
     assert (runner.parallelism, runner.in_place().parallelism) == (5, slots)
@@ -77,9 +76,9 @@ def test_a_runner_in_place_has_the_cores_over_which_places_are_spread(
 
 @pytest.mark.jvm
 def test_what_is_cached_for_former_executors_is_dropped(
-    spark: "SparkSession", cluster: Callable[[str, float], None]
+    own_session: "SparkSession", cluster: Callable[[str, float], None]
 ) -> None:
-    of_cluster, session = Places(), spark.newSession()
+    of_cluster, session = Places(), own_session
     cluster("x y", 0)
     former = [of_cluster.partitions(session, count)[1] for count in (1, 2)]
     cluster("y z", places.SETTLED_SECONDS)
@@ -92,6 +91,6 @@ def test_what_is_cached_for_former_executors_is_dropped(
 
 
 @pytest.mark.jvm
-def test_sessions_of_one_context_have_the_same_places(spark: "SparkSession") -> None:
+def test_sessions_of_one_context_have_the_same_places(spark: "SparkSession", own_session: "SparkSession") -> None:
     """They share executors, and what these cache."""
-    assert places_of(spark.newSession()) is places_of(spark)
+    assert places_of(own_session) is places_of(spark)

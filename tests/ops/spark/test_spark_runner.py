@@ -185,11 +185,11 @@ def test_a_session_is_opened_once() -> None:
 
 @pytest.mark.jvm
 def test_large_tasks_reach_spark_in_batches_of_few_bytes(
-    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", own_session: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a task of Spark, which may not be large on a cluster."""
     monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
-    tasks, session = [Number(value) for value in range(5)], spark.newSession()
+    tasks, session = [Number(value) for value in range(5)], own_session
     session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
     assert stages(spark, tasks, SparkRunner(session))[0] == 1
     for size, batches in ((1, 5), (2 * len(pickle.dumps(tasks[0])), 3)):
@@ -229,13 +229,13 @@ def test_an_array_of_all_tasks_reaches_spark_once(session: "SparkSession", monke
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("rows", [0, -1])
 def test_tasks_of_many_bytes_reach_sessions_whose_batches_have_no_limit(
-    spark: "SparkSession", rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
+    own_session: "SparkSession", rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_runner, "CARRIED_BYTES", 0)
-    session = spark.newSession()
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows)
-    runner = SparkRunner(session, keep_places=in_place).in_place()
+    own_session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows)
+    runner = SparkRunner(own_session, keep_places=in_place).in_place()
     assert runner.run(square, [Number(value) for value in (5, 1, 4)], label="squares") == [25, 1, 16]
+    assert own_session.getActiveSession() is own_session, "the settings of another would hold for the user's statements"
 
 
 STOPPED = """

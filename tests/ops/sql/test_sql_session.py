@@ -379,10 +379,10 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
 
 @pytest.mark.jvm
 def test_spark_reads_the_state_that_the_index_reads(
-    sql_catalog: Catalog, table: Table, spark: Any, tmp_path: Path
+    sql_catalog: Catalog, table: Table, own_session: Any, tmp_path: Path
 ) -> None:
     """Iceberg's catalogs in Spark keep the state of a table for as long as it is read, by default."""
-    own = spark.newSession()
+    own = own_session
     catalog = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".jdbc.schema-version": "V1"}
     catalog |= {".uri": f"jdbc:sqlite:{tmp_path}/catalog.db", ".warehouse": f"file://{tmp_path}/warehouse"}
     for key, setting in catalog.items():
