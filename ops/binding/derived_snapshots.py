@@ -94,6 +94,11 @@ class Binding:
     """Field ids of the columns that have file sketches; None for an index"""
 
     @property
+    def new_paths(self) -> tuple[str, ...]:
+        """Paths of the files that were written for it: the version's own, and its new packs'."""
+        return (self.puffin_path, *(pack.path for pack in self.new_packs))
+
+    @property
     def needs_side_tag(self) -> bool:
         """Whether a commit that removes packs could not tell by the owner's tag that this version names some."""
         return bool(self.packs) and self.tag != owner_tag(self.name)

@@ -188,8 +188,7 @@ class FileSketchesVersion:
         """The part, if any. Where garbage collection took its files while it waited, it has that for its outcome."""
         if self.part is None:
             return ()
-        binding = self.part.binding
-        for path in (binding.puffin_path, *(pack.path for pack in binding.new_packs)):
+        for path in self.part.binding.new_paths:
             if not self.part.is_settled and not self.store.exists(path):
                 self.part.fail(BindingError(f"{path} was deleted before it was bound; a later run writes it anew"))
         return (self.part,)
@@ -203,7 +202,7 @@ class FileSketchesVersion:
             self.part.outcome()
         except IcepuffinError as error:
             if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the files
-                for path in (binding.puffin_path, *(pack.path for pack in binding.new_packs)):
+                for path in binding.new_paths:
                     with left_where_refused():
                         self.store.delete(path)
             return None, 0, _unpublished(self.table, error)
