@@ -55,24 +55,22 @@ def version_metadata(
     if report.action is Action.EMPTY:
         return {name: value for name, value in words.items() if name != "operation"}
     report = _changed_first(report)
-    drawings = version_drawings(table, storage, definition, report, ref)
-    shards = {"shards": as_table(report.shard_reports)} if report.shard_reports else {}
-    return {
-        **{name: drawings[name] for name in ("at a glance",) if name in drawings},
+    values = {
         **words,
-        **plotted(recall=report.recall),
-        **{name: drawings[name] for name in ("recall since build",) if name in drawings},
         **plotted(
+            recall=report.recall,
             rows=report.rows,
             bytes=report.bytes_total,
             seconds=report.seconds,
             tombstones=report.tombstone_ratio,
         ),
-        **drawings,
-        **shards,
+        **version_drawings(table, storage, definition, report, ref),
+        **({"shards": as_table(report.shard_reports)} if report.shard_reports else {}),
         "details": details(report),
         "build_id": dg.MetadataValue.text(report.build_id),
     }
+    first = ("at a glance", *words, "recall", "recall since build")
+    return {name: values[name] for name in dict.fromkeys((*first, *values)) if name in values}
 
 
 def _changed_first(report: IndexReport) -> IndexReport:

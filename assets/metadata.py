@@ -63,7 +63,7 @@ def kept_metadata(
 ) -> Mapping[str, Any]:
     """Metadata of a run that has made nothing, as all was there: that of the partition's last materialisation, where
     the two are the same at `label`, so that Dagster shows what the work took, and not the zeros of `now`. What the run
-    did, and why, is from `now`.
+    did is from `now`.
     """
     partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[context.partition_key])
     for record in context.instance.fetch_materializations(partition, limit=1).records:
