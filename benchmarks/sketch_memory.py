@@ -29,7 +29,9 @@ from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
+from icepuffin.ops.theta.file_sketches import SKETCH_DIRECTORY
 from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin.blobs import sketch_directory_blob
 
 _DISTINCT = 50
 _IN_PROCESS = "--in-process"
@@ -81,8 +83,13 @@ def _head(table: Table) -> int:
 
 
 def _kept(table: Table) -> int:
-    paths = [path for v in sketch_versions(table) for path in (v.puffin_path, *(pack.path for pack in v.packs))]
-    return sum(len(PuffinReader(FileSource(path.removeprefix("file://"))).footer.blobs) for path in paths)
+    kept = 0
+    for version in sketch_versions(table):
+        for path in (version.puffin_path, *(pack.path for pack in version.packs)):
+            reader = PuffinReader(FileSource(path.removeprefix("file://")))
+            for directory in reader.footer.of_type(SKETCH_DIRECTORY):
+                kept += len(sketch_directory_blob.decode(reader.read_blob(directory)).files)
+    return kept
 
 
 def _peak_mb() -> int:
