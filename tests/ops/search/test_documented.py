@@ -1,4 +1,4 @@
-"""The Python examples of the README, the quickstart and docs/search.md are run, on a table like the demo's."""
+"""The Python examples of the README, the quickstart and the pages on searching are run, on a table like the demo's."""
 
 import dataclasses
 import re
@@ -48,9 +48,14 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("demo_data")
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/search.md"])
-def test_the_examples_run(page: str) -> None:
-    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    "pages",
+    [("README.md",), ("docs/quickstart.md",), ("docs/search.md", "docs/how-a-search-works.md")],
+    ids=lambda pages: pages[-1],
+)
+def test_the_examples_run(pages: tuple[str, ...]) -> None:
+    """Those of a page go on where those of the page before it end."""
+    blocks = [block for page in pages for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))]
     names: dict[str, Any] = {}
     run = [block for block in blocks if "register_vector_search" not in block and ".mkdir()" not in block]
     assert run
@@ -59,7 +64,9 @@ def test_the_examples_run(page: str) -> None:
     assert names["result"].rows.num_rows > 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/search.md", "docs/spark.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quickstart.md", "docs/search.md", "docs/how-a-search-works.md", "docs/spark.md"]
+)
 def test_fields_of_a_result_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = {name for pair in re.findall(r"\bresult\.(\w+)(?:\.(\w+))?", text) for name in pair if name}

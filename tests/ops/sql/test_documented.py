@@ -1,4 +1,4 @@
-"""Every SQL example of README.md and docs/search.md is run."""
+"""Every SQL example of the README and of the pages on searching is run."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/search.md")
+PAGES = ("README.md", "docs/search.md", "docs/sql.md")
 STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE (OR REPLACE )?INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
 IN_SHELL = re.compile(r'icepuffin sql "([^"]+)"')
 VECTOR = [0.1, 0.2, 0.3, 0.4]
@@ -54,7 +54,7 @@ def session(sql_catalog: Catalog) -> SqlSession:
 
 
 def test_there_are_examples_to_run() -> None:
-    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 8), strict=True)] == [True, True]
+    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 1, 8), strict=True)] == [True, True, True]
 
 
 def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
