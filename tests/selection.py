@@ -1,4 +1,4 @@
-"""Which tests a commit runs: all short ones, and one part in five of the long ones. A plugin of pytest, too.
+"""Which tests a commit runs: all short ones, and one part in six of the long ones. A plugin of pytest, too.
 
 A test is long whose cases together take a second or more by `tests/durations.json`: a part has some of its cases.
 The commit's id says which part it runs. Tests that notice a broken clause or guard are in each part (`tests/clauses`).
@@ -23,7 +23,7 @@ IS_NIGHT = bool(os.environ.get("ICEPUFFIN_NIGHTLY"))
 """Whether nothing is left out"""
 _IS_OF_COMMIT = bool(os.environ.get("ICEPUFFIN_OF_COMMIT")) and not IS_NIGHT
 """Whether this is the run of a whole commit, not of files that somebody has named"""
-PARTS = 5
+PARTS = 6
 """Number of parts of the long tests"""
 _LEFT_OUT = "left_out"
 _COUNT = pytest.StashKey[int]()
