@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import icepuffin
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search.result import Profile, Pruning, SearchResult
 from tests.ops.index.comparison import DEFINITION, index_head
 
 ROOT = Path(__file__).parents[3]
+CELL = re.compile(r"`((?:icepuffin|reader|table)\.[^`]+)` *\|")
+"""Python in a cell of a table"""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -42,6 +45,7 @@ def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.create_namespace("demo")
     table = catalog.create_table("demo.packages", rows.schema, properties={"format-version": "2"})
     table.append(rows)
+    table.manage_snapshots().create_tag(table.metadata.current_snapshot_id or 0, "release-1").commit()
     definition = DEFINITION.__class__(name="embedding", column="embedding", metric="cosine")
     create_index(table, definition)
     index_head(table, definition)
@@ -62,6 +66,23 @@ def test_the_examples_run(pages: tuple[str, ...]) -> None:
     for block in run:
         exec(block, names)  # noqa: S102  our own pages
     assert names["result"].rows.num_rows > 0
+
+
+@pytest.mark.usefixtures("demo_data")
+def test_the_lines_of_the_cheat_sheet_run() -> None:
+    names: dict[str, Any] = {"icepuffin": icepuffin, "queries": np.load("logged.npy")}
+    catalog = open_catalog("demo", {"type": "sql", "uri": "sqlite:///demo-data/catalog.db"})
+    names["table"] = catalog.load_table("demo.packages")
+    names["query"] = names["queries"][0]
+    names["reader"] = icepuffin.open_index(names["table"], "embedding")
+    lines = CELL.findall((ROOT / "docs" / "cheat-sheet.md").read_text(encoding="utf-8"))
+    assert len(lines) > 15
+    for line in lines:
+        result = eval(line, names)  # noqa: S307  our own page
+        if isinstance(result, SearchResult):
+            assert result.rows.num_rows > 0, line
+        elif isinstance(result, icepuffin.FollowingReader):
+            result.close()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/search.md", "docs/sql.md")
+PAGES = ("README.md", "docs/search.md", "docs/sql.md", "docs/cheat-sheet.md")
 STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE (OR REPLACE )?INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
 IN_SHELL = re.compile(r'icepuffin sql "([^"]+)"')
+IN_TABLE = re.compile(r"\| `([A-Z]{4}[^`]+)` \|")
 VECTOR = [0.1, 0.2, 0.3, 0.4]
 
 
@@ -25,6 +26,7 @@ def examples(page: str) -> list[str]:
     blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     statements = [statement for block in blocks for statement in re.split(r"\n\s*\n", block) if statement.strip()]
     statements += IN_SHELL.findall(text) + re.findall(r'sql\.sql\("([^"]+)"', text)
+    statements += IN_TABLE.findall(text) if page == "docs/cheat-sheet.md" else []
     found = [re.sub(r"\s+", " ", statement).strip() for statement in statements]
     assert all(STATEMENT.match(statement) for statement in found)
     return found
@@ -54,7 +56,7 @@ def session(sql_catalog: Catalog) -> SqlSession:
 
 
 def test_there_are_examples_to_run() -> None:
-    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 1, 8), strict=True)] == [True, True, True]
+    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 1, 8, 8), strict=True)] == [True] * 4
 
 
 def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
