@@ -3,18 +3,22 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
+from icepuffin.ops.filters.condition_text import condition_key
 from icepuffin.ops.process.process_lock import ProcessLock
+from icepuffin.ops.search.arguments import BYTES
 from icepuffin.ops.search.condition_per_query import Conditions
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.recent_searches import RecentSearches
 from icepuffin.ops.search.result import SearchResult
 
 _log = logging.getLogger(__name__)
@@ -22,6 +26,8 @@ _REHEARSAL_SECONDS = 10.0
 """Time after which no further search is repeated before a newer reader takes over"""
 _LATE = 3
 """Intervals without a check after which answers carry a warning, even where no check failed"""
+_MOST_KINDS = 16
+"""Kinds of searches that are repeated, the last ones"""
 
 
 class Reader(Protocol):
@@ -253,3 +259,46 @@ class FollowingReader(Generic[R]):
         reason = self._error or "the last check has not ended, or the reader was closed"
         warning = f"the table was not checked for newer snapshots since {since}: {reason}"
         return replace(result, warnings=(*result.warnings, warning))
+
+
+class RecentSearches(Generic[R]):
+    """Searches of one query each, a last one by the columns that it returns and its condition. Thread-safe.
+
+    They are repeated on the next reader: what a reader works out once, as the rows that satisfy a condition, it works
+    out in the first search that needs it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._searches: OrderedDict[tuple[str, str, str], Callable[[R], object]] = OrderedDict()
+
+    def add(self, method: str, query: Any, options: Mapping[str, Any]) -> None:
+        """Remember a call of a reader's method, with one query in any form. One with a condition per query is not."""
+        where = options["where"]
+        if not (where is None or isinstance(where, str | BooleanExpression)):
+            return
+        key = method, repr(options["columns"]), condition_key(where)
+        with self._lock:
+            if key in self._searches:
+                self._searches.move_to_end(key)
+                return
+            own = _copied(query)
+            self._searches[key] = lambda reader: getattr(reader, method)(own, **options)
+            if len(self._searches) > _MOST_KINDS:
+                self._searches.popitem(last=False)
+
+    def all(self) -> list[Callable[[R], object]]:
+        """One search of each kind, as a function of the reader."""
+        with self._lock:
+            return list(self._searches.values())
+
+
+def _copied(query: Any) -> Any:
+    """A copy of a query, which its caller may change, or which may be a row of a large array."""
+    if isinstance(query, BYTES):
+        return bytes(query)
+    if isinstance(query, list | tuple) and all(isinstance(value, BYTES) for value in query):
+        return [bytes(value) for value in query]  # NumPy's strings lose zeros at the end
+    if isinstance(query, pa.Array | pa.ChunkedArray):
+        return pa.array(query.to_pylist(), query.type)
+    return np.array(query)

@@ -23,8 +23,7 @@ from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import RangeThresholds
 from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, FilesRead
 from icepuffin.ops.search.exact.pruning import FilePruner
-from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
-from icepuffin.ops.search.exact.threshold_scan import hits_within
+from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate, Profile, Pruning
 from icepuffin.ops.search.target import SearchTarget, VersionChoice

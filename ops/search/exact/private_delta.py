@@ -7,25 +7,196 @@ longer. The memory is reserved before, and given back with the reader.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from weakref import finalize
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
-from icepuffin.ann_kernels.arrays import I64
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.cached_property import cached_property
+from icepuffin.ann_kernels.codes import coarse_codes, scalar_quantization
+from icepuffin.ann_kernels.distances.coded_comparison import CodedVectors
+from icepuffin.ann_kernels.distances.exact_distances import pair_distances
+from icepuffin.ann_kernels.distances.lower_bounds import FEW_QUERIES, rounding_of_units
+from icepuffin.ann_kernels.distances.top_k import ExactTopK
+from icepuffin.ann_kernels.graphs.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.graphs.neighbor_check import preserves_neighbors
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rows.bitmap import Bitmap
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
 from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process.process_budget import TAIL_MEMORY
 from icepuffin.ops.process.process_lock import ProcessLock
+from icepuffin.ops.rows.addresses import addresses_of, rows_at
+from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.rows.vector_column import VectorColumnError
-from icepuffin.ops.search.exact.kept_rows import KeptRows, kept_bytes
 from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource
+from icepuffin.ops.search.indexed.version_search import EXTRA_ROWS
 
 FROM_FILES = "read from the data files"
 _DOUBLE = 8
 """Bytes of a double"""
 _SEARCHES = 8
 """Searches for one matching row that take as long as reading the tail"""
+_MOST_BY_CODES = 128
+"""k up to which codes rule rows out faster than bounds by the vectors do"""
+_ADDRESS = 8
+_TERMS = 9
+"""Bytes of a row's code beside the code: norm, sum and error"""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRows:
+    """The live rows of some data files, with their vectors. Immutable, thread-safe.
+
+    Distances are those of the table's own vectors, so an answer is that of `scan`, to the last bit.
+    """
+
+    files: frozenset[FileNumber]
+    """File numbers of the files that the rows lie in"""
+    metric: Metric
+    addresses: I64
+    """int64[N] ascending: file number and position of each row"""
+    vectors: npt.NDArray[Any]
+    """[N, D] as `RowVectors` has them"""
+    raw: npt.NDArray[Any] | None
+    """[N, D] as `RowVectors` has them"""
+    skipped: SkippedRows
+    """Rows that have no distance from anything, which are not kept"""
+    coded: CodedVectors | None
+    """The vectors with their codes, which rule most of them out; None where codes do not serve"""
+    _matching: "WeakKeyDictionary[Matches, Bitmap]" = field(default_factory=WeakKeyDictionary)
+
+    @classmethod
+    def read(cls, source: VectorSource, files: Sequence[FileNumber], dims: int, *, threads: int = 1) -> "KeptRows":
+        """All live rows of some files, each read once. Raises VectorColumnError, DataFileError."""
+        most = source.live.record_count_of(files)
+        addresses, skipped, count = np.empty(most, np.int64), SkippedRows(), 0
+        vectors: npt.NDArray[Any] = np.empty((0, dims), np.float32)
+        raw: npt.NDArray[Any] | None = None
+        for rows in source.rows(sorted(files), dims, None, skipped):
+            part = slice(count, count + len(rows.positions))
+            if not count:  # the first rows tell the types
+                vectors = np.empty((most, dims), rows.vectors.dtype)
+                raw = None if rows.raw is None else np.empty((most, dims), rows.raw.dtype)
+            addresses[part] = addresses_of(rows.files, rows.positions)
+            vectors[part] = rows.vectors
+            if raw is not None:
+                raw[part] = rows.raw
+            count = part.stop
+        vectors, raw = vectors[:count], None if raw is None else raw[:count]
+        coded = _coded(vectors, source.metric, threads)
+        return cls(frozenset(files), source.metric, addresses[:count], vectors, raw, skipped, coded)
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.addresses)
+
+    def nearest(self, queries: F64, k: int, matches: Matches | None) -> tuple[Candidates, int]:
+        """(the k nearest rows (that match), number of rows compared), as `scan` gives them. `queries` f64[Q, D]
+        prepared.
+        """
+        live = self._live(matches)
+        if self.coded is not None and len(queries) < FEW_QUERIES and k <= _MOST_BY_CODES:
+            addresses, distances = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), np.inf)
+            for place, query in enumerate(queries):
+                rows, own = self._nearest_by_codes(self.coded, query, k, live)
+                addresses[place, : len(rows)], distances[place, : len(rows)] = self.addresses[rows], own
+        else:
+            top = ExactTopK(queries, k, self.metric)
+            chosen = None if live.count() == self.count else live.places()
+            top.update(self.vectors, self.addresses, rows=chosen, raw=self.raw)
+            addresses, distances = top.result()
+        return Candidates(*rows_at(addresses), distances), live.count()
+
+    def rows(self, files: Sequence[FileNumber], matches: Matches | None) -> Iterator[RowVectors]:
+        """The rows of some of the files (that match), as `VectorSource.rows` gives them."""
+        live = None if matches is None else self._live(matches)
+        for number in files:
+            first, last = np.searchsorted(
+                self.addresses, addresses_of(np.array([number, number + 1]), np.zeros(2, np.int64))
+            )
+            chosen: slice | I64 = slice(first, last)
+            if live is not None:
+                chosen = first + np.flatnonzero(live.marked(first, last))
+            numbers, positions = rows_at(self.addresses[chosen])
+            if len(positions):
+                raw = None if self.raw is None else self.raw[chosen]
+                yield RowVectors(numbers, positions, self.vectors[chosen], raw)
+
+    def _live(self, matches: Matches | None) -> Bitmap:
+        """The rows (that match). Kept for as long as the matches are: making them takes longer than a search."""
+        if matches is None:
+            return self._every
+        live = self._matching.get(matches)
+        if live is None:
+            live = self._matching[matches] = self._bitmap(self._places(matches))
+        return live
+
+    def _places(self, matches: Matches) -> I64:
+        """Places of the rows that match, ascending."""
+        of_files = ((number, matches.positions.get(number)) for number in sorted(self.files))
+        parts = [addresses_of(number, rows) for number, rows in of_files if rows is not None]
+        addresses = np.concatenate([np.empty(0, np.int64), *parts])
+        places = np.searchsorted(self.addresses, addresses)
+        is_here = places < self.count
+        is_here[is_here] = self.addresses[places[is_here]] == addresses[is_here]  # others have no vector
+        return places[is_here]
+
+    @cached_property
+    def _every(self) -> Bitmap:
+        return self._bitmap(np.arange(self.count))
+
+    def _bitmap(self, places: I64) -> Bitmap:
+        """Some rows, ascending, as numbers: every search goes through them in order."""
+        return Bitmap.of_few(places.astype(np.uint32), self.count)
+
+    def _nearest_by_codes(self, coded: CodedVectors, query: F64, k: int, live: Bitmap) -> tuple[I64, F64]:
+        """(the k nearest rows int64[n], n <= k, distances f64[n]) in order, ties by row."""
+        if self.raw is None:
+            rows, distances = coded.nearest(query, k, self.metric, live)
+        else:
+            rows = self._undecided_by_directions(coded, query, k, live)
+            distances = pair_distances(query[None], self.raw, np.zeros_like(rows), rows, self.metric, raw=True)
+        order = np.lexsort((rows, distances))[:k]
+        return rows[order], distances[order]
+
+    def _undecided_by_directions(self, coded: CodedVectors, query: F64, k: int, live: Bitmap) -> I64:
+        """Rows int64[n] that may be among the k nearest: their directions are rounded to f32."""
+        doubt = 2 * rounding_of_units(len(query))
+        width = k + EXTRA_ROWS
+        while True:
+            rows, distances = coded.nearest(query, width, self.metric, live)
+            euclidean = np.sort(np.sqrt(2 * distances))
+            if len(rows) == live.count() or euclidean[-1] > euclidean[k - 1] + doubt:
+                return rows
+            width *= 4
+
+
+def kept_bytes(rows: int, dims: int, metric: Metric, *, doubles: bool) -> int:
+    """Memory of so many rows, codes and addresses included, at most."""
+    value = 8 if doubles else 4
+    vectors = 4 * dims + value * dims if metric is Metric.COSINE else value * dims
+    codes = dims + -dims % BLOCK + _TERMS + coarse_codes.scanned_bytes(dims)
+    return rows * (_ADDRESS + vectors + codes)
+
+
+def _coded(vectors: npt.NDArray[Any], metric: Metric, threads: int) -> CodedVectors | None:
+    """Vectors with codes by which they are compared, ready; None where these do not serve."""
+    if vectors.dtype != np.float32 or len(vectors) < FEWEST_CODED:
+        return None
+    codes = scalar_quantization.encode(vectors, threads=threads)
+    if codes is None or not preserves_neighbors(codes, vectors, metric, threads=threads):
+        return None
+    coded = CodedVectors(vectors, codes, threads=threads, scans=True)
+    _ = coded.table, coded.coarse  # made now: later every search would wait for them
+    return coded
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from icepuffin.ops.filters.matches import Matches
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.rows.candidates import Candidates, merge, nearest_rows
 from icepuffin.ops.search.indexed.cold_shards import MOST_QUERIES, MOST_ROWS, ColdReads
-from icepuffin.ops.search.indexed.loaded_version import LoadedShards, LoadedVersion
-from icepuffin.ops.search.indexed.shards_on_demand import ShardsOnDemand
+from icepuffin.ops.search.indexed.loaded_version import LoadedShards, LoadedVersion, ShardsOnDemand
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
 

@@ -31,8 +31,7 @@ from icepuffin.ops.model import MIB, FileNumber
 from icepuffin.ops.process.process_budget import TAIL_MEMORY, ProcessBudget
 from icepuffin.ops.rows.datafile import DataFileError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_index
-from icepuffin.ops.search.exact.kept_rows import KeptRows, kept_bytes
-from icepuffin.ops.search.exact.private_delta import PrivateDelta
+from icepuffin.ops.search.exact.private_delta import KeptRows, PrivateDelta, kept_bytes
 from icepuffin.ops.search.exact.scan import SkippedRows
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files

@@ -25,8 +25,7 @@ from icepuffin.ops.index.verify.integrity import check_integrity
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.indexed import cold_shards
-from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.indexed.shards_on_demand import ShardsOnDemand
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.search.result import explain
 from icepuffin.ops.shards.shard_reader import open_shard
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path

@@ -20,8 +20,7 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.search import Coverage, IndexReader, IndexUnavailableError, SearchResult, open_index, opening
 from icepuffin.ops.search.indexed import loaded_version
-from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.indexed.shards_on_demand import ShardsOnDemand
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, ShardsOnDemand
 from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
