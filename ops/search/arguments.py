@@ -1,13 +1,14 @@
-"""Arguments of a search, checked before anything is read: query vectors, numbers, distances, column names."""
+"""Arguments of a search, checked before anything is read: query vectors, numbers, distances, conditions, columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.arrays import F64, I64, Bool
@@ -15,10 +16,15 @@ from icepuffin.ann_kernels.distances.distance import prepare_exact
 from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.filters.condition_text import condition_key
 from icepuffin.ops.messages import plural
 from icepuffin.ops.rows.element_types import OF_BITS, OF_COLUMN
 from icepuffin.ops.rows.vector_column import VectorColumnError, element_type_of, exact_vectors
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
+
+Condition = str | BooleanExpression
+Conditions = Condition | Sequence[Condition | None] | None
+"""A condition of all queries, or one per query"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,3 +174,30 @@ def field_ids(schema: Schema, columns: Sequence[str] | None, table: str) -> list
     if unknown := [name for name in columns if name not in by_name]:
         raise UnknownColumnError(f"{table} has no column {unknown[0]!r} in this snapshot; it has {', '.join(by_name)}")
     return [by_name[name] for name in dict.fromkeys(columns)]
+
+
+def conditions_of(where: object, queries: int) -> list[Condition | None] | None:
+    """The condition of each of so many queries; None where one condition, or none, is for all queries.
+
+    Raises QueryError where there are more or fewer conditions than queries.
+    """
+    if where is None or isinstance(where, str | BooleanExpression) or not isinstance(where, Iterable):
+        return None
+    conditions = list(where)
+    if len(conditions) != queries:
+        raise QueryError(
+            f"where has {plural(len(conditions), 'condition')} for {plural(queries, 'query')}: it takes one condition "
+            "for all queries, or one per query, None for a query without one"
+        )
+    return conditions
+
+
+def groups_of(conditions: Sequence[Condition | None], places: Sequence[int]) -> list[tuple[Condition | None, I64]]:
+    """The distinct conditions of the queries at some places, each with the places int64[n] of its queries. Raises
+    FilterError.
+    """
+    groups: dict[str, tuple[Condition | None, list[int]]] = {}
+    for place in places:
+        condition = conditions[place]
+        groups.setdefault(condition_key(condition), (condition, []))[1].append(place)
+    return [(condition, np.array(own, np.int64)) for condition, own in groups.values()]

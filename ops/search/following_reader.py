@@ -16,8 +16,7 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ops.catalog.restricted_tables import RestrictedTableError
 from icepuffin.ops.filters.condition_text import condition_key
 from icepuffin.ops.process.process_lock import ProcessLock
-from icepuffin.ops.search.arguments import BYTES
-from icepuffin.ops.search.condition_per_query import Conditions
+from icepuffin.ops.search.arguments import BYTES, Conditions
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import SearchResult
 

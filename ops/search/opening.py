@@ -60,19 +60,6 @@ _MAX_VERSIONS_OPENED = 16
 """Versions that are opened for a snapshot without its own: those of the snapshots nearest to it in the history"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Resources:
-    """Resources that a search may use."""
-
-    threads: int
-    """Threads of this process"""
-    runner: TaskRunner | None
-    """Runner of tasks that search indexes larger than `in_process_mb`"""
-    in_process_mb: int
-    on_demand: bool
-    """Whether shards of a large index may be loaded by the searches that need them"""
-
-
 def open_index(
     table: Table,
     index: str | IndexDefinition | None = None,
@@ -153,74 +140,70 @@ def open_index(
         if not sampler.share:
             raise QueryError("recall_reports needs queries that are measured: set recall_sample too, such as 0.01")
     own = pyiceberg_table(table, "open_index")
-    reader = _open(
-        own, requested_restrictions(own), index, snapshot=snapshot, storage=storage, stale=stale, threads=threads,
-        runner=runner, in_process_mb=in_process_mb, on_demand=True, sampler=sampler,
-    )  # fmt: skip
+    restrictions = requested_restrictions(own)
+    require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
+    _require_storage(storage)
+    if stale not in tuple(StalePolicy):
+        raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
+    opening = _IndexOpening(
+        only_index(own) if index is None else index,
+        snapshot,
+        storage,
+        StalePolicy(stale),
+        thread_count(threads),
+        TaskChoice(runner, in_process_mb),
+        sampler,
+    )
+    reader = opening.reader(own, restrictions)
     if recall_reports is not None and reader.definition is not None:
         reports = RecallReports(recall_reports, storage or storage_of(table), table.metadata.table_uuid)
         sampler.report_to(RecallReporter(reports, reader.definition.name))
     return reader
 
 
-def _open(
-    table: Table,
-    restrictions: ReadRestrictions | None,
-    index: str | IndexDefinition | None,
-    *,
-    snapshot: SnapshotName,
-    storage: StorageConfig | None,
-    stale: StalePolicy | str,
-    threads: int | None,
-    runner: TaskRunner | None,
-    in_process_mb: int,
-    on_demand: bool,
-    sampler: RecallSampler,
-) -> IndexReader:
-    """Open an index; see `open_index`. `on_demand`: whether searches may load the shards of a large index."""
-    begun = time.perf_counter()
-    frozen = _frozen(table)
-    require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
-    _require_storage(storage)
-    if stale not in tuple(StalePolicy):
-        raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
-    stale = StalePolicy(stale)
-    workers = thread_count(threads)
-    index = only_index(frozen) if index is None else index
-    definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
-    live, schema = _snapshot(frozen, snapshot)
-    field_id = resolve_field(definition, schema, table_name(frozen))
-    schema = VectorSchema.of(schema, field_id, definition.element_type)
-    restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
-    if restriction is not None and (runner is not None or sampler.share):
-        raise restriction.refusal("It is enforced in this process: open the index without runner and recall_sample")
-    target = SearchTarget(
-        frozen, live, schema, field_id, definition.metric, definition, storage or storage_of(frozen), restriction
-    )
-    choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb, on_demand))
-    milliseconds = round((time.perf_counter() - begun) * 1000, 3)
-    opening = OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0)
+@dataclass(frozen=True, slots=True)
+class _IndexOpening:
+    """How an index is opened, in whatever state its table is; see `open_index`."""
 
-    def again(newer: Table, restrictions: ReadRestrictions | None) -> IndexReader:
-        """Open a newer state of the table; all shards are loaded before the reader is used."""
-        return _open(
-            newer, restrictions, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-            in_process_mb=in_process_mb, on_demand=False, sampler=sampler,
-        )  # fmt: skip
+    index: str | IndexDefinition
+    snapshot: SnapshotName
+    storage: StorageConfig | None
+    stale: StalePolicy
+    threads: int
+    """Threads of this process"""
+    tasks: TaskChoice
+    """Runner of tasks, and the size of an index above which they search it"""
+    sampler: RecallSampler
+    on_demand: bool = True
+    """Whether shards of a large index may be loaded by the searches that need them"""
 
-    reopen = _reopen(frozen, restrictions, snapshot, index, again)
-    reload = partial(again, copy(frozen), restrictions) if on_demand else None
-    return IndexReader(
-        target,
-        choice,
-        stale=stale,
-        threads=workers,
-        tasks=TaskChoice(runner, in_process_mb),
-        opening=opening,
-        reopen=reopen,
-        reload=reload,
-        sampler=sampler,
-    )
+    def reader(self, table: Table, restrictions: ReadRestrictions | None) -> IndexReader:
+        """The reader of the table as it is."""
+        begun = time.perf_counter()
+        frozen, index = _frozen(table), self.index
+        definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
+        live, schema = _snapshot(frozen, self.snapshot)
+        field_id = resolve_field(definition, schema, table_name(frozen))
+        schema = VectorSchema.of(schema, field_id, definition.element_type)
+        restriction = Restriction.of(restrictions, table_name(frozen), schema, field_id)
+        if restriction is not None and (self.tasks.runner is not None or self.sampler.share):
+            raise restriction.refusal("It is enforced in this process: open the index without runner and recall_sample")
+        storage = self.storage or storage_of(frozen)
+        target = SearchTarget(frozen, live, schema, field_id, definition.metric, definition, storage, restriction)
+        choice = _choose_version(target, definition, self)
+        milliseconds = round((time.perf_counter() - begun) * 1000, 3)
+        again = replace(self, on_demand=False).reader  # all shards of a newer state are loaded before it is used
+        return IndexReader(
+            target,
+            choice,
+            stale=self.stale,
+            threads=self.threads,
+            tasks=self.tasks,
+            opening=OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0),
+            reopen=_reopen(frozen, restrictions, self.snapshot, index, again),
+            reload=partial(again, copy(frozen), restrictions) if self.on_demand else None,
+            sampler=self.sampler,
+        )
 
 
 def open_exact(
@@ -406,9 +389,7 @@ def _snapshot(table: Table, snapshot: SnapshotName) -> tuple[LiveFiles, Schema]:
     return live, schema_at(table, snapshot, data)
 
 
-def _choose_version(
-    target: SearchTarget, definition: IndexDefinition, stale: StalePolicy, resources: _Resources
-) -> VersionChoice:
+def _choose_version(target: SearchTarget, definition: IndexDefinition, opening: _IndexOpening) -> VersionChoice:
     """The version that the policy allows: the snapshot's own, one that shares rows with the snapshot, or none."""
     live = target.live
     versions = index_versions(target.table, definition.name)
@@ -417,11 +398,11 @@ def _choose_version(
     built_as = replace(definition, field_id=target.field_id).graph_identity()
     fitting = [version for version in opened if _fits(version, target)]
     fitting.sort(key=lambda version: version.definition.graph_identity() != built_as)  # else the newest first
-    choice = _load_first(fitting, tuple(map(str, broken)), target, stale, resources)
+    choice = _load_first(fitting, tuple(map(str, broken)), target, opening)
     if choice.loaded is not None:
         built_anew = {str(error) for error in broken if isinstance(error, EarlierLayoutError)}
         return replace(choice, warnings=tuple(line for line in choice.warnings if line not in built_anew))
-    if stale is StalePolicy.FAIL:
+    if opening.stale is StalePolicy.FAIL:
         reason = f": {choice.warnings[0]}" if choice.warnings else ""
         raise IndexUnavailableError(
             f"{live.table}: index {definition.name} has no version of snapshot {live.snapshot_id}{reason}; "
@@ -429,7 +410,7 @@ def _choose_version(
         )
     if not versions:
         return replace(choice, why="the index has no version yet")
-    if stale is StalePolicy.EXACT:
+    if opening.stale is StalePolicy.EXACT:
         _require_current(broken, target, definition)
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
     distances = distances_text(definition, target.field_id)
@@ -445,7 +426,7 @@ def _choose_version(
     opened, others_broken = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]
     usable = [version for rows, version in sorted(shared, key=lambda pair: -pair[0]) if rows]
-    choice = _load_first(usable, (*choice.warnings, *map(str, others_broken)), target, stale, resources)
+    choice = _load_first(usable, (*choice.warnings, *map(str, others_broken)), target, opening)
     if choice.loaded is None:
         _require_current((*broken, *others_broken), target, definition)
     return choice
@@ -475,18 +456,14 @@ def _fits(version: OpenVersion, target: SearchTarget) -> bool:
 
 
 def _load_first(
-    usable: Sequence[OpenVersion],
-    warnings: tuple[str, ...],
-    target: SearchTarget,
-    stale: StalePolicy,
-    resources: _Resources,
+    usable: Sequence[OpenVersion], warnings: tuple[str, ...], target: SearchTarget, opening: _IndexOpening
 ) -> VersionChoice:
     """The first version whose shards can be read; where none can, every row is compared."""
     for version in usable:
         try:
             renamed = files_mapped_since(target.table, version, target.live, target.schema, target.storage)
             opened = without_files(version, renamed)
-            loaded, tier_why = _load(opened, target, resources, complete=stale is not StalePolicy.NEAREST_ONLY)
+            loaded, tier_why = _load(opened, target, opening)
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{version.bound.puffin_path} cannot be read: {error}")
             continue
@@ -499,7 +476,7 @@ def _load_first(
 
 
 def _load(
-    opened: OpenVersion, target: SearchTarget, resources: _Resources, *, complete: bool
+    opened: OpenVersion, target: SearchTarget, opening: _IndexOpening
 ) -> tuple[LoadedVersion | DistributedVersion, str]:
     """The version, loaded in its tier, and the reason for this tier."""
     cache = process_cache().settings
@@ -507,17 +484,18 @@ def _load(
         column_is_double = holds_doubles(target.schema, target.field_id)
         return load_balls(opened, target.live, column_is_double=column_is_double), _BALLS
     job = SearchJob(target.live, target.schema, target.field_id, target.metric, target.storage, opened, cache=cache)
-    tier = choose_tier(opened, job, resources.runner, resources.in_process_mb)
-    if tier.remote and resources.runner is not None:
-        return DistributedVersion.open(job, resources.runner, complete=complete), tier.why
+    runner, complete = opening.tasks.runner, opening.stale is not StalePolicy.NEAREST_ONLY
+    tier = choose_tier(opened, job, runner, opening.tasks.in_process_mb)
+    if tier.remote and runner is not None:
+        return DistributedVersion.open(job, runner, complete=complete), tier.why
     loaded = load_version(
         opened,
         target.live,
         target.storage,
         complete=complete,
-        threads=resources.threads,
+        threads=opening.threads,
         column_is_double=job.column_is_double,
-        on_demand=resources.on_demand,
+        on_demand=opening.on_demand,
     )
     return loaded, f"{tier.why}, in the compact layout" if in_compact_layout(opened) else tier.why
 

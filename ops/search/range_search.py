@@ -6,7 +6,7 @@ Under cosine the index holds directions that were rounded to f32. What they leav
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,101 +21,24 @@ from icepuffin.ops.rows.candidates import Candidates, DistanceReader, Hits, merg
 from icepuffin.ops.rows.datafile import batch_rows
 from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import RangeThresholds
-from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, FilesRead
+from icepuffin.ops.search.exact.file_scans import FileScans, FilesRead
 from icepuffin.ops.search.exact.pruning import FilePruner
 from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
-from icepuffin.ops.search.result import Certificate, Profile, Pruning
+from icepuffin.ops.search.result import Certificate
+from icepuffin.ops.search.sources import SourceAnswer
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.search.tuning import SearchParameters
 
 _SLACK = 1 + 1e-9
 """Ratio of a bound to the distance that it is made from, for sums in another order"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeHits:
-    """The rows under a threshold, and the cost of finding them."""
-
-    hits: Hits
-    compared: int
-    """Rows whose vectors were compared"""
-    read: int
-    """Rows of the data files in reach, deleted ones included, in memory or not"""
-    read_from_files: int
-    """Rows of the files that were read"""
-    reachable: Bool
-    """bool[files]: live files that were not pruned"""
-    pruning: Pruning
-    tier: str
-    """Tier as `Profile.tier` has it"""
-    where: str
-    """Place of the vectors that were compared, in words"""
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CertifiedHits:
-    """The k nearest rows per query, and the proof of it with its cost."""
-
-    hits: Hits
-    certificate: Certificate
-    pruning: Pruning
-    compared: int
-    """Pairs of query and row that were compared for the proof"""
-    read: int
-    """Rows of the data files that were read for the proof"""
-    bytes_read: int
-    tier: str
-    """Tier of the proof as `Profile.tier` has it"""
-    where: str
-    """Place of the vectors that were compared for the proof, in words"""
-    warnings: tuple[str, ...] = ()
-
-    def profile(self, first: Profile) -> Profile:
-        """The profile of the whole search, from that of its first answer."""
-        return replace(
-            first,
-            tier=first.tier if self.tier == IN_PROCESS else self.tier,
-            tier_why=f"{first.tier_why}; of the proof: {self.where}",
-            strategy=f"{first.strategy} + certified",
-            distances=first.distances + self.compared,
-            tail_rows=first.tail_rows + self.read,
-            pruning=self.pruning,
-            certificate=self.certificate,
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NearestRows:
-    """The k nearest rows per query by the data files in reach, the proof of it, and its cost."""
-
-    candidates: Candidates
-    certificate: Certificate
-    pruning: Pruning
-    compared: int
-    """Rows whose vectors were compared"""
-    tier: str
-    """Tier as `Profile.tier` has it"""
-    where: str
-    """Place where data files were read, in words"""
-    warnings: tuple[str, ...] = ()
-
-    def profile(self, first: Profile, *, complete: bool) -> Profile:
-        """The profile of the search, from one that lacks the proof. There is none unless all live rows are `complete`ly
-        in these files.
-        """
-        return replace(
-            first,
-            strategy="pruned scan",
-            pruning=self.pruning,
-            certificate=self.certificate if complete else None,
-            tier=self.tier,
-            tier_why=f"the index has no graphs: {self.where}",
-        )
-
-
 class RangeSearch:
-    """Range searches of one reader. Thread-safe."""
+    """Searches of the data files that balls leave in reach, and of the index where it has their vectors. Thread-safe.
+
+    It is the source of nearest rows where an index has no graphs. `is_complete`: whether all live rows can be found.
+    """
 
     def __init__(
         self,
@@ -125,20 +48,35 @@ class RangeSearch:
         tail: Sequence[FileNumber],
         rows: RowReader,
         files: FileScans,
+        *,
+        is_complete: bool,
     ) -> None:
         self._rows = rows
         self._files = files
         self._live = target.live
         self._vectors = vectors
+        self._is_complete = is_complete
         self._pruner = FilePruner(target, choice)
-        loaded = choice.loaded
-        self._version = loaded if isinstance(loaded, LoadedVersion) and loaded.exact and len(loaded.shards) else None
+        here = choice.here
+        self._version = here if here is not None and here.exact and len(here.shards) else None
         """Version whose vectors are compared; None where they are rounded, or not in this process"""
         self._scanned = sorted(tail if self._version else choice.covered.union(tail))
         """File numbers of the data files that are read, unless they are pruned"""
 
-    def certify(self, queries: F64, first: Hits, k: int, matches: Matches | None, clock: StageClock) -> CertifiedHits:
-        """The k nearest rows (that match) of each query, by up to k rows in `first`. Not by inner product.
+    @property
+    def shards(self) -> int:
+        """Number of shards that are compared."""
+        return len(self._version.shards) if self._version else 0
+
+    def within(
+        self, queries: F64, thresholds: RangeThresholds, matches: Matches | None, limit: int | None, clock: StageClock
+    ) -> SourceAnswer:
+        """The rows (that match), nearest first; the first `limit` per query. `queries` f64[Q, D] prepared."""
+        return self._find(queries, thresholds, matches, limit, clock, Meter())[0]
+
+    def certify(self, queries: F64, first: Hits, k: int, matches: Matches | None, clock: StageClock) -> SourceAnswer:
+        """The k nearest rows (that match) of each query with their proof, by up to k rows in `first`. Not by inner
+        product.
 
         The k-th nearest row is no farther than the farthest of any k rows. So rows within that distance are all that
         can be among the k nearest. Where fewer were found, every row can be.
@@ -148,26 +86,23 @@ class RangeSearch:
         distances = DistanceReader(queries, self._rows, self._vectors.field_id, metric, meter)
         np.maximum.at(farthest, first.queries, distances.read(first.queries, first.files, first.positions))
         thresholds = RangeThresholds(farthest * _SLACK, inclusive=True, metric=metric)
-        answer = self.find(queries, thresholds, matches, k, clock, meter)
+        answer, reachable, read = self._find(queries, thresholds, matches, k, clock, meter)
         last = answer.hits.first_distances(len(queries), k)[:, -1]
-        pruned_from, margins = self._pruner.proof(queries, last, answer.reachable)
-        return CertifiedHits(
-            hits=answer.hits,
-            certificate=self._certificate(last, pruned_from, ~answer.reachable, margins),
-            pruning=answer.pruning,
-            compared=answer.compared * len(queries),
-            read=answer.read,
-            bytes_read=meter.bytes + self._vectors.value_bytes * answer.read_from_files * queries.shape[1],
-            tier=answer.tier,
-            where=answer.where,
-            warnings=answer.warnings,
+        pruned_from, margins = self._pruner.proof(queries, last, reachable)
+        return replace(
+            answer,
+            strategy="certified",
+            certificate=self._certificate(last, pruned_from, ~reachable, margins),
+            bytes_read=meter.bytes + self._vectors.value_bytes * read.rows * queries.shape[1],
         )
 
-    def nearest(self, queries: F64, k: int, matches: Matches | None, skipped: SkippedRows) -> NearestRows:
-        """The k nearest rows (that match) of each query, from the data files. Not by inner product.
+    def nearest(
+        self, queries: F64, k: int, matches: Matches | None, parameters: SearchParameters | None
+    ) -> SourceAnswer:
+        """See Source. By the data files alone, with a proof of their rows. Not by inner product.
 
         Files are read in the order of their lower bounds. None is left that may hold one of the k nearest rows of a
-        query: its bound is over the distance of the k-th row by then. `skipped` counts rows without a distance.
+        query: its bound is over the distance of the k-th row by then.
         Memory: a bound of 8 bytes for each pair of a query and a file.
         """
         bounds, unreadable = self._pruner.bounds(queries)
@@ -176,7 +111,7 @@ class RangeSearch:
         order = numbers[np.argsort(bounds.min(axis=0, initial=np.inf)[numbers], kind="stable")]
         best = Candidates.none(len(queries), k)
         pruned = np.isin(np.arange(len(self._live.files)), numbers)
-        compared, read = 0, FilesRead()
+        compared, read, skipped = 0, FilesRead(), SkippedRows()
         for part in self._files.groups(len(order)):
             members, farthest = order[part], best.distances[:, -1]
             in_reach = np.zeros(len(members), np.bool_)
@@ -192,14 +127,19 @@ class RangeSearch:
             skipped.add(scan.skipped.count, scan.skipped.first)
         pruned_from, last = bounds.min(axis=1, initial=np.inf, where=pruned), best.distances[:, -1]
         margins = (bounds[:, pruned] - last[:, None]).min(axis=0, initial=np.inf)
-        return NearestRows(
-            candidates=best,
-            certificate=self._certificate(last, pruned_from, pruned, margins),
+        proof = self._certificate(last, pruned_from, pruned, margins) if self._is_complete else None
+        return SourceAnswer(
+            Hits.of(best),
+            len(queries),
+            "pruned scan",
+            condition="" if matches is None else matches.how,
+            scanned=compared,
+            bytes_read=self._vectors.value_bytes * compared * queries.shape[1],
             pruning=self._pruner.saved(pruned),
-            compared=compared,
+            certificate=proof,
             tier=read.tier,
-            where=self._files.where(read),
-            warnings=unreadable,
+            where=f"the index has no graphs: {self._files.where(read)}",
+            warnings=(*unreadable, *skipped.warnings),
         )
 
     def _certificate(self, last: F64, pruned_from: F64, pruned: Bool, margins: F64) -> Certificate:
@@ -209,12 +149,7 @@ class RangeSearch:
             tuple(last.tolist()), tuple(pruned_from.tolist()), dict(zip(paths, margins.tolist(), strict=True))
         )
 
-    @property
-    def shards(self) -> int:
-        """Number of shards that are compared."""
-        return len(self._version.shards) if self._version else 0
-
-    def find(
+    def _find(
         self,
         queries: F64,
         thresholds: RangeThresholds,
@@ -222,13 +157,13 @@ class RangeSearch:
         limit: int | None,
         clock: StageClock,
         meter: Meter,
-    ) -> RangeHits:
-        """The rows (that match), nearest first; the first `limit` per query. `queries` f64[Q, D] prepared.
+    ) -> tuple[SourceAnswer, Bool, FilesRead]:
+        """(the rows (that match) within thresholds, bool[files] that were not pruned, data files that were read).
 
         `meter` counts what is read to resolve the rounding of directions.
         """
         directions = self._version is not None and thresholds.metric is Metric.COSINE
-        reachable, pruning, unreadable = self._pruner.reachable(queries, thresholds)
+        reachable, unreadable = self._pruner.reachable(queries, thresholds)
         clock.lap("prune")
         files, read = [number for number in self._scanned if reachable[number]], FilesRead()
         indexed = index_rows(self._version, reachable, matches) if self._version else ()
@@ -241,22 +176,22 @@ class RangeSearch:
             distances = DistanceReader(queries, self._rows, self._vectors.field_id, thresholds.metric, meter)
             hits = resolve_rounding(hits, thresholds, limit, distances)
         clock.lap("compare")
-        return RangeHits(
-            hits=hits,
-            compared=compared + scan.compared,
-            read=self._live.record_count_of(files),
-            read_from_files=read.rows,
-            reachable=reachable,
-            pruning=pruning,
+        compared += scan.compared
+        where = self._files.where(read)
+        answer = SourceAnswer(
+            hits,
+            len(queries),
+            "threshold",
+            compared=compared * len(queries),
+            scanned=self._live.record_count_of(files),
+            bytes_read=self._vectors.value_bytes * compared * queries.shape[1] + meter.bytes,
+            condition="" if matches is None else matches.how,
+            pruning=self._pruner.saved(~reachable),
             tier=read.tier,
-            where=self._where(read),
+            where=f"the index is in this process's memory; {where}" if self._version else where,
             warnings=(*unreadable, *scan.skipped.warnings),
         )
-
-    def _where(self, read: FilesRead) -> str:
-        """Place of the vectors that were compared, in words."""
-        files = self._files.where(read)
-        return f"the index is in this process's memory; {files}" if self._version else files
+        return answer, reachable, read
 
 
 def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> Iterator[RowVectors]:

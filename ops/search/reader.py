@@ -8,7 +8,6 @@ from typing import NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.metric import Metric
@@ -22,15 +21,13 @@ from icepuffin.ops.rows.candidates import fetch
 from icepuffin.ops.rows.included_values import IncludedColumns
 from icepuffin.ops.rows.row_reader import Meter, RowReader
 from icepuffin.ops.search.arguments import (
-    RangeThresholds,
-    checked_distance,
-    prepare_queries,
-    require_at_least_one,
-)
-from icepuffin.ops.search.condition_per_query import (
     Condition,
     Conditions,
+    RangeThresholds,
+    checked_distance,
     conditions_of,
+    prepare_queries,
+    require_at_least_one,
 )
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.exact.file_scans import TaskChoice
@@ -41,8 +38,8 @@ from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.indexed.worker import SearchJob, SearchRequest
 from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
-from icepuffin.ops.search.nearest_search import NearestSearch, RowsRequest
-from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchCosts, SearchResult, StalePolicy
+from icepuffin.ops.search.pipeline import Answer, RowsRequest, SearchPipeline
+from icepuffin.ops.search.result import Coverage, OpeningCost, SearchCosts, SearchResult, StalePolicy
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.table.snapshots import snapshot_rows, table_name
@@ -104,7 +101,7 @@ class IndexReader:
         self._vectors = VectorSource(
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
-        self._nearest = NearestSearch(
+        self._pipeline = SearchPipeline(
             target,
             choice,
             self._coverage,
@@ -142,8 +139,8 @@ class IndexReader:
         """Live rows of the snapshot, as its summary counts them; of a restricted table those that the reader may see,
         which are counted by reading.
         """
-        if self._target.hides_rows and (matches := self._nearest.matches(None, StageClock())) is not None:
-            return matches.count
+        if self._target.hides_rows and (rows := self._pipeline.conditions.matches(None, StageClock())) is not None:
+            return rows.count
         return snapshot_rows(self._target.table, self.snapshot_id)
 
     @property
@@ -174,14 +171,14 @@ class IndexReader:
     @property
     def kept_tail(self) -> KeptTail:
         """What this reader keeps of the freshness tail in memory, and why."""
-        if self._nearest.delta is not None:
-            return self._nearest.delta.state
+        if self._pipeline.delta is not None:
+            return self._pipeline.delta.state
         return KeptTail(0, 0, "there is no tail" if not self.tail else "each search reads it from the data files")
 
     @property
     def scanned(self) -> tuple[FileNumber, ...]:
         """File numbers of all files that no shard answers for: the freshness tail, or every file without graphs."""
-        covered = self._choice.covered if self._nearest.is_pruned_scan else ()
+        covered = self._choice.covered if self._choice.is_of_balls else ()
         return tuple(sorted({*self.tail, *covered}))
 
     @property
@@ -192,7 +189,7 @@ class IndexReader:
     @property
     def tier(self) -> str:
         """Where the index is searched: `in-process`, or `distributed`."""
-        return self._nearest.tier.name
+        return self._pipeline.tier
 
     def search(
         self,
@@ -262,7 +259,7 @@ class IndexReader:
         >>> reader.search(query, k=3, columns=["name"], where="section = 'web'")
         SearchResult(3 rows, snapshot ..., exact-version)
         """
-        clock, costs = StageClock(), SearchCosts()
+        costs = SearchCosts()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
         if self._target.hides_rows and target_recall is not None:
@@ -271,29 +268,18 @@ class IndexReader:
             self._require_unrestricted("Rows are ranked by the table's vectors: codes were fitted to hidden ones, too")
         if certified and self._choice.loaded is not None:
             self._require_certifiable()
-        # an exact scan needs no proof, and a pruned one has it
-        to_certify = certified and not self._nearest.is_pruned_scan and self._choice.loaded is not None
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         conditions = conditions_of(where, len(vectors))
+        asked = cast("Condition | None", where) if conditions is None else conditions or None
         returned = self._target.returned(columns)
-        request = RowsRequest(min(k, self._max_k), options, to_certify)
+        # an exact scan needs no proof, and a pruned one has it
+        request = RowsRequest(min(k, self._max_k), options, certified and self._choice.graphs is not None)
         try:
-            if conditions:
-                answer = self._nearest.nearest_per_condition(vectors, request, conditions, clock, costs)
-            else:
-                one = cast("Condition | None", where) if conditions is None else None
-                answer = self._nearest.nearest(vectors, request, one, clock, costs)
+            answer = self._pipeline.nearest(vectors, request, asked, costs)
         except IndexUnavailableError as error:
             other = self._without_index(error)
-            each = where if conditions is None else conditions
-            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=each)
-        row_meter = Meter()
-        rows = fetch(answer.hits, self._rows, returned, row_meter)
-        clock.lap("rows")
-        costs.add_bytes(**_row_bytes(row_meter))
-        costs.included_rows.update(self._included_rows(row_meter))
-        costs.milliseconds.update(clock.milliseconds)
-        return self._result(rows, answer.profile, (*answer.warnings, *row_meter.included.faults))
+            return other.search(vectors, k, **asdict(options), certified=certified, columns=columns, where=asked)
+        return self._result(answer, returned, costs)
 
     def within(
         self,
@@ -338,43 +324,18 @@ class IndexReader:
         >>> all(row["distance"] < 0.4 for row in reader.within(query, 0.4, columns=["name"]))
         True
         """
-        clock = StageClock()
+        costs = SearchCosts()
         require_at_least_one(limit=limit)
         checked = checked_distance(distance)
         vectors = prepare_queries(queries, self._metric, self._choice.dims, self._vectors.element_type)
         thresholds = RangeThresholds.of(checked, len(vectors), self._metric, inclusive=inclusive)
         returned = self._target.returned(columns)
-        matches = self._nearest.matches(where, clock)
-        settle_meter, row_meter = Meter(), Meter()
         try:
-            answer = self._nearest.range_search.find(vectors, thresholds, matches, limit, clock, settle_meter)
+            answer = self._pipeline.within(vectors, thresholds, where, limit, costs)
         except IndexUnavailableError as error:
             other = self._without_index(error)
             return other.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
-        rows = fetch(answer.hits, self._rows, returned, row_meter)
-        clock.lap("rows")
-        profile = Profile(
-            why=self.why,
-            strategy="threshold",
-            shards=self._nearest.range_search.shards,
-            nodes_expanded=0,
-            distances=answer.compared * len(vectors),
-            tail_rows=answer.read,
-            milliseconds=clock.milliseconds,
-            matching_rows=matches.count if matches else None,
-            condition=matches.how if matches else "",
-            tail=self._nearest.delta.state.why if self._nearest.delta else "",
-            pruning=answer.pruning,
-            queries=len(vectors),
-            tier=answer.tier,
-            tier_why=answer.where,
-            bytes_read={
-                "compare": self._vectors.value_bytes * answer.compared * vectors.shape[1] + settle_meter.bytes,
-                **_row_bytes(row_meter),
-            },
-            included_rows=self._included_rows(row_meter),
-        )
-        return self._result(rows, profile, (*answer.warnings, *row_meter.included.faults))
+        return self._result(answer, returned, costs)
 
     def follow(self, interval: float = 30.0) -> "FollowingReader[IndexReader]":
         """Follow the table: a reader for services that moves to newer snapshots and index versions by itself.
@@ -428,7 +389,7 @@ class IndexReader:
         >>> reader.stats().queries, reader.stats().why
         (0, 'open the reader with recall_sample, such as 0.01, to measure that share of its queries')
         """
-        return self._nearest.live_recall()
+        return self._pipeline.live_recall()
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out.
@@ -443,11 +404,10 @@ class IndexReader:
         and RestrictedTableError.
         """
         self._require_unrestricted("recall is measured over all rows")
-        choice = self._choice
-        if choice.opened is None or choice.loaded is None or self._nearest.is_pruned_scan:
+        trial = self._pipeline.recall_trial()
+        if trial is None:
             raise QueryError(f"{self.table}: every row is compared, which needs no tuning: {self.why}")
-        covered = tuple(sorted(choice.covered))
-        return RecallTrial(self._nearest.tier, self._vectors, choice.opened, choice.loaded, covered)
+        return trial
 
     def search_job(self) -> SearchJob:
         """This reader's snapshot and version, to be searched in other processes: both stay what they are. Raises
@@ -478,8 +438,8 @@ class IndexReader:
         self._require_unrestricted("other processes would search all of it")
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
         k = min(k, self._max_k)
-        matches = self._nearest.matches(where, StageClock())
-        parameters, warnings = self._nearest.parameters_of(k, options, matches)
+        matches = self._pipeline.conditions.matches(where, StageClock())
+        parameters, warnings = self._pipeline.parameters_of(k, options, matches)
         return SearchRequest(k, parameters, matches), warnings
 
     def _newest(self) -> "IndexReader":
@@ -493,22 +453,17 @@ class IndexReader:
 
     def _rehearse(self, searches: Iterable[Callable[["IndexReader"], object]]) -> None:
         """Search as others did, so that what the first search of a kind works out is there for the next."""
-        if not isinstance(self._choice.loaded, LoadedVersion) or self._nearest.is_pruned_scan:
+        if self._choice.here is None:
             return  # little is kept there: each search reads data files, or runs tasks
         if self._target.restriction is not None:
             return  # the reader that answers until then may show what this one hides
-        sampler = self._nearest.sampler
+        sampler = self._pipeline.sampler
         with sampler.paused() if sampler is not None else nullcontext():
             for search in searches:
                 try:
                     search(self)
                 except Exception as error:  # whoever searches so again gets it
                     _log.info("a search that was repeated on the newer snapshot failed: %s", error)
-
-    def _included_rows(self, meter: Meter) -> dict[str, int]:
-        """Rows whose values the index version has stored, by column."""
-        schema = self._target.schema
-        return {str(schema.find_column_name(field_id)): rows for field_id, rows in meter.included.rows.items()}
 
     def _require_unrestricted(self, why: str) -> None:
         """Raises RestrictedTableError where the catalog restricts what may be read."""
@@ -555,23 +510,24 @@ class IndexReader:
             opening=self._opening,
         )
 
-    def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
-        version, restriction = self.version, self._target.restriction
-        if restriction is not None:
-            profile = restriction.allowed_profile(profile)
+    def _result(self, answer: Answer, returned: Sequence[int], costs: SearchCosts) -> SearchResult:
+        """The answer with the columns of its rows, and what it may say of itself."""
+        meter, version, restriction = Meter(), self.version, self._target.restriction
+        rows = fetch(answer.hits, self._rows, returned, meter)
+        costs.clock.lap("rows")
+        costs.add_bytes(rows=meter.bytes)
+        if meter.included.rows:
+            costs.add_bytes(included=meter.included.bytes)
+        name_of = self._target.schema.find_column_name
+        costs.included_rows.update({str(name_of(field_id)): count for field_id, count in meter.included.rows.items()})
+        costs.milliseconds.update(costs.clock.milliseconds)
         return SearchResult(
             rows=rows,
             coverage=self.coverage,
             snapshot_id=self.snapshot_id,
             index_snapshot_id=version.index_snapshot_id if version else None,
             base_snapshot_id=version.base_snapshot_id if version else None,
-            profile=profile,
-            warnings=(*self.warnings, *warnings),
+            profile=answer.profile if restriction is None else restriction.allowed_profile(answer.profile),
+            warnings=(*self.warnings, *answer.warnings, *meter.included.faults),
             opening=None if self._target.hides_rows else self._opening,
         )
-
-
-def _row_bytes(meter: Meter) -> dict[str, int]:
-    """Bytes that the rows of an answer took: of data files, and of the index."""
-    included = {"included": meter.included.bytes} if meter.included.rows else {}
-    return {"rows": meter.bytes, **included}

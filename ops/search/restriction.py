@@ -21,7 +21,7 @@ from icepuffin.ops.filters.condition_parser import parse_condition
 from icepuffin.ops.filters.policy_expression import policy_expression
 from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of
-from icepuffin.ops.search.condition_per_query import Condition
+from icepuffin.ops.search.arguments import Condition
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.result import Profile
 

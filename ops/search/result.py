@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import SnapshotId
+from icepuffin.ops.process.stage_clock import StageClock
 from icepuffin.ops.recall.curves import Foresight
 from icepuffin.ops.search.indexed.cold_shards import ColdReads
 from icepuffin.ops.search.indexed.version_search import ShardWork
@@ -65,6 +66,17 @@ class Pruning:
     why: str
     """Means by which files were pruned, or the reason why they were not"""
 
+    @classmethod
+    def sum_of(cls, parts: Sequence["Pruning"]) -> "Pruning":
+        """The savings of several searches, by the same means."""
+        return cls(
+            sum(part.files for part in parts),
+            sum(part.files_pruned for part in parts),
+            sum(part.rows for part in parts),
+            sum(part.rows_pruned for part in parts),
+            parts[0].why,
+        )
+
     @property
     def share(self) -> float:
         """Share of the rows that was pruned; 0 where there are none."""
@@ -92,6 +104,7 @@ class Certificate:
 class SearchCosts:
     """Time and bytes of one search, which counts them while it runs. Its profile has these very mappings."""
 
+    clock: StageClock = field(default_factory=StageClock)
     milliseconds: dict[str, float] = field(default_factory=dict)
     bytes_read: dict[str, int] = field(default_factory=dict)
     included_rows: dict[str, int] = field(default_factory=dict)

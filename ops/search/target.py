@@ -67,6 +67,28 @@ class VersionChoice:
     """Reason for the place where the version is searched, in words"""
 
     @property
+    def is_of_balls(self) -> bool:
+        """Whether the version has no graphs: its balls rule files out, and all rows of the others are compared."""
+        return self.opened is not None and not self.opened.definition.has_graphs
+
+    @property
+    def graphs(self) -> LoadedVersion | DistributedVersion | None:
+        """The version whose graphs are searched."""
+        return None if self.is_of_balls else self.loaded
+
+    @property
+    def here(self) -> LoadedVersion | None:
+        """The version whose graphs are searched in this process."""
+        graphs = self.graphs
+        return graphs if isinstance(graphs, LoadedVersion) else None
+
+    @property
+    def remote(self) -> DistributedVersion | None:
+        """The version whose graphs are searched by tasks."""
+        graphs = self.graphs
+        return graphs if isinstance(graphs, DistributedVersion) else None
+
+    @property
     def dims(self) -> int | None:
         """Dimensions of the vectors, where an index knows them."""
         return self.loaded.dims if self.loaded else None

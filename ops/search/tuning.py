@@ -212,14 +212,26 @@ class TunableVersion(Protocol):
 
 
 class ParameterChooser:
-    """Chooses the search parameters for searches of one version. Thread-safe."""
+    """Chooses the search parameters for searches of one version. Thread-safe.
+
+    `unfit_record`: why the record of `tune` does not serve; `reranks`: whether candidates are ranked by the table's
+    vectors in any case; `no_effect`: warning of options where there is no version to choose for.
+    """
 
     def __init__(
-        self, version: TunableVersion | None, record: TuningRecord | None = None, unfit_record: str = ""
+        self,
+        version: TunableVersion | None,
+        record: TuningRecord | None = None,
+        unfit_record: str = "",
+        *,
+        reranks: bool = False,
+        no_effect: str = "",
     ) -> None:
         self._version = version
         self._record = record
         self._unfit_record = unfit_record
+        self._reranks = reranks
+        self._no_effect = no_effect
         self._chosen: dict[tuple[int, SearchOptions, bool], tuple[SearchParameters | None, tuple[str, ...]]] = {}
 
     def choose(
@@ -230,7 +242,9 @@ class ParameterChooser:
         The choice is remembered: an application gives the same options with every query.
         """
         if self._version is None:
-            return None, ()
+            return None, (self._no_effect,) if self._no_effect and options != SearchOptions() else ()
+        if self._reranks:
+            options = replace(options, rerank=True)
         key = (k, options, filtered)
         if remembered := self._chosen.get(key):
             return remembered

@@ -8,7 +8,7 @@ from icepuffin.ann_kernels.arrays import F32, F64, I64, Bool
 from icepuffin.ann_kernels.codes.coded_bounds import CodedBounds
 from icepuffin.ann_kernels.distances.exact_distances import lengths
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.versions.version_reader import OpenVersion, read_centroids
+from icepuffin.ops.index.versions.version_reader import read_centroids
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles
 from icepuffin.ops.search.arguments import RangeThresholds
@@ -82,6 +82,8 @@ class FileBalls:
         were before.
         """
         reachable = np.ones(self.files, np.bool_)
+        if not len(self.numbers):
+            return reachable
         reachable[self.numbers] = False
         reaches = self._reaches(thresholds.metric, rounded=rounded)
         limits = thresholds.euclidean() * (1 + _ROUNDING) + _TINY
@@ -174,70 +176,64 @@ class FilePruner:
     def __init__(self, target: SearchTarget, choice: VersionChoice) -> None:
         self._target = target
         self._choice = choice
-        self._balls: tuple[FileBalls, tuple[str, ...]] | None = None
+        self._is_rounded = choice.loaded is not None and choice.loaded.column_is_double
+        self._read: _ReadBalls | None = None
 
-    def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, Pruning, tuple[str, ...]]:
-        """bool[files] that may hold a row under a threshold, what that saves, and warnings of what is unreadable."""
-        reachable = np.ones(len(self._target.live.files), np.bool_)
-        unreadable: tuple[str, ...] = ()
-        opened, loaded = self._choice.opened, self._choice.loaded
-        if opened is None or loaded is None:
-            why = "no index, no centroids: every file is read"
-        elif thresholds.metric is Metric.INNER_PRODUCT:
-            why = "inner product obeys no triangle inequality: every file is read"
-        else:
-            balls, unreadable = self._read(opened, loaded)
-            reachable = balls.reachable(queries, thresholds, rounded=loaded.column_is_double)
-            why = balls.description
-        return reachable, self._saved(~reachable, why), unreadable
+    def reachable(self, queries: F64, thresholds: RangeThresholds) -> tuple[Bool, tuple[str, ...]]:
+        """(bool[files] that may hold a row under a threshold, warnings of what is unreadable)."""
+        read = self._balls
+        return read.balls.reachable(queries, thresholds, rounded=self._is_rounded), read.warnings
 
     def bounds(self, queries: F64) -> tuple[F64, tuple[str, ...]]:
         """(f64[Q, files]: a distance that no row of a file is under, warnings of what is unreadable). Not by inner
-        product. There must be a version.
+        product.
         """
-        opened, loaded = self._choice.opened, self._choice.loaded
-        if opened is None or loaded is None:
-            raise ValueError("there is no version")
-        balls, unreadable = self._read(opened, loaded)
-        return balls.bounds(queries, self._target.metric, rounded=loaded.column_is_double), unreadable
+        read = self._balls
+        return read.balls.bounds(queries, self._target.metric, rounded=self._is_rounded), read.warnings
 
     def refined(self, queries: F64, number: FileNumber) -> F64:
-        """f64[Q]: the bound of one file, after `bounds`: it may be higher."""
-        opened, loaded = self._choice.opened, self._choice.loaded
-        if opened is None or loaded is None:
-            raise ValueError("there is no version")
-        balls, _ = self._read(opened, loaded)
-        return balls.refined(queries, number, self._target.metric, rounded=loaded.column_is_double)
+        """f64[Q]: the bound of one file: it may be higher than that of `bounds`."""
+        return self._balls.balls.refined(queries, number, self._target.metric, rounded=self._is_rounded)
 
     def saved(self, pruned: Bool) -> Pruning:
-        """What it saves not to read the files `pruned` bool[files], by the balls that `bounds` has read."""
-        return self._saved(pruned, self._balls[0].description if self._balls else "")
-
-    def _saved(self, pruned: Bool, why: str) -> Pruning:
+        """What it saves not to read the files `pruned` bool[files]."""
         counts = np.array([file.record_count for file in self._target.live.files], np.int64)
-        return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
+        return Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), self._balls.why)
 
     def proof(self, queries: F64, last: F64, reachable: Bool) -> tuple[F64, F64]:
         """`FileBalls.proof` for the files that are not `reachable`."""
-        opened, loaded = self._choice.opened, self._choice.loaded
-        if opened is None or loaded is None or reachable.all():
-            return np.full(len(queries), np.inf), np.empty(0)
-        balls, _ = self._read(opened, loaded)
-        return balls.proof(queries, last, ~reachable, self._target.metric, rounded=loaded.column_is_double)
+        return self._balls.balls.proof(queries, last, ~reachable, self._target.metric, rounded=self._is_rounded)
 
-    def _read(
-        self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion
-    ) -> tuple[FileBalls, tuple[str, ...]]:
-        """The balls, and a warning where they cannot be read: then nothing is pruned, and answers stay right."""
-        if self._balls is None:
-            live = self._target.live
-            try:
-                index = read_centroids(opened, self._target.storage)
-                self._balls = file_balls(index, live, loaded, self._target.metric), ()
-            except (PuffinError, StorageError) as error:
-                warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
-                self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
-        return self._balls
+    @property
+    def _balls(self) -> "_ReadBalls":
+        """The balls. Where there are none, or they cannot be read, nothing is pruned, and answers stay right."""
+        if self._read is None:
+            self._read = self._read_balls()
+        return self._read
+
+    def _read_balls(self) -> "_ReadBalls":
+        opened, loaded, live = self._choice.opened, self._choice.loaded, self._target.live
+        none = FileBalls.none(len(live.files), 0 if loaded is None else loaded.dims)
+        if opened is None or loaded is None:
+            return _ReadBalls(none, "no index, no centroids: every file is read")
+        if self._target.metric is Metric.INNER_PRODUCT:
+            return _ReadBalls(none, "inner product obeys no triangle inequality: every file is read")
+        try:
+            balls = file_balls(read_centroids(opened, self._target.storage), live, loaded, self._target.metric)
+        except (PuffinError, StorageError) as error:
+            warning = f"{opened.bound.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+            return _ReadBalls(none, none.description, (warning,))
+        return _ReadBalls(balls, balls.description)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ReadBalls:
+    """The balls that files are pruned by."""
+
+    balls: FileBalls
+    why: str
+    """Means by which files are pruned, or the reason why they are not"""
+    warnings: tuple[str, ...] = ()
 
 
 def file_balls(

@@ -187,11 +187,10 @@ class VectorSource:
 
 
 def scan(
+    source: VectorSource,
     queries: F64,
     k: int,
-    source: VectorSource,
     files: Sequence[FileNumber],
-    *,
     matches: Matches | None = None,
     skipped: SkippedRows | None = None,
 ) -> tuple[Candidates, int]:

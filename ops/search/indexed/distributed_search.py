@@ -1,9 +1,8 @@
 """A version whose shards are searched by tasks.
 
 A search has three steps: (A) every task searches its shards, (B) exact distances are read per data file, (C) the
-results are merged. It is a `Tier`, and gives the rows that the one in this process gives. Opening it loads every
-shard once, where it will be searched: nodes are counted there as `shards.load_version` counts them here, and damaged
-shards become known.
+results are merged. It gives the rows that a search in this process gives. Opening it loads every shard once, where it
+will be searched: nodes are counted there as `load_version` counts them here, and damaged shards become known.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from icepuffin.ops.index.versions.version_reader import OpenVersion
 from icepuffin.ops.model import MIB, FileNumber, ShardId
 from icepuffin.ops.rows.candidates import Candidates, merge_sorted
 from icepuffin.ops.search.exact.scan import SkippedRows
-from icepuffin.ops.search.indexed.version_search import IndexAnswer, strategy_of, work_by_shard
+from icepuffin.ops.search.indexed.version_search import IndexAnswer, together
 from icepuffin.ops.search.indexed.worker import (
     FileCandidates,
     SearchJob,
@@ -157,14 +156,7 @@ class DistributedVersion:
         widths = [answer.candidates.files.shape[1] for answer in answers]
         directions = any(answer.rounded_directions for answer in answers)
         width = sum(widths) if directions else max(widths, default=request.k)
-        best = merge_sorted([answer.candidates for answer in answers], width)
-        return IndexAnswer(
-            best,
-            strategy_of(answers),
-            approximate=any(answer.approximate for answer in answers),
-            rounded_directions=directions,
-            work=work_by_shard([shard for answer in answers for shard in answer.work]),
-        )
+        return together(answers, merge_sorted([answer.candidates for answer in answers], width))
 
     def scan(
         self, queries: F64, k: int, files: Sequence[FileNumber], matches: Matches | None, skipped: SkippedRows
@@ -261,14 +253,7 @@ def _joined(results: Sequence[ShareResult]) -> ShareResult:
 
 def _stacked_answers(answers: Sequence[IndexAnswer]) -> IndexAnswer:
     """The answers for one block of queries after those for another."""
-    return replace(
-        answers[0],
-        candidates=_stacked([answer.candidates for answer in answers]),
-        strategy=strategy_of(answers),
-        approximate=any(answer.approximate for answer in answers),
-        rounded_directions=any(answer.rounded_directions for answer in answers),
-        work=work_by_shard([shard for answer in answers for shard in answer.work]),
-    )
+    return together(answers, _stacked([answer.candidates for answer in answers]))
 
 
 def _stacked(parts: Sequence[Candidates]) -> Candidates:

@@ -182,6 +182,17 @@ def strategy_of(answers: Sequence[IndexAnswer]) -> str:
     return next((strategy for strategy in strategies if strategy != COMPARED), COMPARED if strategies else "beam")
 
 
+def together(answers: Sequence[IndexAnswer], candidates: Candidates) -> IndexAnswer:
+    """The answers for parts of one version, or of the queries, as one: with the candidates of all of them."""
+    return IndexAnswer(
+        candidates,
+        strategy_of(answers),
+        approximate=any(answer.approximate for answer in answers),
+        rounded_directions=any(answer.rounded_directions for answer in answers),
+        work=work_by_shard([shard for answer in answers for shard in answer.work]),
+    )
+
+
 def work_by_shard(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
     """The work of each shard, summed over blocks of queries; by shard id."""
     total: dict[ShardId, ShardWork] = {}

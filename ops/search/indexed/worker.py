@@ -231,7 +231,7 @@ class SearchWorker:
             dims = None if job.opened is None else job.opened.routing.dims
             source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
             counted = None if request.strict else skipped
-            scanned, rows = scan(queries, request.k, source, share.files, matches=request.matches, skipped=counted)
+            scanned, rows = scan(source, queries, request.k, share.files, request.matches, counted)
         return ShareResult(indexed, scanned, rows, skipped)
 
     def _search(

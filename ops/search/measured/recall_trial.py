@@ -18,7 +18,7 @@ from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.candidates import Candidates
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.exact.scan import SkippedRows, VectorSource
-from icepuffin.ops.search.indexed.tiers import Tier
+from icepuffin.ops.search.sources import FileScan, VersionSearch
 from icepuffin.ops.search.tuning import SearchParameters, TunableVersion
 
 _TIES = 16
@@ -79,7 +79,8 @@ class GroundTruth:
 class RecallTrial:
     """An opened version, for measuring its recall where it is searched: in this process, or by tasks."""
 
-    tier: Tier
+    search: VersionSearch
+    scan: FileScan
     vectors: VectorSource
     opened: OpenVersion
     version: TunableVersion
@@ -111,7 +112,7 @@ class RecallTrial:
         return truth
 
     def _nearest(self, queries: F64, count: int) -> Candidates:
-        candidates, _ = self.tier.scan(queries, count, self.files, None, SkippedRows())
+        candidates, _ = self.scan(queries, count, self.files, None, SkippedRows())
         return candidates
 
     def measure(self, queries: F64, k: int, parameters: SearchParameters, truth: GroundTruth) -> MeasuredPoint:
@@ -120,7 +121,7 @@ class RecallTrial:
         Reads no data file: candidates that a search would rank by the table's vectors count where the nearest rows are
         among them, since exact distances put these first.
         """
-        answer = self.tier.search(queries, k, replace(parameters, rerank=False), None)
+        answer = self.search(queries, k, replace(parameters, rerank=False), None)
         recalls = self._recalls(answer.candidates, truth)
         count = len(queries)
         return MeasuredPoint(

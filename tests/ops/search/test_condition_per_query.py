@@ -23,7 +23,7 @@ from icepuffin.ops.search import IndexReader, SearchResult, open_index
 from icepuffin.ops.search.errors import FilterError, QueryError
 from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch
 from icepuffin.ops.search.measured.live_recall import RecallSampler
-from icepuffin.ops.search.nearest_search import NearestSearch
+from icepuffin.ops.search.pipeline import SearchPipeline
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.tasks.task_runner import LocalRunner
@@ -175,7 +175,7 @@ def test_conjunctions_of_look_ups_are_answered_at_once(table: Table, monkeypatch
     assert set(names.split(", ")) == set(FILTERS)
     assert len(result.profile.work) == 1
     assert f"{result.profile.distances:,} distances" in result.explain()
-    monkeypatch.delattr(NearestSearch, "nearest")
+    monkeypatch.delattr(SearchPipeline, "_under_one")
     assert reader.search(queries(len(conditions)), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
 
 
@@ -280,7 +280,7 @@ def test_rows_under_several_values_are_the_nearest_of_brute_force(table: Table) 
 
 def test_conditions_of_many_combinations_are_answered_one_by_one(table: Table) -> None:
     index(table)
-    lists_of: Callable[[Any], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[Any], Any] = opened(table)._pipeline.conjunctions.lists_of  # type: ignore[union-attr]
     values = ", ".join(map(str, range(32)))
     sections = "section in ('section 1', 'section 2')"
     assert [len(lists) for lists in lists_of(f"shelf in ({values}) and {sections}")] == [32, 2]
@@ -307,7 +307,7 @@ def test_look_ups_are_answered_at_once_over_a_tail(
     assert max(result.rows["id"].to_pylist()) >= 2_200
     by_memory = "and those in memory of 2 data files that it lacks"
     assert (by_memory in each[-1].profile.condition) == (tail_mb > 0)
-    monkeypatch.delattr(NearestSearch, "nearest")
+    monkeypatch.delattr(SearchPipeline, "_under_one")
     assert reader.search(queries(40), 5, where=conditions, columns=["id"]).rows.equals(result.rows)
     use_settings(None)
 
@@ -451,7 +451,7 @@ def test_a_store_that_fails_for_a_while_changes_no_answer(table: Table, monkeypa
 def test_live_recall_counts_queries_under_conditions_of_their_own(table: Table) -> None:
     index(table)
     reader = opened(table, recall_sample=1.0)
-    reader._nearest.sampler = RecallSampler(1.0, budget=1e6)
+    reader._pipeline.sampler = RecallSampler(1.0, budget=1e6)
     conditions = ["array_contains(tags, 't1')", "section = 'section 1'", "array_contains(tags, 't40')", None] * 3
     reader.search(queries(12), 5, where=conditions, columns=[])
     assert settled(reader.stats, 12).queries == 12
@@ -465,7 +465,7 @@ def test_live_recall_is_that_of_one_call_per_query_where_some_go_through_the_gra
 
     def recall_of(search: Callable[[IndexReader], SearchResult | list[SearchResult]]) -> tuple[int, float | None]:
         reader = opened(table, definition, recall_sample=1.0)
-        reader._nearest.sampler = RecallSampler(1.0, budget=1e6)
+        reader._pipeline.sampler = RecallSampler(1.0, budget=1e6)
         search(reader)
         measured = settled(reader.stats, 8)
         return measured.queries, measured.recall
@@ -529,7 +529,7 @@ def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -
 
 def test_expressions_of_look_ups_are_answered_at_once(table: Table) -> None:
     index(table)
-    lists_of: Callable[[Any], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[Any], Any] = opened(table)._pipeline.conjunctions.lists_of  # type: ignore[union-attr]
     both = And(EqualTo("section", "section 2"), ArrayContains("tags", "t1"), EqualTo("shelf", 3))
     text = "section = 'section 2' and array_contains(tags, 't1') and shelf = 3"
     assert lists_of(both) == lists_of(text)
@@ -553,7 +553,7 @@ def test_texts_of_look_ups_are_kept_up_to_a_number(table: Table, monkeypatch: py
 
 def test_an_and_within_quotes_joins_nothing(table: Table) -> None:
     index(table)
-    lists_of: Callable[[str], Any] = opened(table)._nearest.conjunctions.lists_of  # type: ignore[union-attr]
+    lists_of: Callable[[str], Any] = opened(table)._pipeline.conjunctions.lists_of  # type: ignore[union-attr]
     roll, one = lists_of("array_contains(tags, 'rock and roll')"), lists_of("array_contains(tags, 't1')")
     assert lists_of("array_contains(tags, 'rock and roll') and array_contains(tags, 't1')") == roll + one
     assert len({*roll, *one, *lists_of("section = 'section 1'")}) == 3

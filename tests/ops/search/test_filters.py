@@ -106,7 +106,7 @@ def test_a_condition_is_evaluated_once(table: Table) -> None:
         path.rename(path.with_suffix(".away"))
     with pytest.raises(DataFileError):
         reader.search(queries(2), where="id < 21", columns=["id"])
-    assert reader._nearest.match_cache.get("id < 20", lambda: pytest.fail("evaluated again")).count == 20
+    assert reader._pipeline.conditions.cache.get("id < 20", lambda: pytest.fail("evaluated again")).count == 20
     assert first.profile.matching_rows == 20
 
 

@@ -16,9 +16,9 @@ from icepuffin.ops.search import (
     IndexReader,
     UnknownColumnError,
     following_reader,
-    nearest_search,
     open_exact,
     open_index,
+    pipeline,
 )
 from icepuffin.ops.search.following_reader import FollowingReader
 from tests.conftest import ROWS, STORAGE, make_rows, queries
@@ -41,13 +41,13 @@ def table(table_factory: Callable[..., Table]) -> Table:
 def conditions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The conditions that were evaluated."""
     evaluated: list[Any] = []
-    find = nearest_search.find_matches
+    find = pipeline.find_matches
 
     def found(*arguments: Any, **options: Any) -> Any:
         evaluated.append(arguments[3])
         return find(*arguments, **options)
 
-    monkeypatch.setattr(nearest_search, "find_matches", found)
+    monkeypatch.setattr(pipeline, "find_matches", found)
     return evaluated
 
 
@@ -82,7 +82,7 @@ def test_the_first_search_of_each_kind_finds_its_condition_evaluated(
 
 def test_repeated_searches_are_no_live_queries(table: Table, following: FollowingReader[IndexReader]) -> None:
     following.search(queries(1), 3)
-    sampler = following.reader._nearest.sampler
+    sampler = following.reader._pipeline.sampler
     assert sampler is not None
     added: list[object] = []
     sampler.add = lambda *arguments: added.append(arguments)  # type: ignore[method-assign]

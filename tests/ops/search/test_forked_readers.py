@@ -71,16 +71,16 @@ def searches_in_a_fork(reader: IndexReader, lock: ProcessLock, **options: Any) -
 
 
 LOCKS: dict[str, tuple[Callable[[Any], ProcessLock], dict[str, Any]]] = {
-    "matches of conditions": (lambda reader: reader._nearest.match_cache._lock, {"where": "id < 200"}),
-    "columns of conditions": (lambda reader: reader._nearest._attributes._lock, {"where": "id < 200"}),
+    "matches of conditions": (lambda reader: reader._pipeline.conditions.cache._lock, {"where": "id < 200"}),
+    "columns of conditions": (lambda reader: reader._pipeline.conditions.attributes._lock, {"where": "id < 200"}),
     "lists of conjunctions": (
-        lambda reader: reader._nearest.conjunctions._lock,
+        lambda reader: reader._pipeline.conjunctions._lock,
         {"where": ["section = 'section 1'", "section = 'section 2'"]},
     ),
     "a shard that is fetched": (lambda reader: reader._choice.loaded.shards._locks[0], {"where": "id < 200"}),
     "directories of cells": (lambda reader: reader._choice.loaded.cold._opening, {}),
     "the process's cache": (lambda reader: shards._process.lock, {}),
-    "rows of answers": (lambda reader: reader._nearest._rows._lock, {"columns": ["embedding"]}),
+    "rows of answers": (lambda reader: reader._pipeline._rows._lock, {"columns": ["embedding"]}),
     "included columns": (lambda reader: reader._rows._included._lock, {}),
 }
 

@@ -308,7 +308,7 @@ def test_the_profile_of_every_kind_of_search_says_where_the_tail_was(table: Tabl
 
 def test_a_process_that_is_forked_while_the_tail_is_read_can_search(table: Table) -> None:
     reader = open_index(with_tail(table), DEFINITION, storage=STORAGE)
-    delta = reader._nearest.delta
+    delta = reader._pipeline.delta
     assert delta is not None
     with delta._lock:  # as a thread has it that reads the tail
         child = get_context("fork").Process(target=reader.search, args=(queries(1), 3), kwargs={"columns": []})
@@ -426,7 +426,7 @@ def test_the_memory_of_a_tail_is_not_more_than_was_reserved(tables: Callable[...
     for kind in KINDS:
         tailed = tables(*kind)
         both(tailed, lambda reader: reader.search(np.ones(DIMS), 3, columns=[]))
-        delta = tailed.kept._nearest.delta
+        delta = tailed.kept._pipeline.delta
         assert delta is not None
         kept = delta.rows(None, ()).rows
         assert kept is not None

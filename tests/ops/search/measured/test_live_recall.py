@@ -210,7 +210,7 @@ def test_a_query_that_waits_does_not_keep_its_whole_batch(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
     sampler = RecallSampler(1.0)
-    reader._nearest.sampler = sampler
+    reader._pipeline.sampler = sampler
     sampler._running = True  # nothing is measured
     reader.search(queries(40), 3)
     assert len(sampler._waiting) == 16
@@ -231,7 +231,7 @@ def test_a_share_that_is_none_is_refused(table: Table, share: float) -> None:
 def test_live_queries_are_measured_against_brute_force(table: Table, where: str | None) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE, threads=1, recall_sample=1.0)
-    reader._nearest.sampler = RecallSampler(1.0, budget=1e6)
+    reader._pipeline.sampler = RecallSampler(1.0, budget=1e6)
     vectors = queries(12)
     answer = reader.search(vectors, 10, search_list=1, where=where, columns=["id"])
     measured = settled(reader.stats, len(vectors))

@@ -23,7 +23,7 @@ def candidates(rows: list[int], distances: list[float]) -> Candidates:
 
 def trial(metric: Metric, *, exact: bool) -> RecallTrial:
     parts: Any = SimpleNamespace(metric=metric, exact=exact, routing=SimpleNamespace(dims=8))
-    return RecallTrial(parts, parts, parts, parts, ())
+    return RecallTrial(parts, parts, parts, parts, parts, ())
 
 
 @pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE])

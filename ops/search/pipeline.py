@@ -1,0 +1,416 @@
+"""The way of a search: what is asked goes to each source of rows, and their answers are merged, settled and proven.
+
+The sources are chosen when a reader is opened, by the version that answers and what it lacks of the snapshot.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F64, I64
+from icepuffin.ann_kernels.cached_property import cached_property
+from icepuffin.ops.filters.attribute_conditions import Attributes
+from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
+from icepuffin.ops.filters.attribute_values import VersionValues
+from icepuffin.ops.filters.matches import MatchCache, Matches, find_matches
+from icepuffin.ops.filters.tail_values import TailValues
+from icepuffin.ops.index.versions.tuning_record import usable_record
+from icepuffin.ops.index.versions.version_reader import same_files
+from icepuffin.ops.model import FileNumber, SnapshotId
+from icepuffin.ops.process.stage_clock import StageClock
+from icepuffin.ops.rows.candidates import DistanceReader, Hits
+from icepuffin.ops.rows.row_reader import Meter, RowReader
+from icepuffin.ops.search.arguments import Condition, RangeThresholds, groups_of
+from icepuffin.ops.search.exact.file_scans import IN_PROCESS, FileScans, TaskChoice
+from icepuffin.ops.search.exact.private_delta import PrivateDelta, SourceWithDelta
+from icepuffin.ops.search.exact.scan import VectorSource, scan
+from icepuffin.ops.search.indexed.conjunctions import ConjunctionSearch, Lists
+from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
+from icepuffin.ops.search.indexed.version_search import COMPARED, exact_distances, search_version
+from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
+from icepuffin.ops.search.measured.recall_trial import RecallTrial
+from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
+from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
+from icepuffin.ops.search.sources import (
+    FileScan,
+    IndexSource,
+    Source,
+    SourceAnswer,
+    TailSource,
+    VersionSearch,
+    joined,
+    merged,
+    shown_ways,
+)
+from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
+from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+
+_NOT_SAMPLED = "open the reader with recall_sample, such as 0.01, to measure that share of its queries"
+_NO_GRAPHS = "the index has no graphs: search parameters have no effect"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """The rows that a search is for."""
+
+    k: int
+    options: SearchOptions
+    to_certify: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The rows for some queries, before their columns are read."""
+
+    hits: Hits
+    profile: Profile
+    """With the costs that the search counts"""
+    warnings: tuple[str, ...]
+
+
+class ConditionMatcher:
+    """Finds the live rows of a snapshot that satisfy conditions, of those that may be in an answer. Thread-safe.
+
+    `files` reads data files; `keeps_tail`: whether values of the rows that the version lacks are kept in memory.
+    """
+
+    def __init__(
+        self, target: SearchTarget, choice: VersionChoice, files: FileScans, *, keeps_tail: bool, is_complete: bool
+    ) -> None:
+        self._target = target
+        self._files = files
+        self.cache = MatchCache()
+        opened, source = choice.opened, (target.live, target.schema, target.storage)
+        self._answering = None if opened is None or is_complete else frozenset(same_files(opened, target.live).values())
+        """Files with rows that may be in an answer; None where all have some"""
+        self.values = VersionValues(opened, *source) if opened and opened.attributes else None
+        self.attributes = Attributes(self.values, *source) if self.values else None
+        self._tail_values = TailValues(self.values, *source) if self.values and keeps_tail else None
+
+    def matches(self, where: Condition | None, clock: StageClock) -> Matches | None:
+        """The live rows that satisfy the condition, and that the reader may see, of those that may be in an answer;
+        None where that is all. Raises FilterError, and RestrictedTableError as of `Restriction.narrowed`.
+        """
+        target = self._target
+        condition = where if target.restriction is None else target.restriction.narrowed(where)
+        if condition is None:
+            return None
+        of_snapshot = target.table, target.live, target.schema, condition, target.storage
+        find = partial(find_matches, *of_snapshot, self._files.matches)
+        if self.attributes is not None:
+            find = partial(
+                find_matches_by_attributes, *of_snapshot, self.attributes, self._files.matches, self._tail_values
+            )
+        matches = self.cache.get(condition, partial(find, files=self._answering))
+        clock.lap("filter")
+        return matches
+
+    def count_beside(self, matches: Matches) -> int:
+        """The number of matches in files for which the version has no values."""
+        if isinstance(matches, AttributeMatches):
+            return matches.others.count
+        if self.values is None:
+            raise ValueError("the version has no values for any condition")
+        return matches.in_files(self.values.lacking).count  # all is false by the column's type
+
+
+class SearchPipeline:
+    """Finds the nearest rows of queries at one snapshot, or those within a distance. Thread-safe.
+
+    Parameters
+    ----------
+    target, choice, coverage
+        The snapshot, the version that answers, and what this lacks of the snapshot.
+    vectors, rows
+        Vectors and rows of the data files.
+    tasks : TaskChoice
+        When tasks read data files.
+    sampler : RecallSampler, optional
+        What measures the recall of some of the queries.
+    """
+
+    def __init__(
+        self,
+        target: SearchTarget,
+        choice: VersionChoice,
+        coverage: SnapshotCoverage,
+        vectors: VectorSource,
+        rows: RowReader,
+        *,
+        threads: int,
+        tasks: TaskChoice,
+        sampler: RecallSampler | None,
+    ) -> None:
+        self._target = target
+        self._choice = choice
+        self._vectors = vectors
+        self._rows = rows
+        self._threads = threads
+        self.sampler = sampler
+        opened, graphs, here, remote = choice.opened, choice.graphs, choice.here, choice.remote
+        is_complete = coverage.coverage is not Coverage.NEAREST_VERSION_ONLY
+        self.tier = IN_PROCESS if remote is None else remote.name
+        self.delta: PrivateDelta | None = None
+        """The freshness tail in memory; None where tasks scan it, or most of a search reads data files in any case, or
+        rows are hidden: it would count them, and name those without a distance
+        """
+        if coverage.tail and here is not None and not target.hides_rows:
+            self.delta = PrivateDelta(vectors, coverage.tail, here.dims, threads=threads)
+        files = FileScans(vectors if self.delta is None else SourceWithDelta.of(vectors, self.delta), tasks)
+        self._ranges = RangeSearch(target, choice, vectors, coverage.tail, rows, files, is_complete=is_complete)
+        self._scan: FileScan = partial(scan, vectors) if remote is None else remote.scan
+        self._search: VersionSearch | None = None if remote is None else remote.search
+        if here is not None:
+            self._search = partial(search_version, here, threads=threads)
+        self._sources: dict[str, Source] = {}
+        """What searches for the nearest rows ask, by stage"""
+        if self._search is not None:
+            self._sources["index"] = IndexSource(target, choice, self._search, rows)
+        if choice.is_of_balls:
+            self._sources["scan"] = self._ranges
+        elif coverage.tail or graphs is None:
+            self._sources["scan"] = TailSource(vectors, coverage.tail, self._scan, self.delta)
+        self.conditions = ConditionMatcher(
+            target, choice, files, keeps_tail=self.delta is not None, is_complete=is_complete
+        )
+        self._is_complete = is_complete
+        record, unfit = usable_record(target.table, opened.definition.name, opened) if opened else (None, "")
+        self._parameters = ParameterChooser(
+            graphs, record, unfit, reranks=target.hides_rows, no_effect=_NO_GRAPHS if choice.is_of_balls else ""
+        )
+        self._why_no_recall = _why_no_recall(choice, is_complete=is_complete)
+
+    def parameters_of(
+        self, k: int, options: SearchOptions, matches: Matches | None
+    ) -> tuple[SearchParameters | None, tuple[str, ...]]:
+        """The search parameters (None where no graph is searched), and warnings of options that were not followed."""
+        return self._parameters.choose(k, options, filtered=matches is not None)
+
+    def nearest(
+        self,
+        queries: F64,
+        request: RowsRequest,
+        where: Condition | list[Condition | None] | None,
+        costs: SearchCosts,
+    ) -> Answer:
+        """The k nearest rows of each query (that match). `where`: a condition of all queries, or a list of one per
+        query: conjunctions of look-ups are answered all at once, the others by distinct condition.
+
+        Raises IndexUnavailableError.
+        """
+        if not isinstance(where, list):
+            return self._answer(self._under_one(queries, request, where, costs), costs)
+        parts: list[tuple[I64, SourceAnswer]] = []
+        others = list(range(len(queries)))
+        if self.conjunctions is not None and not request.to_certify:
+            lists = list(map(self.conjunctions.lists_of, where))
+            costs.clock.lap("filter")
+            places = np.array([place for place, own in enumerate(lists) if own is not None], np.int64)
+            if len(places):
+                answer, left_out = self._under_look_ups(
+                    self.conjunctions, queries[places], request, [own for own in lists if own is not None],
+                    [where[place] for place in places.tolist()], costs,
+                )  # fmt: skip
+                parts.append((places, answer))
+                others = sorted({*others}.difference(places.tolist()).union(places[left_out].tolist()))
+        for condition, places in groups_of(where, others):
+            answer = self._under_one(queries[places], request, condition, costs)
+            matching_rows = None if answer.matching_rows is None else answer.matching_rows * len(places)
+            parts.append((places, replace(answer, matching_rows=matching_rows)))
+        return self._answer(joined(parts, len(queries)), costs)
+
+    def _under_one(
+        self, queries: F64, request: RowsRequest, where: Condition | None, costs: SearchCosts
+    ) -> SourceAnswer:
+        """The k nearest rows of each query (that match)."""
+        k, matches = request.k, self.conditions.matches(where, costs.clock)
+        parameters, warnings = self.parameters_of(k, request.options, matches)
+        answers, bytes_read = [], {"index": 0, "scan": 0}
+        for stage in bytes_read:
+            if source := self._sources.get(stage):
+                answers.append(answer := source.nearest(queries, k, matches, parameters))
+                bytes_read[stage] = answer.bytes_read
+            costs.clock.lap(stage)
+        if "index" in self._sources:
+            self._sample_recall(queries, k, answers[0].hits, [where] * len(queries))
+        costs.add_bytes(**bytes_read)
+        answer = self._settled(merged(answers, k), queries, k, costs)
+        if matches is not None and answer.matching_rows is None:
+            answer = replace(answer, matching_rows=matches.count)
+        if request.to_certify:
+            answer = self._certified(answer, queries, k, matches, costs)
+        return replace(answer, warnings=(*warnings, *answer.warnings)) if warnings else answer
+
+    def _under_look_ups(
+        self,
+        conjunctions: ConjunctionSearch,
+        queries: F64,
+        request: RowsRequest,
+        lists: Sequence[tuple[Lists, ...]],
+        conditions: Sequence[Condition | None],
+        costs: SearchCosts,
+    ) -> tuple[SourceAnswer, I64]:
+        """(the k nearest rows of each query under its conjunction, queries int64[n] without an answer)."""
+        k, clock = request.k, costs.clock
+        parameters, warnings = self._parameters.choose(k, request.options, filtered=True)
+        if parameters is None:
+            raise ValueError("there is no version to search")
+        by_lists = conjunctions.search(queries, lists, k, parameters)
+        clock.lap("index")
+        answered = np.setdiff1d(np.arange(len(queries)), by_lists.left_out)  # the others are answered elsewhere
+        self._sample_recall(queries, k, by_lists.hits, conditions, answered)
+        matching_rows, of_tail = by_lists.matching_rows, []
+        if tail := self._sources.get("scan"):
+            for where, places in groups_of(conditions, answered.tolist()):
+                matches = self.conditions.matches(where, clock)
+                if matches is None:
+                    raise ValueError("there is no condition")
+                of_tail.append(tail.nearest(queries[places], k, matches, None).of_queries(places))
+                matching_rows += self.conditions.count_beside(matches) * len(places)
+            clock.lap("scan")
+        costs.add_bytes(index=0, scan=sum(answer.bytes_read for answer in of_tail))
+        of_index = SourceAnswer(
+            by_lists.hits,
+            len(answered),
+            COMPARED,
+            by_lists.work,
+            matching_rows=matching_rows,
+            condition=shown_ways(answer.condition for answer in of_tail) or by_lists.how,
+            parameters=parameters,
+            rounded_directions=by_lists.rounded_directions,
+        )
+        answer = self._settled(merged([of_index, *of_tail], k), queries, k, costs)
+        return replace(answer, warnings=(*warnings, *answer.warnings)), by_lists.left_out
+
+    def within(
+        self, queries: F64, thresholds: RangeThresholds, where: Condition | None, limit: int | None, costs: SearchCosts
+    ) -> Answer:
+        """Every row (that matches) within the thresholds, nearest first; the first `limit` per query.
+
+        Raises IndexUnavailableError.
+        """
+        matches = self.conditions.matches(where, costs.clock)
+        answer = self._ranges.within(queries, thresholds, matches, limit, costs.clock)
+        costs.add_bytes(compare=answer.bytes_read)
+        if matches is not None:
+            answer = replace(answer, matching_rows=matches.count)
+        whole = self._answer(answer, costs)
+        tail = "" if self.delta is None else self.delta.state.why
+        profile = replace(whole.profile, shards=self._ranges.shards, tail=tail, live_recall=None)
+        return replace(whole, profile=profile)
+
+    def _settled(self, answer: SourceAnswer, queries: F64, k: int, costs: SearchCosts) -> SourceAnswer:
+        """The k nearest of rows that are ranked by rounded directions: data files decide where these leave doubt."""
+        if not answer.rounded_directions:
+            return answer
+        meter, metric = Meter(), self._target.metric
+        distances = DistanceReader(queries, self._rows, self._target.field_id, metric, meter)
+        hits = resolve_rounding(answer.hits, RangeThresholds.none(len(queries), metric), k, distances)
+        costs.clock.lap("settle")
+        costs.add_bytes(settle=meter.bytes)
+        return replace(answer, hits=hits)
+
+    def _certified(
+        self, first: SourceAnswer, queries: F64, k: int, matches: Matches | None, costs: SearchCosts
+    ) -> SourceAnswer:
+        """The k nearest rows with their proof, from an answer that may lack some of them."""
+        proof = self._ranges.certify(queries, first.hits, k, matches, costs.clock)
+        costs.add_bytes(compare=proof.bytes_read)
+        return replace(
+            first,
+            hits=proof.hits,
+            strategy=f"{first.strategy} + {proof.strategy}",
+            compared=first.compared + proof.compared,
+            scanned=first.scanned + proof.scanned,
+            pruning=proof.pruning,
+            certificate=proof.certificate,
+            tier=first.tier if proof.tier == IN_PROCESS else proof.tier,
+            where=f"{first.where or self._choice.tier_why}; of the proof: {proof.where}",
+            warnings=proof.warnings,
+        )
+
+    def _answer(self, answer: SourceAnswer, costs: SearchCosts) -> Answer:
+        """The answer of all sources with the profile of the search."""
+        choice, work = self._choice, answer.work
+        profile = Profile(
+            why=choice.why,
+            strategy=answer.strategy,
+            shards=len(choice.loaded.shards) if choice.loaded else 0,
+            nodes_expanded=sum(shard.expanded for shard in work),
+            distances=answer.compared + sum(shard.distances for shard in work),
+            tail_rows=answer.scanned,
+            milliseconds=costs.milliseconds,
+            matching_rows=answer.matching_rows,
+            condition=answer.condition,
+            tail=answer.tail,
+            pruning=answer.pruning,
+            certificate=answer.certificate,
+            parameters=answer.parameters,
+            work=work,
+            cold=answer.cold,
+            queries=answer.queries,
+            live_recall=self.live_recall() if self.sampler is not None and self.sampler.share else None,
+            tier=answer.tier or self.tier,
+            tier_why=answer.where or choice.tier_why,
+            bytes_read=costs.bytes_read,
+            included_rows=costs.included_rows,
+        )
+        return Answer(answer.hits, profile, answer.warnings)
+
+    def live_recall(self) -> LiveRecall:
+        """The recall of the queries that were answered, by a sample, as of now."""
+        sampler, opened = self.sampler or RecallSampler(0.0), self._choice.opened
+        version = opened.bound.index_snapshot_id if opened else SnapshotId(0)
+        return sampler.recall(version, self._why_no_recall or ("" if sampler.share else _NOT_SAMPLED))
+
+    def recall_trial(self) -> RecallTrial | None:
+        """What measures the recall of the version that answers; None where no graph is searched."""
+        opened, graphs = self._choice.opened, self._choice.graphs
+        if opened is None or graphs is None or self._search is None:
+            return None
+        return RecallTrial(self._search, self._scan, self._vectors, opened, graphs, tuple(sorted(graphs.covered)))
+
+    def _sample_recall(
+        self, queries: F64, k: int, hits: Hits, conditions: Sequence[Condition | None], answered: I64 | None = None
+    ) -> None:
+        """Draw some of the queries, of those that are `answered`, and have them answered exactly, too."""
+        sampler, opened, here = self.sampler, self._choice.opened, self._choice.here
+        if sampler is None or not sampler.share or self._why_no_recall or opened is None or here is None:
+            return
+        distances = hits.first_distances(len(queries), k)
+        for place in range(len(queries)) if answered is None else answered.tolist():
+            if sampler.draws():
+                # copies: a query that waits does not keep its whole batch
+                exact = partial(self._exact_distances, here, queries[place : place + 1].copy(), k, conditions[place])
+                sampler.add(opened.bound.index_snapshot_id, distances[place].copy(), exact)
+
+    def _exact_distances(self, version: LoadedVersion, query: F64, k: int, where: Condition | None) -> F64:
+        """`exact_distances` under a condition."""
+        return exact_distances(version, query, k, self.conditions.matches(where, StageClock()))
+
+    @cached_property
+    def conjunctions(self) -> ConjunctionSearch | None:
+        """What answers many queries at once, each under look-ups of its own; None where the version is not for it, or
+        the catalog restricts what may be read: it makes its matches by itself.
+        """
+        if self._target.restriction is not None:
+            return None
+        values = self.conditions.values
+        lacking = values.lacking if values is not None and self._is_complete else frozenset[FileNumber]()
+        return ConjunctionSearch.of(self.conditions.attributes, self._choice.here, lacking, self._threads)
+
+
+def _why_no_recall(choice: VersionChoice, *, is_complete: bool) -> str:
+    """Why the recall of queries cannot be measured; empty where it can."""
+    if choice.loaded is None:
+        return "every row is compared: answers are exact"
+    if choice.is_of_balls:
+        if is_complete:
+            return "every row of the files in reach is compared: answers are exact"
+        return "every row of the index in reach is compared: answers lack nothing but the rows that it lacks"
+    if choice.here is None:
+        return "tasks search the index, which is not in this process"
+    holds_vectors = choice.here.exact and not choice.here.lean
+    return "" if holds_vectors else "the index does not hold the table's vectors as they are"
