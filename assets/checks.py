@@ -19,8 +19,8 @@ from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missin
 from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import Action, SnapshotId
+from icepuffin.ops.recall.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.resources import Catalogs
-from icepuffin.ops.search.measured.recall_reports import RecallReportError, RecallReports, ReportedRecall
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.snapshots import find_snapshot, newest_data_snapshots, resolve_snapshot
 from icepuffin.ops.theta.ndv import nearest_statistics

@@ -188,7 +188,7 @@ class TableSettings(SettingsModel):
     @classmethod
     def _folder(cls, value: str | None) -> str | None:
         if value is not None:
-            from icepuffin.ops.search.measured.recall_reports import require_absolute  # noqa: PLC0415  slow, and seldom needed
+            from icepuffin.ops.recall.recall_reports import require_absolute  # noqa: PLC0415  slow, and seldom needed
             from icepuffin.ops.storage import StorageError  # noqa: PLC0415
 
             try:

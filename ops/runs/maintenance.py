@@ -24,7 +24,7 @@ from icepuffin.ops.index.upkeep.retention_plan import (
     retention_of_dropped,
 )
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search.measured.recall_reports import RecallReports
+from icepuffin.ops.recall.recall_reports import RecallReports
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.table.snapshots import require_all_snapshots

@@ -29,6 +29,7 @@ from icepuffin.ops.index.versions.tuning_record import PREFIX as TUNING
 from icepuffin.ops.index.versions.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
 from icepuffin.ops.process.threads import thread_count
+from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.rows.element_types import OF_COLUMN
 from icepuffin.ops.rows.vector_column import VectorSchema, element_type_of, holds_doubles
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
@@ -37,7 +38,6 @@ from icepuffin.ops.search.indexed.distributed_search import DistributedVersion, 
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion, load_balls, load_version
 from icepuffin.ops.search.indexed.worker import SearchJob
 from icepuffin.ops.search.measured.live_recall import RecallSampler
-from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.restriction import Restriction
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy

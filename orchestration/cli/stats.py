@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from icepuffin.ops.index.upkeep.freshness import FreshnessLag
-    from icepuffin.ops.search.measured.recall_reports import ReportedRecall
+    from icepuffin.ops.recall.recall_reports import ReportedRecall
     from icepuffin.ops.theta.theta_report import ThetaStatistics
 
 _NAME_WIDTH = 80
@@ -101,7 +101,7 @@ def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexS
 def _live_recall(context: TableContext, index: str) -> tuple["ReportedRecall | None", str]:
     """(what readers report of the newest version, error that kept it from being read)."""
     from icepuffin.ops.binding.bound_versions import tagged_version
-    from icepuffin.ops.search.measured.recall_reports import RecallReportError, RecallReports
+    from icepuffin.ops.recall.recall_reports import RecallReportError, RecallReports
     from icepuffin.ops.storage import StorageError
 
     folder, newest = context.settings.recall_reports, tagged_version(context.table, index)

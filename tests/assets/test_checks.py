@@ -30,10 +30,10 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
+from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.runs.sketches import refresh_sketches
-from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance

@@ -26,8 +26,8 @@ from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.search.measured.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.cli import main, ui

@@ -4,7 +4,7 @@ A query that is drawn waits in a short list. One thread takes it from there, ans
 long as the budget demands. Where the list is full, the query is left out: what is measured then is a smaller sample.
 Queries of another version leave the list when one is drawn, so that none keeps an old version in memory for long.
 
-What was measured is reported to a folder, too, where there is one (`icepuffin.ops.search.measured.recall_reports`).
+What was measured is reported to a folder, too, where there is one (`icepuffin.ops.recall.recall_reports`).
 """
 
 import logging
@@ -24,8 +24,8 @@ from icepuffin.ann_kernels.arrays import F64
 from icepuffin.ann_kernels.distances.recall import recalls_of
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.recall.confidence import confidence_interval
+from icepuffin.ops.recall.recall_reports import RecallReporter
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.measured.recall_reports import RecallReporter
 
 BUDGET = 0.01
 """Share of one core that exact answers take, on average since the first one began, without compiling kernels"""

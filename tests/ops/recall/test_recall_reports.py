@@ -18,17 +18,17 @@ from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import create_index
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.recall import recall_reports
 from icepuffin.ops.recall.confidence import confidence_interval
-from icepuffin.ops.runs.maintenance import collect_table_garbage
-from icepuffin.ops.search import QueryError, open_index
-from icepuffin.ops.search.measured import recall_reports
-from icepuffin.ops.search.measured.live_recall import RecallSampler
-from icepuffin.ops.search.measured.recall_reports import (
+from icepuffin.ops.recall.recall_reports import (
     RecallReporter,
     RecallReportError,
     RecallReports,
     ReportedRecall,
 )
+from icepuffin.ops.runs.maintenance import collect_table_garbage
+from icepuffin.ops.search import QueryError, open_index
+from icepuffin.ops.search.measured.live_recall import RecallSampler
 from icepuffin.ops.storage import ObjectMissingError, StorageError
 from tests.conftest import STORAGE, queries
 from tests.ops.index.comparison import DEFINITION, index_head
