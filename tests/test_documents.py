@@ -251,3 +251,116 @@ def sections_of(document: str, level: int) -> Iterator[tuple[str, list[str]]]:
 )
 def test_measurements_are_told_apart_from_settings(line: str, is_measured: bool) -> None:
     assert bool(MEASURED.search(line) and not LIMIT.search(line)) is is_measured
+
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+_IN_WORDS = {5: "five", 8: "eight", 10: "tenth", 16: "sixteenth"}
+CONSTANTS: tuple[tuple[str, str, str, str, float], ...] = (
+    (
+        "concepts.md",
+        "Each of the other shards is searched once in {} refreshes",
+        "ops.index.verify.proof",
+        "CHECK_INTERVAL",
+        1,
+    ),
+    (
+        "concepts.md",
+        "written for the version, a {} of the bytes is searched",
+        "ops.index.verify.proof",
+        "_ONE_BYTE_IN",
+        1,
+    ),
+    ("concepts.md", "Up to {} rows of each of four data files are read", "ops.index.verify.proof_rows", "_ROWS", 1),
+    ("concepts.md", "exact search on a sample: {} rows at k = 10", "ops.recall.curves", "GATE_QUERIES", 1),
+    ("concepts.md", "up to a {} of the bytes that stay", "ops.index.masked_recall", "_ONE_BYTE_IN", 1),
+    ("concepts.md", "of the bytes that stay, {} MiB at least", "ops.index.masked_recall", "_ALWAYS_MEASURED", MIB),
+    ("concepts.md", "{} to 64 rows are searched for in each", "ops.index.masked_recall", "_FEWEST_QUERIES", 1),
+    (
+        "concepts.md",
+        "with the values of included columns, of {} MiB and more",
+        "ops.index.versions.index_packs",
+        "PACK_BYTES",
+        MIB,
+    ),
+    ("concepts.md", "{}/128 of their bytes is enough", "ops.index.versions.index_packs", "WORTH_SHARE", 1 / 128),
+    (
+        "concepts.md",
+        "More than {} TiB, or than an upload takes",
+        "ops.index.versions.index_packs",
+        "MOST_PACK_BYTES",
+        TIB,
+    ),
+    ("concepts.md", "an upload takes in {} parts", "ops.index.versions.index_packs", "MOST_PACK_PARTS", 1),
+    ("concepts.md", "pieces would be of less than {} KiB", "ops.shards.vector_runs", "LEAST_BYTES", KIB),
+    ("concepts.md", "From {} runs on", "ops.shards.vector_runs", "MAX_RUNS", 1),
+    ("concepts.md", "of the longest files are, up to [{} MiB]", "ops.theta.file_sketches", "BUDGET_BYTES", MIB),
+    (
+        "concepts.md",
+        "(#packs-files-that-versions-share), too, from {} KiB on",
+        "ops.theta.sketch_packs",
+        "PACK_BYTES",
+        KIB,
+    ),
+    ("concepts.md", "once for each factor of {} in size", "ops.theta.sketch_packs", "_CLASS", 1),
+    ("operations.md", "a picture over the last {} versions", "assets.checks", "_VERSIONS_DRAWN", 1),
+    ("operations.md", "**Overview**: the newest {} snapshots", "orchestration.sensor.facts", "_MAX_LISTED", 1),
+    ("operations.md", "a table of shards: at most {},", "assets.metadata", "MAX_TABLE_ROWS", 1),
+    ("operations.md", "- {} MiB for the process", "ops.tasks.task_runner", "PROCESS_MEMORY", MIB),
+    ("operations.md", "a build counts {} times the mean", "ops.index.planning.sizes", "IMBALANCE", 1),
+    ("operations.md", "{} bytes per row of a shard and thread", "ops.runs.requirements", "_NODE_BYTES", 1),
+    ("operations.md", "{} bytes per row that is new or deleted", "ops.runs.requirements", "_ROW_BYTES", 1),
+    (
+        "operations.md",
+        "wherever rows are deleted, {} times the largest shard",
+        "ops.runs.requirements",
+        "_SEARCH_FACTOR",
+        1,
+    ),
+    ("operations.md", "are made, but [{} MiB at most]", "ops.runs.requirements", "_MOST_SKETCHES", MIB),
+    ("operations.md", "{} bytes per row and column of `filters`", "ops.runs.requirements", "_VALUE_BYTES", 1),
+    ("operations.md", "of `filters`, {} of lists", "ops.runs.requirements", "_LIST_BYTES", 1),
+    ("operations.md", "called again every {} s *by one of the tables*", "ops.resources", "AWAY_SECONDS", 1),
+    ("operations.md", "After {} minutes of that", "orchestration.sensor.sensor_definition", "_AWAY_MINUTES", 1),
+    (
+        "operations.md",
+        "median error of the last {} versions of this index",
+        "ops.binding.measurements",
+        "EARLIER_VERSIONS",
+        1,
+    ),
+    ("operations.md", "Its log names the first {} versions", "ops.messages", "MOST_LISTED", 1),
+    ("operations.md", "S3 is sent up to {} names in one request", "ops.storage.base", "DELETIONS", 1),
+    ("operations.md", "snapshot keeps them for {} days", "ops.table.blob_kind", "SIDE_TAG_AGE_MS", 86_400_000),
+    ("operations.md", "A file over {} MiB is therefore uploaded", "ops.storage.buckets", "_PART", MIB),
+    ("operations.md", "or an {}th of an index file", "ops.storage.buckets", "_PARTS", 1),
+    (
+        "dagster.md",
+        "the materialised ones among more than {} partitions",
+        "orchestration.sensor.facts",
+        "_MAX_NAMED_PARTITIONS",
+        1,
+    ),
+    ("settings.md", "{} minutes before they expire, or when a quarter", "ops.storage.credentials", "_EARLY_MS", 60_000),
+    ("settings.md", "every {} minutes where there is a token", "ops.storage.credentials", "_RENEWAL_MS", 60_000),
+    ("settings.md", "refused is sent again, up to {} times", "ops.binding.commit", "COMMIT_ATTEMPTS", 1),
+    (
+        "performance/scale.md",
+        "writes into Dagster for {} s of the clock",
+        "orchestration.sensor.evaluation",
+        "WRITING_SECONDS",
+        1,
+    ),
+)
+"""(page, words with a gap for a number, module, its constant, the unit that the number is in)"""
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "module", "name", "unit"), CONSTANTS, ids=lambda part: str(part).split(".")[-1]
+)
+def test_a_limit_that_a_page_states_is_that_of_the_code(
+    page: str, words: str, module: str, name: str, unit: float
+) -> None:
+    number = getattr(importlib.import_module(f"icepuffin.{module}"), name) / unit
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    in_digits = f"{number:,.1f}".removesuffix(".0")
+    assert any(words.replace("{}", it) in text for it in (in_digits, _IN_WORDS.get(number, in_digits))), in_digits
