@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from icepuffin.assets.table_settings import IndexSettings, KeepSettings, StatisticsSettings, TableSettings
-from icepuffin.ops.cache import process_cache
+from icepuffin.ops import cache
+from icepuffin.ops.cache import CacheSettings, process_cache
 from icepuffin.ops.index.definitions.index_definition import INDEX_PARAMETERS
+from icepuffin.ops.model import MOST_GRACE_HOURS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
 from icepuffin.orchestration.settings import Settings, SettingsError, find, load
@@ -86,7 +89,7 @@ def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("LAKE_TOKEN", raising=False)
     message = refusal(file, MINIMAL + 'token = "${LAKE_TOKEN}"\n')
     assert "catalogs.lake.token" in message
-    assert "LAKE_TOKEN is not set" in message
+    assert "LAKE_TOKEN is not set; set it and start again" in message
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,10 @@ def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch)
         (MINIMAL + "[spark]\nmastr = 'x'\n", "spark.mastr: no such setting"),
         (MINIMAL + "[tables.t]\ncatalog = 'other'\nname = 'a.b'\n", "tables.t.catalog is 'other'"),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'b'\n", "tables.t.name"),
-        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = 'daily'\n", "five cron fields"),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = 'daily'\n",
+            "write five cron fields (minute, hour, day of month, month, day of week) or off",
+        ),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = '99 2 * * *'\n", "tables.t.nightly: is no"),
         (
             MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nmaintenance = '@daily'\n",
@@ -110,9 +116,14 @@ def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch)
         ),
         (
             MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.u]\ncatalog = 'lake'\nname = 'a.b'\n",
-            "tables.t and tables.u are the same table",
+            "tables.t and tables.u are the same table: leave one of them out",
         ),
-        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = ['ann_i']\n", "writes itself"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = ['ann_i']\n", "'ann_i' is a tag that"),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = ['theta_sketches']\n",
+            "writes itself; watch branches and tags of your own",
+        ),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = []\n", "usually 'main'"),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nsnapshots = 'some'\n", "'every' or 'newest'"),
         (
             MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.t.indexes.'a/b']\ncolumn = 'v'\n",
@@ -130,8 +141,58 @@ def test_a_bad_file_is_refused_by_key(file: Path, text: str, names: str) -> None
     assert names in refusal(file, text)
 
 
+TABLE = {"catalog": "lake", "name": "a.b"}
+LIMITS: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] = [
+    (TableSettings, TABLE, "sensor_interval_seconds", [1, 86_400], [0, 86_401]),
+    (TableSettings, TABLE, "runs_ahead", [1, 1000], [0, 1001]),
+    (TableSettings, TABLE, "max_runtime_seconds", [60], [59]),
+    (TableSettings, TABLE, "retries", [0, 10], [-1, 11]),
+    (TableSettings, TABLE, "retry_delay_seconds", [0], [-0.1]),
+    (TableSettings, TABLE, "max_freshness_lag", [0], [-1]),
+    (TableSettings, TABLE, "max_freshness_minutes", [0], [-0.1]),
+    (KeepSettings, {}, "last", [1], [0]),
+    (KeepSettings, {}, "days", [0.01], [0]),
+    (module.GarbageSettings, {}, "garbage_grace_hours", [0, MOST_GRACE_HOURS], [-0.1, MOST_GRACE_HOURS + 1]),
+    (module.PriceSettings, {}, "currency", ["EUR", "usd"], ["EU", "EURO", "E1R", ""]),
+    (module.PriceSettings, {}, "compute_hour", [0], [-0.01]),
+    (module.PriceSettings, {}, "written_gib", [0], [-0.01]),
+    (module.PriceSettings, {}, "read_gib", [0], [-0.01]),
+    (module.SparkSettings, {}, "driver_only_rows", [0], [-1]),
+    (module.SparkSettings, {}, "in_process_mb", [0], [-1]),
+    (module.ShardCacheSettings, {}, "disk_mb", [0], [-1]),
+    (module.ShardCacheSettings, {}, "memory_mb", [0], [-1]),
+    (module.ShardCacheSettings, {}, "tail_mb", [0], [-1]),
+    (module.ShardCacheSettings, {}, "rows_mb", [0], [-1]),
+    (Settings, {"catalogs": {"lake": {"type": "sql"}}}, "threads", [0], [-1]),
+]
+"""(section, what it needs beside, a setting, its limits, the next values beyond them)"""
+
+
+@pytest.mark.parametrize(("section", "others", "name", "taken", "refused"), LIMITS, ids=lambda part: str(part)[:40])
+def test_a_setting_takes_its_limits_and_nothing_beyond(
+    section: type[BaseModel], others: dict[str, Any], name: str, taken: list[Any], refused: list[Any]
+) -> None:
+    for value in taken:
+        assert getattr(section.model_validate({**others, name: value}), name) == value
+    for value in refused:
+        with pytest.raises(ValidationError) as caught:
+            section.model_validate({**others, name: value})
+        assert [fault["loc"] for fault in caught.value.errors()] == [(name,)]
+
+
+def test_the_cache_has_the_defaults_of_its_settings_where_none_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a section [cache] that sets nothing, and without it: the same budgets and the same layout."""
+    used: list[CacheSettings] = []
+    monkeypatch.setattr(cache, "use_settings", used.append)
+    use_shard_cache(Settings.model_validate({"catalogs": {"lake": {"type": "sql"}}, "cache": {}}))
+    use_shard_cache(Settings.model_validate({"catalogs": {"lake": {"type": "sql"}}}))
+    assert used == [CacheSettings()]
+
+
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="does not exist: make it"):
+    with pytest.raises(
+        SettingsError, match=r"does not exist: make it .* name another with --settings .* or run `icepuffin demo`$"
+    ):
         load(tmp_path / "none.toml")
 
 
@@ -429,7 +490,9 @@ def test_a_file_without_a_catalog_says_how_to_add_one(file: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=re.escape(f"{tmp_path} cannot be read: Is a directory")):
+    with pytest.raises(
+        SettingsError, match=re.escape(f"{tmp_path} cannot be read: Is a directory; name a file with --settings")
+    ):
         load(tmp_path)
 
 
