@@ -16,21 +16,30 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import click
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.binding.bound_versions import index_versions
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
+from icepuffin.ops.index.planning.index_report import GcReport
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.recall.recall_reports import RecallReporter, RecallReports
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs import maintenance, sketches, snapshot
+from icepuffin.ops.runs.snapshot import RefreshReport
 from icepuffin.ops.table.snapshots import is_derived
 from icepuffin.ops.tasks.task_runner import LocalRunner
-from icepuffin.orchestration.cli import main, ui
+from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome
+from icepuffin.orchestration.cli import group, main, ui
 from icepuffin.orchestration.cli.metrics import server
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows, without_captured_output
 
@@ -184,6 +193,16 @@ def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lak
 
 def test_a_table_that_was_never_written_has_no_snapshot_yet(run: Run, pages: Lake) -> None:
     assert "demo.pages has no snapshot yet" in run("snapshots", "demo.pages")
+
+
+def test_a_list_of_snapshots_has_the_newest_of_so_many_and_those_since_a_time(run: Run) -> None:
+    every = json.loads(run("snapshots", "demo.packages", "--json"))["snapshots"]
+    assert len(every) >= 3
+    assert json.loads(run("snapshots", "demo.packages", "--limit", "2", "--json"))["snapshots"] == every[:2]
+    day = every[0]["committed"][:10]
+    assert json.loads(run("snapshots", "demo.packages", "--since", day, "--json"))["snapshots"] == [
+        one for one in every if one["committed"][:10] >= day
+    ]
 
 
 def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
@@ -612,6 +631,84 @@ def test_a_plan_meets_the_errors_of_an_index_that_the_table_does_not_have_yet(re
         change.delete_column("embedding")  # the snapshot still has it, and the table no more
     for command in ("plan", "refresh"):
         assert "no column 'embedding'" in refused(command, "demo.packages", "--dir", str(tmp_path))
+
+
+def test_garbage_collection_goes_by_the_settings_and_the_options(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def collect(*_: object, **arguments: object) -> GcReport:
+        asked.append({name: value for name, value in arguments.items() if name != "storage"})
+        return GcReport("demo.packages", dry_run=True, deleted=(), bytes_freed=0, kept_young=0)
+
+    monkeypatch.setattr(maintenance, "collect_table_garbage", collect)
+    for name, value in (
+        ("RETENTION__GARBAGE_GRACE_HOURS", "7.5"),
+        ("TABLES__PACKAGES__KEEP__LAST", "2"),
+        ("TABLES__PACKAGES__RECALL_REPORTS", f"{tmp_path}/reports"),
+    ):
+        monkeypatch.setenv(f"ICEPUFFIN__{name}", value)
+    by_settings = {"retentions": {}, "default": RetentionPolicy(last=2), "recall_reports": f"{tmp_path}/reports"}
+    for options, grace_hours, dry_run in (((), 7.5, False), (("--grace-hours", "0", "--dry-run"), 0, True)):
+        run("gc", "demo.packages", *options)
+        assert asked.pop() == {**by_settings, "grace_hours": grace_hours, "dry_run": dry_run}
+
+
+def test_a_refresh_and_its_plan_go_by_the_settings_and_the_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def refresh(table: Table, snapshot_id: SnapshotId, definitions: Any, **options: Any) -> RefreshReport:
+        names = [definition.name for definition in definitions]
+        asked.append((names, *(options[name] for name in ("sketches", "columns", "watched_ref", "verify"))))
+        return RefreshReport("demo.packages", snapshot_id, None, {})
+
+    monkeypatch.setattr(snapshot, "refresh_snapshot", refresh)
+    monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGES__STATISTICS__NDV", '["id"]')
+    run("refresh", "demo.packages", "--verify", "--json")
+    run("refresh", "demo.packages", "--index", "embedding", "--json")
+    names, *others = asked[0]
+    assert "embedding" in names  # type: ignore[operator]
+    assert others == [True, ("id",), "main", True]
+    assert asked[1] == (["embedding"], False, ("id",), "main", False)
+    estimated: list[object] = []
+
+    def estimate(*_: object, columns: object, **__: object) -> ThetaEstimate:
+        estimated.append(columns)
+        return ThetaEstimate(ThetaOutcome.OFF)
+
+    monkeypatch.setattr(sketches, "estimate_sketches", estimate)
+    assert "theta_sketches" in json.loads(run("plan", "demo.packages", "--json"))
+    assert "theta_sketches" not in json.loads(run("plan", "demo.packages", "embedding", "--json"))
+    assert estimated == [("id",)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (click.Abort(), 130, "stopped"),
+        (click.UsageError("two indexes are named"), 2, "two indexes are named"),
+        (click.ClickException("no such index"), 1, "error: no such index"),
+        (IcepuffinError("it is gone;\n try again"), 1, "error: it is gone; try again"),
+        (FileNotFoundError(2, "No such file or directory", "logged.npy"), 1, "error: logged.npy: No such file"),
+        (KeyError("rows"), 1, "error: KeyError: 'rows' (--debug shows where)"),
+    ],
+    ids=lambda part: type(part).__name__ if isinstance(part, Exception) else None,
+)
+def test_a_command_that_fails_ends_with_a_line_and_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, words: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(group, "main", fail)
+    with pytest.raises(SystemExit) as exited:
+        main(["stats", "demo.packages"])
+    assert exited.value.code == code
+    assert words in capsys.readouterr().err
+    if isinstance(error, KeyError):
+        with pytest.raises(KeyError):
+            main(["stats", "demo.packages", "--debug"])
 
 
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:

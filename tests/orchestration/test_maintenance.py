@@ -9,14 +9,19 @@ import dagster as dg
 import numpy as np
 import pytest
 from dagster import RunsFilter
+from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.binding.bound_versions import DerivedVersion, TagTakenError, index_versions
+from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.planning.index_report import GcReport
 from icepuffin.ops.index.versions.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage.local_storage import LocalStorage, to_path
+from icepuffin.orchestration import jobs
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
@@ -190,6 +195,48 @@ def test_an_index_that_cannot_be_rebuilt_keeps_neither_the_others_nor_the_garbag
     assert not old.exists()
     steps = [event.step_key for event in result.all_events if event.is_step_start]
     assert steps == ["rebuild_tombstoned_shards_demo_demo_packages", "sweep_demo_demo_packages"]
+
+
+@pytest.mark.parametrize("of_passing", ["a", "embedding"])
+def test_of_several_errors_one_that_a_retry_may_mend_decides(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, of_passing: str
+) -> None:
+    create_index(lake.table, IndexDefinition(name="a", column="embedding"))
+
+    def fail(_: Table, definition: IndexDefinition, **__: object) -> None:
+        raise BindingError("try again") if definition.name == of_passing else TagTakenError("it is taken")
+
+    monkeypatch.setattr(jobs, "maintain_index", fail)
+    (failure,) = (event for event in maintain(lake, instance).all_events if event.is_step_failure)
+    message = failure.step_failure_data.error_display_string
+    assert "BindingError: try again" in message
+    assert "it is taken" not in message
+
+
+def test_the_job_sweeps_by_all_that_the_settings_say(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def sweep(*_: object, **arguments: object) -> GcReport:
+        asked.append(arguments)
+        return GcReport("demo.packages", dry_run=True, deleted=(), bytes_freed=0, kept_young=0)
+
+    monkeypatch.setattr(jobs, "collect_table_garbage", sweep)
+    own = f'recall_reports = "{tmp_path}/reports"\nkeep = {{ versions = "tagged", last = 3 }}\n'
+    head, _, index = lake.settings(retries=0).partition("[tables.packages.indexes.")
+    retention = "[retention]\ndry_run = true\ngarbage_grace_hours = 7.5\n"
+    index = f"[tables.packages.indexes.{index}keep = {{ days = 2.5 }}\n"
+    lake.settings_file.write_text(f"{head}{own}{index}{retention}", encoding="utf-8")
+    assert maintain(lake, instance).success
+    (arguments,) = asked
+    assert {name: value for name, value in arguments.items() if name != "storage"} == {
+        "retentions": {"embedding": RetentionPolicy(days=2.5)},
+        "default": RetentionPolicy(RetentionScope.TAGGED, last=3),
+        "grace_hours": 7.5,
+        "dry_run": True,
+        "recall_reports": f"{tmp_path}/reports",
+    }
 
 
 def age_everything(monkeypatch: pytest.MonkeyPatch) -> None:
