@@ -15,12 +15,15 @@ from pyiceberg.table import Table
 from icepuffin.assets.ann_index import version_drawings, version_metadata
 from icepuffin.assets.charts import render
 from icepuffin.assets.checks import recall_so_far
+from icepuffin.ops.binding.bound_versions import DerivedVersion
+from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift
+from icepuffin.ops.index.upkeep.recall_history import RecallMeasurement, recall_drift, recall_history
 from icepuffin.ops.model import Action, How, ShardId, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index_runs import refresh_index
 from icepuffin.ops.search.overview import Overview, ShardState
+from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local_sensor import LocalRun, tick
@@ -136,7 +139,28 @@ def test_drift_is_counted_from_the_last_build() -> None:
     history = [RecallMeasurement(number, number, action, recall) for number, (action, recall) in enumerate(versions)]
     assert recall_drift(history) == pytest.approx(-0.005)
     assert recall_drift(history[1:2]) == 0.0
+    assert recall_drift([history[1], history[3]]) == pytest.approx(0.005), "from the oldest where none was built"
+    assert recall_drift([]) == 0.0
     assert recall_so_far([], 0.9) == {}
+
+
+def test_the_history_is_in_the_order_of_the_data_snapshots_whenever_their_versions_were_made() -> None:
+    """Of two versions of one snapshot, in that of their commits; those without a measured recall are left out."""
+    recalls = {1: 0.91, 2: 0.92, 3: 0.93, 4: None}
+    texts = {n: Measurement("LocalRunner", 1, 1.0, {}, Action.BUILT, recall).text() for n, recall in recalls.items()}
+    places = {1: (5, 9, 3), 2: (5, 9, 2), 3: (6, 1, 1), 4: (2, 2, 1)}  # its own number, its time, that of its data
+    versions = [
+        DerivedVersion(BlobKind.INDEX, "e", number, 10 * number, "", "p", *places[number], (), texts[number])
+        for number in texts
+    ]
+    history = recall_history(versions)
+    assert [(one.index_snapshot_id, one.base_snapshot_id, one.recall) for one in history] == [
+        (3, 30, 0.93),
+        (2, 20, 0.92),
+        (1, 10, 0.91),
+    ]
+    later = replace(versions[0], index_snapshot_id=SnapshotId(7), sequence_number=6, timestamp_ms=1)
+    assert [one.index_snapshot_id for one in recall_history([later, versions[0]])] == [1, 7]
 
 
 def test_a_page_has_fifteen_rows_and_that_of_an_empty_snapshot_three(table_factory: Callable[..., Table]) -> None:

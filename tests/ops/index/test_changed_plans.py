@@ -129,6 +129,10 @@ def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> N
             replace(plan, definition=replace(plan.definition, **{name: value}))
             for name, value in {"max_degree": 7, "rebuild_ratio": 0.7, "max_deltas": 7, "delta_share": 0.7}.items()
         ),
+        *(
+            replace(plan, definition=replace(plan.definition, **{names: ("name",), ids: (2,)}))
+            for names, ids in (("filters", "filter_ids"), ("include", "include_ids"))
+        ),
         replace(plan, base=replace(base, bound=replace(base.bound, build_id="another"))),
         replace(plan, base=replace(base, routing=replace(base.routing, base_snapshot_id=7))),
         replace(plan, base=replace(base, routing=other_shard)),

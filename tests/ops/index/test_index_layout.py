@@ -1,5 +1,6 @@
 """How partitions become shards, and what probing fewer shards loses."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,8 +12,47 @@ from icepuffin.ann_kernels.codes import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index.index_layout import group_partitions
 from icepuffin.ops.index.routing_recall import curve_in_sample
-from tests.conftest import make_rows
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
+from icepuffin.ops.model import FileSlot
+from icepuffin.ops.tasks.file_balls import BallSet
+from icepuffin.ops.tasks.staged_blocks import StagedRows
+from tests.conftest import DIMS, make_rows
 from tests.ops.index.comparison import DEFINITION, answer_with_recall, index_head
+
+
+def came(rows: int, *sums: float) -> StagedRows:
+    """Rows that were scattered over shards; sums of their distances from the nearest centroids, by file."""
+    return StagedRows((), ((FileSlot(0), rows),), 0, BallSet.of((), DIMS), sums)
+
+
+def test_shards_are_out_of_balance_from_more_than_three_times_that_of_the_build_on() -> None:
+    built = LayoutFit.of_build([10, 10, 20], [])
+    assert (built.balance, built.built_balance) == (1.5, 1.5)
+    for balance, is_out in ((4.5, False), (4.6, True)):
+        fit = replace(built, balance=balance)
+        assert (bool(fit.imbalance), bool(fit.fault)) == (is_out, is_out)
+    kept = replace(built, balance=5.0, kept_balance=5.0)
+    assert (kept.imbalance, bool(kept.fault)) == ("", True), "a build was in vain: it is not tried each time"
+    assert replace(kept, balance=15.0).imbalance == ""
+    assert replace(kept, balance=15.1).imbalance.startswith("shards are out of balance: the largest has 15.1 times")
+
+
+def test_a_codebook_no_longer_fits_from_more_than_half_as_far_again_on() -> None:
+    fit = LayoutFit(built_distance=2.0)
+    for distance, is_far in ((3.0, False), (3.01, True)):
+        assert bool(replace(fit, distance=distance).fault) is is_far
+    fault = "the codebook no longer fits: rows lie 4 from its centroids, 2 when it was trained"
+    assert (replace(fit, distance=4.0).fault, replace(fit, distance=4.0).imbalance) == (fault, "")
+    assert LayoutFit(distance=9.0).fault == "", "a build of rows that are their own centroids says nothing"
+
+
+def test_the_distance_of_a_layout_is_the_mean_of_all_rows_each_as_it_came() -> None:
+    built = LayoutFit.of_build([4], [came(4, 3.0, 1.0)])
+    assert (built.distance, built.built_distance) == (1.0, 1.0)
+    later = built.after([6], 4, [came(2, 8.0)])
+    assert (later.distance, later.built_distance, later.balance) == (2.0, 1.0, 1.0)
+    assert built.after([6], 4, [came(2, 2.0, math.inf)]).distance == 1.0
+    assert built.after([0, 0], 0, []).balance == 0.0
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e38])

@@ -7,11 +7,19 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from icepuffin.ops.binding.bound_versions import sketch_versions
-from icepuffin.ops.binding.measurements import measured_versions
+from icepuffin.ops.binding.bound_versions import DerivedVersion, sketch_versions
+from icepuffin.ops.binding.measurements import Measurement, measured_versions
 from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
-from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.tasks.task_runner import LocalRunner
+from icepuffin.ops.theta import (
+    ThetaEstimate,
+    ThetaOutcome,
+    estimate_theta_sketches,
+    materialize_theta_sketches,
+    theta_estimate,
+)
 from icepuffin.ops.theta import theta_bounds as work_bounds
 from icepuffin.ops.theta.theta_bounds import parts_to_sketch
 from icepuffin.ops.theta.theta_estimate import default_seconds
@@ -104,3 +112,31 @@ def test_the_parts_to_sketch_are_those_of_files_that_came_since(
     assert parts(newest) == 3, "all that are left"
     monkeypatch.setattr(work_bounds, "PART_ROWS", 100)
     assert parts(newest) == 3 + 300 // 100, "a long file is cut"
+
+
+def taken(number: int, factor: float, **others: Any) -> DerivedVersion:
+    """A version of file sketches whose run took `factor` times what the default rate says of a million values."""
+    values = {"runner": "LocalRunner", "amounts": {"values": 1_000_000}, **others}
+    text = Measurement(threads=1, seconds=factor * default_seconds(1_000_000, 1), **values).text()
+    return DerivedVersion(BlobKind.SKETCHES, "s", number, 1, "", "p", number, 1, 1, (), text)
+
+
+@pytest.mark.parametrize(
+    ("versions", "factor", "source"),
+    [
+        ([], 1, "default rate, 1 threads"),
+        ([taken(1, 9), *(taken(n, n) for n in range(2, 7))], 4, "measured on the last 5 snapshots"),
+        ([taken(1, 2), taken(2, 9), taken(3, 4)], 4, "measured on the last 3 snapshots"),
+        ([taken(1, 2), taken(2, 9, runner="SparkRunner")], 2, "measured on the last snapshot"),
+        ([taken(1, 2), taken(2, 9, amounts={"rows": 1})], 2, "measured on the last snapshot"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else None,
+)
+def test_seconds_are_corrected_by_the_last_five_runs_of_the_same_runner(
+    monkeypatch: pytest.MonkeyPatch, versions: list[DerivedVersion], factor: float, source: str
+) -> None:
+    monkeypatch.setattr(theta_estimate, "sketch_versions", lambda _: tuple(versions))
+    table: Any = None
+    seconds, words = theta_estimate._predicted(table, 3_000_000, LocalRunner(1))
+    assert seconds == pytest.approx(factor * default_seconds(3_000_000, 1), rel=0.01)
+    assert words == source

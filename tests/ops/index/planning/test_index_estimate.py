@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.binding.bound_versions import index_versions
+from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
+from icepuffin.ops.binding.measurements import Measurement
 from icepuffin.ops.index import IndexReport, plan_version
+from icepuffin.ops.index.planning import rates
 from icepuffin.ops.index.planning.index_estimate import estimate
 from icepuffin.ops.index.planning.index_report import Estimate
-from icepuffin.ops.index.planning.rates import Amounts, default_seconds
+from icepuffin.ops.index.planning.rates import Amounts, default_seconds, predicted_seconds
 from icepuffin.ops.model import Action
+from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
@@ -209,3 +214,41 @@ def test_copying_goes_on_beside_the_work() -> None:
 def test_more_work_takes_longer_and_more_threads_shorten_it() -> None:
     little, much = Amounts(read=100, inserted=100, dims=64), Amounts(read=10_000, inserted=10_000, dims=64)
     assert default_seconds(little, 1) < default_seconds(much, 2) < default_seconds(much, 1)
+
+
+def measured(number: int, factor: float, action: Action = Action.REFRESHED, **others: Any) -> DerivedVersion:
+    """A version whose run took `factor` times what the default rates say of a thousand rows that were built."""
+    amounts = asdict(Amounts(built=1_000, dims=384))
+    seconds = factor * default_seconds(Amounts(built=1_000, dims=384), 1)
+    text = Measurement(
+        **{"runner": "LocalRunner", "amounts": amounts, **others}, threads=1, seconds=seconds, action=action
+    ).text()
+    return DerivedVersion(BlobKind.INDEX, "e", number, 1, "", "p", number, 1, 1, (), text)
+
+
+@pytest.mark.parametrize(
+    ("versions", "factor", "source"),
+    [
+        ([], 1, "default rates, 1 threads"),
+        ([measured(1, 3)], 3, "measured on the last version, refreshed like this one"),
+        ([measured(1, 9), *(measured(n, n) for n in range(2, 7))], 4, "measured on the last 5 versions, refreshed"),
+        ([measured(1, 2), measured(2, 9), measured(3, 4)], 4, "the last 3 versions"),
+        ([measured(1, 2), measured(2, 9, Action.BUILT)], 2, "the last version, refreshed like this one"),
+        ([measured(1, 9, Action.BUILT)], 9, "the last version, made another way"),
+        ([measured(1, 2), measured(2, 9, runner="SparkRunner")], 2, "the last version, refreshed"),
+        ([measured(1, 2), measured(2, 9, amounts={"built": 1})], 2, "the last version, refreshed"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else None,
+)
+def test_seconds_are_corrected_by_the_last_five_runs_of_the_same_kind(
+    monkeypatch: pytest.MonkeyPatch, versions: list[DerivedVersion], factor: float, source: str
+) -> None:
+    """By their median. What another runner took, or a release that counts otherwise, says nothing of this one."""
+    monkeypatch.setattr(rates, "index_versions", lambda *_: tuple(versions))
+    plan: Any = SimpleNamespace(definition=DEFINITION, action=Action.REFRESHED)
+    amounts = Amounts(built=5_000, dims=384)
+    table: Any = None
+    seconds, words = predicted_seconds(table, plan, amounts, LocalRunner(1))
+    assert seconds == pytest.approx(factor * default_seconds(amounts, 1), rel=0.01)
+    assert source in words
+    assert predicted_seconds(table, plan, Amounts(), LocalRunner(1)) == (0.0, "nothing to do")

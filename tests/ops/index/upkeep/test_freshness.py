@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.types import FloatType
 
 from icepuffin.ops.binding import bindings
-from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.table.snapshots import data_snapshots
-from tests.conftest import make_rows
+from tests.conftest import ROWS, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.index.snapshot_times import set_times
@@ -61,3 +63,30 @@ def test_without_a_version_all_snapshots_are_late_since_the_first(table_factory:
     oldest = data_snapshots(empty)[0].timestamp_ms / 1_000
     found = index_lag(empty, DEFINITION, "main", now=oldest + HOUR)
     assert (found.snapshots, round(found.minutes, 6), found.coverage) == (2, 60.0, 0.0)
+
+
+def test_a_ref_that_indexes_follow_is_missing_once_the_table_has_a_snapshot(
+    table_factory: Callable[..., Table],
+) -> None:
+    table = table_factory()
+    assert (missing_ref(table, "main"), missing_ref(table, "audit")) == ("", "")
+    table.append(make_rows(0, 5))
+    assert missing_ref(table, "main") == ""
+    assert missing_ref(table, "audit") == (
+        "the table has no branch or tag 'audit', the first of watched_refs: no snapshot is indexed until it has"
+    )
+    table.manage_snapshots().create_branch(data_snapshots(table)[-1].snapshot_id, "audit").commit()
+    assert missing_ref(table.refresh(), "audit") == ""
+
+
+def test_a_snapshot_without_rows_or_without_the_column_is_not_late(table_factory: Callable[..., Table]) -> None:
+    """By the metadata alone; of an index on a column that the table never had, every snapshot with rows is."""
+    table = table_factory()
+    table.append(ROWS.empty_table())
+    table.append(make_rows(0, 5).drop(["embedding"]))
+    assert index_lag(table, DEFINITION, "main").snapshots == 1
+    with table.update_schema() as change:
+        change.add_column("later", FloatType())
+    later = IndexDefinition(name="l", column="later")
+    assert index_lag(table, later, "main") == FreshnessLag(0, 0.0, 1.0, str(table.metadata.current_snapshot_id))
+    assert index_lag(table, IndexDefinition(name="n", column="none"), "main").snapshots == 1
