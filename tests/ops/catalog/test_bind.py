@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     RemoveSnapshotRefUpdate,
@@ -21,7 +21,7 @@ from pyiceberg.table.update import (
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.binding.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.binding.derived_snapshots import NewPack
-from icepuffin.ops.binding.errors import LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.binding.errors import BindingError, LostRaceError, UnsupportedCatalogError
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.definitions.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage
@@ -62,6 +62,25 @@ def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table:
     assert version.tags == ("ann_e",)
     assert table.metadata.statistics[0].blob_metadata == []
     assert table.scan(snapshot_id=version.index_snapshot_id).to_arrow().num_rows == 10
+
+
+def totals(snapshot: Snapshot | None) -> dict[str, str]:
+    assert snapshot is not None
+    return {key: value for key, value in summary_of(snapshot).items() if key.startswith("total-")}
+
+
+def test_a_version_has_the_totals_of_its_base_and_a_pack_those_of_an_empty_table(table: Table) -> None:
+    """Planners and monitors read them: a version counts as the rows that it reads as, its pack as none."""
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    version = bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
+    base, (pack,) = table.metadata.current_snapshot(), version.packs
+    holder = table.metadata.snapshot_by_id(pack.holder_id)
+    assert holder is not None
+    assert totals(base).keys() == totals(holder).keys()
+    assert totals(table.metadata.snapshot_by_id(version.index_snapshot_id)) == totals(base)
+    assert set(totals(holder).values()) == {"0"}
+    assert holder.schema_id == table.metadata.current_schema_id
+    assert table.scan(snapshot_id=holder.snapshot_id).to_arrow().num_rows == 0
 
 
 def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
@@ -254,9 +273,9 @@ def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, after
 
 def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Table, afterwards: Afterwards) -> None:
     afterwards.then = lambda other: set_ref(other, "main", other.metadata.refs["ann_e"].snapshot_id)
-    with pytest.raises(
-        UnsupportedCatalogError, match=r"made snapshot \d+, which is icepuffin's, the current one"
-    ) as refused:
+    base = table.metadata.current_snapshot_id
+    words = rf"made snapshot \d+, which is icepuffin's, the current one; use another catalog .*\. Roll back to {base}$"
+    with pytest.raises(UnsupportedCatalogError, match=words) as refused:
         bindings.publish(table, binding(table))
     assert not refused.value.retryable
 
@@ -436,9 +455,29 @@ def test_a_move_of_the_tag_asserts_where_it_was_too(table: Table, monkeypatch: p
         return through(*arguments)
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
-    with pytest.raises(LostRaceError, match="somebody else moved ann_e"):
+    with pytest.raises(LostRaceError, match=r"somebody else moved ann_e; look again before you decide$"):
         bindings.move_tag(table, "ann_e", moves[1], expected_ref=moves[2])
     assert tag_target(table.refresh(), "ann_e") == moves[0]
+
+
+def test_a_tag_is_not_moved_to_a_version_that_has_expired(table: Table) -> None:
+    gone = bindings.publish(table, binding(table)).index_snapshot_id
+    bindings.drop(table, "ann_e")
+    change(table, RemoveSnapshotsUpdate(snapshot_ids=[gone]))
+    with pytest.raises(BindingError, match=rf"^db\.t: version {gone} expired meanwhile; try again$"):
+        bindings.move_tag(table, "ann_e", gone, expected_ref=None)
+    assert "ann_e" not in table.refresh().metadata.refs
+
+
+def test_a_tag_that_comes_back_tags_the_packs_of_its_version_again(table: Table) -> None:
+    new_pack = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
+    version = bindings.publish(table, replace(binding(table), new_packs=(new_pack,)))
+    (pack,) = version.packs
+    bindings.drop(table, "ann_e", f"ann_e-pack-{pack.holder_id}")
+    assert set(table.metadata.refs) == {"main"}
+    bindings.move_tag(table, "ann_e", version.index_snapshot_id, expected_ref=None)
+    assert tag_target(table, f"ann_e-pack-{pack.holder_id}") == pack.holder_id
+    assert table.metadata.refs[f"ann_e-pack-{pack.holder_id}"].max_ref_age_ms == LASTING_MS
 
 
 def test_an_index_snapshot_has_the_schema_of_its_base(table: Table) -> None:
