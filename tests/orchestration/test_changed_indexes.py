@@ -86,7 +86,9 @@ def test_an_index_of_the_settings_that_is_to_be_on_another_column_is_refused(
     lake.settings_file.write_text(changed, encoding="utf-8")
     result = execute(lake, instance, build(load(lake.settings_file)), "refresh")
     (failed,) = (event for event in result.all_events if event.is_step_failure)
-    message = "index 'embedding' is on column embedding, and is to be on newer: drop the index"
+    message = (
+        "index 'embedding' is on column embedding, and is to be on newer: drop the index, and the next run makes it"
+    )
     assert message in str(failed.step_failure_data.error)
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
 
@@ -104,7 +106,9 @@ def test_other_distances_of_an_index_are_refused_until_it_is_dropped(
     lake.settings_file.write_text(f'{shared}{column}{parameter} = "{after}"\n', encoding="utf-8")
     result = execute(lake, instance, build(load(lake.settings_file)), "refresh")
     (failed,) = (event for event in result.all_events if event.is_step_failure)
-    message = f"index 'embedding' has {parameter} {before}, and is to have {after}: drop the index"
+    message = (
+        f"index 'embedding' has {parameter} {before}, and is to have {after}: drop the index, and the next run makes it"
+    )
     assert message in str(failed.step_failure_data.error)
     assert not [event for event in result.all_events if event.is_step_up_for_retry]
     drop_index(lake.table, "embedding")

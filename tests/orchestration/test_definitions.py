@@ -238,7 +238,10 @@ def test_a_table_that_dagster_does_not_take_is_explained_and_the_others_load(
 def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
     create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
-    with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b' in Dagster"):
+    with pytest.raises(
+        DefinitionError,
+        match=r"has an index 'a.b', which is one with 'a_b' in Dagster: take a name that differs in more",
+    ):
         create_index(lake.table, IndexDefinition(name="a_b", column="embedding"))
     with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b_integrity' in Dagster"):
         create_index(lake.table, IndexDefinition(name="a_b_integrity", column="embedding"))

@@ -151,6 +151,9 @@ def test_two_tables_of_one_name_in_an_instance_do_not_drop_the_partitions_of_eac
         result = evaluated(both, instance, cursor)
         assert (result.run_requests, result.cursor) == ([], cursor)
         assert "another table of this name has the partitions 'snapshots/demo/demo/packages'" in str(result.skip_reason)
+        assert "Give each of the two an instance (dagster_home), or the catalog of one another name" in str(
+            result.skip_reason
+        )
     assert [item.message for item in tick(other, instance) if isinstance(item, SkippedTable)] != []
     assert ids < set(instance.get_dynamic_partitions(partitions))
     evaluated(settings, instance, cursor)

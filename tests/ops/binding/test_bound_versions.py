@@ -146,6 +146,7 @@ def test_a_ref_of_the_owners_that_has_the_name_of_a_packs_tag_is_warned_of(
         change(table, SetSnapshotRefUpdate(ref_name=tag, type=SnapshotRefType.TAG, snapshot_id=target, **ages))
         assert untagged_packs(table, [version.index_snapshot_id]) == {}
         assert f"the ref '{tag}', which icepuffin did not make" in caplog.text
+        assert caplog.messages[0].endswith("Give the ref another name")
 
 
 def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:

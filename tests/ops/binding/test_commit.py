@@ -88,7 +88,10 @@ def test_a_catalog_that_does_not_answer_is_waited_for_a_minute(
         raise ServerError("away")
 
     monkeypatch.setattr(table, "refresh", refresh)
-    with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'test' does not answer \(ServerError\)"):
+    with pytest.raises(
+        CatalogUnavailableError,
+        match=r"db\.t: catalog 'test' does not answer \(ServerError\); try again when it is up$",
+    ):
         reload_table(table, patient=patient)
     assert clock.waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 10] if patient else [])
 

@@ -406,6 +406,7 @@ def test_files_in_a_folder_that_others_could_write_to_are_not_trusted(
     with caplog.at_level(logging.WARNING):
         assert kept_by(cache_in(tmp_path), key).count == SHARD.count
     assert "could be written by other users" in caplog.text
+    assert "empty it, or name another folder" in caplog.text
     assert planted.exists()
     assert (tmp_path / "cache").stat().st_mode & 0o777 == mode
 
@@ -420,6 +421,7 @@ def test_locks_that_others_could_hold_leave_shards_in_the_store(
     with caplog.at_level(logging.WARNING):
         assert kept_by(cache_in(tmp_path), stored(tmp_path, SHARD)).count == SHARD.count
     assert f"{tmp_path}/cache/locks is not this user's alone" in caplog.text
+    assert caplog.messages[-1].endswith("; remove it")
     assert files_of(tmp_path) == []
 
 

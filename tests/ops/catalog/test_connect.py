@@ -54,6 +54,7 @@ def test_a_server_that_is_down_is_named_without_its_secrets(scheme: str) -> None
     kind = "rest" if scheme == "http" else "sql"
     message = message_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
     assert SECRET not in message
+    assert "; check its settings, and that it is up" in message
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])

@@ -218,5 +218,8 @@ def test_no_layout_has_more_shards_than_are_written(table: Table, monkeypatch: p
     head = table.metadata.current_snapshot_id
     assert head is not None
     plan = plan_version(table, DEFINITION, head, storage=STORAGE)
-    with pytest.raises(DefinitionError, match=r"600 rows of \d+ dimensions take 3 shards at least, .* 2 at most"):
+    with pytest.raises(
+        DefinitionError,
+        match=r"600 rows of \d+ dimensions take 3 shards at least, .* 2 at most: take a smaller `max_degree`",
+    ):
         make_layout(plan, STORAGE, threads=1)

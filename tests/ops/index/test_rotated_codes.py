@@ -172,11 +172,15 @@ def test_too_few_bits_fail_the_gate_and_say_what_to_take(table_factory: TableFac
 
 
 def test_what_cannot_have_codes_is_refused_by_name(table_factory: TableFactory) -> None:
-    with pytest.raises(DefinitionError, match="rq4 has more bits per dimension than elements of one bit"):
+    with pytest.raises(
+        DefinitionError, match=r"rq4 has more bits per dimension than elements of one bit: take vectors f16 or f32$"
+    ):
         IndexDefinition(name="e", column="c", element_type="bit", metric="hamming", vectors="rq4")
     table = table_factory()
     table.append(make_rows(0, 60, dims=4))
-    with pytest.raises(DefinitionError, match="'rq4' takes 8 to 16,384 dimensions, and column embedding has 4"):
+    with pytest.raises(
+        DefinitionError, match=r"'rq4' takes 8 to 16,384 dimensions, and column embedding has 4: take f16 or f32$"
+    ):
         index_head(table, replace(DEFINITION, vectors="rq4"))
 
 

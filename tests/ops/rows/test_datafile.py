@@ -538,7 +538,10 @@ def test_no_rows_are_a_table_of_no_rows(tmp_path: Path) -> None:
 
 def test_more_rows_than_the_manifest_counts_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", 1, [1, 2, 3], pa.int64()))
-    with pytest.raises(DataFileError, match=r"0\.parquet has 3 rows, and the manifest that names it says 2: add"):
+    with pytest.raises(
+        DataFileError,
+        match=r"0\.parquet has 3 rows, and the manifest that names it says 2: add the file to the table again",
+    ):
         rows(replace(file, record_count=2), one(1, "a", LongType()), 1)
     assert len(rows(replace(file, record_count=4), one(1, "a", LongType()), 1)) == 3
 

@@ -57,8 +57,8 @@ def test_a_connection_string_names_account_key_and_endpoint() -> None:
 @pytest.mark.parametrize(
     ("host", "settings", "words"),
     [
-        ("", {}, "the storage account is not known"),
-        ("acc.dfs.evil.example", {"adls.sas-token.acc": SECRET}, "no host of Azure"),
+        ("", {}, "the storage account is not known: write locations as abfss://.* or set adls.account-name in"),
+        ("acc.dfs.evil.example", {"adls.sas-token.acc": SECRET}, "no host of Azure. Set adls.account-host in"),
         ("acc.evil.example", {"adls.sas-token.acc": SECRET}, "no host of Azure"),
         (HOST, {"adls.connection-string": f"AccountName=other;AccountKey={SECRET}"}, "another storage account"),
         (HOST, {"adls.connection-string": SECRET}, "no connection string"),

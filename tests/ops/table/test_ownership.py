@@ -75,6 +75,7 @@ def test_the_rows_of_an_append_with_our_properties_are_found(
     assert f"snapshot {head} has properties of icepuffin's in its summary, and counts as data: its operation" in (
         caplog.text
     )
+    assert caplog.messages[0].endswith("Whoever wrote it set or copied them; have it leave them out")
     caplog.clear()
     assert derived_ids(table.refresh().metadata) == frozenset()
     assert caplog.text == ""

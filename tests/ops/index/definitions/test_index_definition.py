@@ -136,7 +136,8 @@ def test_as_many_ids_as_columns_are_needed() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 5_000, "[" + "-" * 100_000 + "1]", "[{[]: 1}]", "[" + "9" * 5_000 + "]"])
 def test_a_list_of_columns_that_no_parser_reads_is_named(text: str) -> None:
-    with pytest.raises(DefinitionError, match=r"index x: filters is .{1,90}, which is no list") as caught:
+    words = r'index x: filters is .{1,90}, which is no list: write \["a", "b"\], or a,b$'
+    with pytest.raises(DefinitionError, match=words) as caught:
         from_properties({"ann.index.x.column": "embedding", "ann.index.x.filters": text})
     assert len(str(caught.value)) < 200
 
