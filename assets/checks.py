@@ -80,6 +80,7 @@ def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
         "lag (minutes)": round(lag.minutes, 1),
         "coverage": lag.coverage,
         "newest snapshot": lag.newest,
+        **({"why": lag.why} if lag.why else {}),
     }
 
 

@@ -10,8 +10,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import StatisticsFile
 
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.planning.own_versions import versions_of
 from icepuffin.ops.index.upkeep.freshness import nothing_to_index
+from icepuffin.ops.index.versions.version_format import given_up
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id, statistics_by_id
 from icepuffin.ops.table.snapshots import base_snapshot_id, derived_ids
@@ -46,6 +48,8 @@ class SnapshotEntry:
     """Names of what the settings define and the snapshot lacks: `theta_sketches`, and indexes. Where the metadata shows
     that there is nothing to index, no index is missing.
     """
+    given_up: tuple[str, ...]
+    """Names of the missing indexes that have a version of the snapshot, in a layout that was given up."""
 
     @property
     def derived(self) -> tuple[str, ...]:
@@ -63,6 +67,10 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     indexed = {
         index.name: {version.base_snapshot_id for version in versions_of(table, index)} for index in spec.indexes
     }
+    given_up_at = {
+        index.name: {it.base_snapshot_id for it in index_versions(table, index.name) if given_up(it.build_id)}
+        for index in spec.indexes
+    }
     needless = {index.name: nothing_to_index(table, index) for index in spec.indexes}
     entries = []
     for snapshot in newest:
@@ -71,6 +79,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
         needed = tuple(name for name, is_needless in needless.items() if not is_needless(snapshot))
         expected = (*(("theta_sketches",) if spec.settings.statistics.keeps_ndv else ()), *needed)
         present = {*(("theta_sketches",) if sketched else ()), *indexes}
+        missing = tuple(name for name in expected if name not in present)
         added, removed, rows = _counts(snapshot)
         entries.append(
             SnapshotEntry(
@@ -83,7 +92,8 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
                 refs=tuple(refs.get(SnapshotId(snapshot.snapshot_id), ())),
                 sketches=sketched,
                 indexes=indexes,
-                missing=tuple(name for name in expected if name not in present),
+                missing=missing,
+                given_up=tuple(name for name in missing if snapshot.snapshot_id in given_up_at.get(name, ())),
             )
         )
     return tuple(entries)

@@ -412,7 +412,8 @@ def build_defs(
         Kinds of the derived assets, in place of `python` and `puffin`.
     automation : AutomationCondition, optional
         Condition under which Dagster requests runs of the derived assets. The sensor then adds partitions, and requests
-        runs only where the head returns to an older snapshot, and where sketches of another engine are to be merged.
+        runs only where the head returns to an older snapshot, where sketches of another engine are to be merged, and
+        where the layout of a version was given up.
     partitions : str, optional
         Name of the dynamic partitions definition that has a key per snapshot, of this table alone: other keys are
         dropped. Default: `snapshots/<catalog>/<namespace>/<table>`, with `key`, `upstream` or `key_prefix` before the

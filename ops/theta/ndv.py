@@ -100,7 +100,8 @@ def counts_for_planners(
 
 def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:
     """The file in the snapshot's slot, where it lists sketches but none of ours: an ANALYZE of another engine replaced
-    them, and a materialisation merges the two. None where ours are there, or nothing is.
+    them, and a materialisation merges the two, or they are of a format that was given up, and it counts anew. None
+    where ours are there, or nothing is.
     """
     statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)

@@ -85,6 +85,7 @@ def _document(entry: "SnapshotEntry") -> dict[str, object]:
         "theta_sketches": entry.sketches,
         "indexes": list(entry.indexes),
         "missing": list(entry.missing),
+        "given_up": list(entry.given_up),
     }
 
 
@@ -97,5 +98,5 @@ def _row(entry: "SnapshotEntry") -> tuple[object, ...]:
         *("?" if count is None else f"{count:,}" for count in counts),
         ", ".join(entry.refs),
         ", ".join(entry.derived),
-        ", ".join(entry.missing),
+        ", ".join(f"{name} (layout given up)" if name in entry.given_up else name for name in entry.missing),
     )

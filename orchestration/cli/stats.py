@@ -169,4 +169,5 @@ def _show_index(console: "Console", index: IndexState) -> None:
 def _behind(lag: "FreshnessLag | None") -> str:
     if lag is None or not lag.snapshots:
         return ""
-    return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago"
+    why = f"; {lag.why}" if lag.why else ""
+    return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago{why}"

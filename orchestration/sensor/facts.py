@@ -17,16 +17,17 @@ from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS, has_numbers, with_numbers
+from icepuffin.ops.binding.bound_versions import tagged_version
+from icepuffin.ops.index.planning.own_versions import why_given_up
 from icepuffin.ops.index.upkeep.freshness import missing_ref
+from icepuffin.ops.index.versions.version_format import FORMAT_VERSION, given_up
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
-from icepuffin.ops.table.blob_kind import index_tag
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import (
     DataSnapshot,
     ancestors_from,
-    base_snapshot_id,
     data_snapshots,
     derived_ids,
     resolve_snapshot,
@@ -101,7 +102,6 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     watched = watched_snapshots(table, spec.settings.watched_refs)
     first = spec.first_ref
     head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
-    foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.statistics.keeps_ndv and head else None
     tags = {TABLE_TAG: spec.label}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = [record.dagster_run for record in instance.get_run_records(unfinished, limit=1, ascending=True)]
@@ -119,9 +119,9 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
         returns=0 if cursor.head else _highest_return(instance, str(table.metadata.table_uuid)),
         in_flight=instance.get_runs_count(unfinished) if oldest else 0,
         oldest_unfinished_run=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
-        overwritten_by=foreign or "",
+        made_again_for=_made_again_for(spec, table, SnapshotId(int(head))) if head else "",
     )
-    head_is_new = head not in ("", cursor.head) or facts.overwritten_by not in ("", cursor.merged)
+    head_is_new = head not in ("", cursor.head) or facts.made_again_for not in ("", cursor.merged)
     keys = {*pending_snapshots(facts, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
     done = [_materialized(instance, key, keys) for key in spec.derived_keys]
     failed_run, was_killed = _failed_run(instance, spec, facts)
@@ -160,10 +160,19 @@ def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, keys: Set[str]
 
 
 def _tagged_at(table: Table, index: str, head: str) -> bool:
-    """Whether the index's tag is on a version of the head."""
-    ref = table.metadata.refs.get(index_tag(index))
-    snapshot = snapshots_by_id(table.metadata).get(ref.snapshot_id) if ref else None
-    return snapshot is not None and str(base_snapshot_id(snapshot)) == head
+    """Whether the index's tag is on a version of the head that is read."""
+    version = tagged_version(table, index)
+    return version is not None and str(version.base_snapshot_id) == head and not given_up(version.build_id)
+
+
+def _made_again_for(spec: TableSpec, table: Table, head: SnapshotId) -> str:
+    """What the head's run is to be repeated for, in a text that no other occasion has: the layout of its versions was
+    given up, or another engine has replaced its sketches; empty where neither is so.
+    """
+    names = [index.name for index in spec.indexes if why_given_up(table, index.name, head)]
+    if names:
+        return f"{head}/format {FORMAT_VERSION} of {', '.join(names)}"
+    return (overwritten_by(table, head) or "") if spec.settings.statistics.keeps_ndv else ""
 
 
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:

@@ -69,8 +69,10 @@ def snapshot_sensor(spec: TableSpec, job: AssetJob, engine: Engine) -> dg.Sensor
         requests = [] if spec.attributes.automation else [request(key) for key in plan.request]
         if plan.returned_to:
             requests.append(request(plan.returned_to, returns=plan.cursor.returns))
-        if plan.merge:
-            requests.append(request(plan.merge, reason=plan.cursor.merged.rpartition("/")[2]))
+        if plan.again:
+            reason = plan.cursor.merged.rpartition("/")[2]
+            context.log.info("the run of snapshot %s is requested again: %s", plan.again, reason)
+            requests.append(request(plan.again, reason=reason))
         if plan.killed:
             requests.append(request(plan.killed, reason=evaluation.failed_run))
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)

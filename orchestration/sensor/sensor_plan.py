@@ -51,7 +51,7 @@ class SensorCursor:
     freshness: Annotated[Mapping[str, str], Field(validation_alias="told")] = field(default_factory=dict)
     """The state that the freshness check of each index reported last, by index name."""
     merged: str = ""
-    """The file of another engine's sketches for which a merge was requested last."""
+    """What the head was last made again for: see `TableFacts.made_again_for`."""
     away_since: float | None = None
     """Time since which the catalog does not answer, in seconds since the epoch; None while it answers."""
 
@@ -133,8 +133,10 @@ class TableFacts:
     """Runs of this table that are queued or running."""
     oldest_unfinished_run: str = ""
     """Id and status of the oldest unfinished run of the table, in words."""
-    overwritten_by: str = ""
-    """The file by which another engine replaced the head's sketches; empty where ours are registered."""
+    made_again_for: str = ""
+    """What the head's run is to be repeated for: the file by which another engine replaced its sketches, or a layout of
+    its versions that was given up; empty where there is nothing.
+    """
     failed_run: str = ""
     """Id of the head's last run, where that failed and nothing has made since what it was to make."""
     was_killed: bool = False
@@ -154,8 +156,8 @@ class RunPlan:
     """Snapshots whose first run is requested."""
     returned_to: str | None = None
     """A processed snapshot that is the head again: its run moves the tag back, and builds its version if it is gone."""
-    merge: str | None = None
-    """A snapshot whose sketches another engine has replaced: its run merges the two."""
+    again: str | None = None
+    """The head, where another engine has replaced its sketches, or the layout of its versions was given up."""
     killed: str | None = None
     """The head, where the process of its run was lost and Dagster does not try it again."""
     cursor: SensorCursor = field(default_factory=SensorCursor)
@@ -165,7 +167,7 @@ class RunPlan:
     @property
     def runs(self) -> tuple[str, ...]:
         """Every snapshot for which a run is requested, whatever the reason."""
-        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge, self.killed)))))
+        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.again, self.killed)))))
 
 
 def pending_snapshots(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
@@ -233,14 +235,14 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     if returned:  # Dagster's records are from the earlier visit: the version may be gone, and the run key is used up
         request = [key for key in request if key != facts.head]
         processed.add(facts.head)
-    merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
-    killed = facts.was_killed and not (merge or returned or facts.head in request)
+    is_due = facts.made_again_for not in ("", cursor.merged) and facts.head in done and facts.head not in request
+    killed = facts.was_killed and not (is_due or returned or facts.head in request)
     tips, ahead = _as_tips(before | processed, facts.parents)
     owed = {snapshot.key for snapshot in unprocessed} - processed
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
-        merge=facts.head if merge else None,
+        again=facts.head if is_due else None,
         killed=facts.head if killed else None,
         cursor=replace(
             cursor,
@@ -251,7 +253,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
                 snapshot.key for snapshot in facts.watched if snapshot.is_head and snapshot.key not in owed
             ),
             returns=max(cursor.returns, facts.returns) + returned,
-            merged=facts.overwritten_by if merge else cursor.merged,
+            merged=facts.made_again_for if is_due else cursor.merged,
             away_since=None,
         ),
         waiting=len(owed),
@@ -260,7 +262,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
 
 def run_key(table_uuid: str, key: str, returns: int = 0, reason: str = "") -> str:
     """Dagster starts one run per run key, ever. A return to a snapshot, and a `reason`, are new keys: the name of a
-    foreign file to merge, or the id of a killed run.
+    foreign file to merge, the format of versions, or the id of a killed run.
     """
     reason = f":{returns}" if returns else f":{reason}" if reason else ""
     return f"{table_uuid}:{key}{reason}"

@@ -15,11 +15,13 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInst
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.test_utils import create_run_for_test
 
+from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.table.snapshots import base_snapshot_id
 from icepuffin.ops.theta import read_ndv
+from icepuffin.orchestration.cli import main
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
@@ -37,6 +39,7 @@ from icepuffin.orchestration.sensor.local_sensor import (
 )
 from icepuffin.orchestration.sensor.sensor_plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
+from tests.ops.catalog.bindings import bind_as_before
 from tests.orchestration.lake import Lake, make_lake, make_rows, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -80,6 +83,29 @@ def test_the_sensor_requests_each_snapshot_in_commit_order(lake: Lake, instance:
     assert [event.partition for event in recorded(instance)] == ids
     assert list(instance.get_dynamic_partitions(partitions_name(spec_of(load(lake.settings_file))[0]))) == ids
     assert evaluated(load(lake.settings_file), instance, result.cursor).run_requests == []
+
+
+def test_a_head_whose_layout_was_given_up_is_requested_once_more(
+    lake: Lake, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load(lake.settings_file)
+    spec, _ = spec_of(settings)
+    cursor = evaluated(settings, instance).cursor
+    head = str(lake.head())
+    for key in spec.derived_keys:
+        instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=head))
+    assert evaluated(settings, instance, cursor).run_requests == []
+    bind_as_before(lake.table, "embedding")
+    found = evaluated(settings, instance, cursor)
+    (request,) = found.run_requests or ()
+    assert (request.partition_key, (request.run_key or "").split(":")[1:]) == (head, [head, "format 3 of embedding"])
+    assert evaluated(settings, instance, found.cursor).run_requests == []
+    newest, *others = newest_snapshots(lake.table, spec)
+    assert (newest.missing, newest.given_up) == (("theta_sketches", "embedding"), ("embedding",))
+    assert not any(entry.given_up for entry in others)
+    capsys.readouterr()
+    main(["snapshots", "demo.packages", "--dir", str(lake.directory), "--json"])
+    assert [item["given_up"] for item in json.loads(capsys.readouterr().out)["snapshots"]] == [["embedding"], [], []]
 
 
 def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:

@@ -117,13 +117,13 @@ def test_a_rollback_requests_the_snapshot_it_returned_to_once() -> None:
 
 def test_sketches_that_another_engine_replaced_are_merged_by_one_run_per_file() -> None:
     done = every(facts(1, 2)).cursor
-    overwritten = {"done": ["1", "2"], "overwritten_by": "s3://b/others-1.stats"}
+    overwritten = {"done": ["1", "2"], "made_again_for": "s3://b/others-1.stats"}
     plan = every(facts(1, 2, **overwritten), done)
-    assert (plan.merge, plan.request, plan.cursor.merged) == ("2", (), "s3://b/others-1.stats")
-    assert every(facts(1, 2, **overwritten), SensorCursor.parse(plan.cursor.text(), UUID)).merge is None
-    assert every(facts(1, 2, **overwritten | {"overwritten_by": "s3://b/others-2.stats"}), plan.cursor).merge == "2"
-    assert every(facts(1, 2, overwritten_by="s3://b/others-1.stats")).merge is None, "the first run merges it anyway"
-    assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).merge is None, (
+    assert (plan.again, plan.request, plan.cursor.merged) == ("2", (), "s3://b/others-1.stats")
+    assert every(facts(1, 2, **overwritten), SensorCursor.parse(plan.cursor.text(), UUID)).again is None
+    assert every(facts(1, 2, **overwritten | {"made_again_for": "s3://b/others-2.stats"}), plan.cursor).again == "2"
+    assert every(facts(1, 2, made_again_for="s3://b/others-1.stats")).again is None, "the first run merges it anyway"
+    assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).again is None, (
         "the run that is in flight merges it"
     )
     assert run_key(UUID, "2", reason="others-1.stats") == "table:2:others-1.stats"

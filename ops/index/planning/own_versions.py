@@ -7,16 +7,18 @@ from pyiceberg.table import Table
 from icepuffin.ops.binding.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.index.definitions.ddl import find_definition
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.versions.version_format import given_up
+from icepuffin.ops.model import SnapshotId
 
 
 def versions_of(table: Table, definition: IndexDefinition) -> tuple[DerivedVersion, ...]:
-    """The versions of an index in the table's metadata, oldest first, tagged or not, without those that an index of
-    other distances has left, which had the name and was dropped.
+    """The versions of an index in the table's metadata, oldest first, tagged or not, without those whose layout was
+    given up, and those that an index of other distances has left, which had the name and was dropped.
 
-    By the table's own definition, where it has one: `definition` may have been read long ago. A version of an older
-    release, whose summary does not have its distances, is taken for one of the index.
+    By the table's own definition, where it has one: `definition` may have been read long ago. A version whose summary
+    does not have its distances is taken for one of the index.
     """
-    versions = index_versions(table, definition.name)
+    versions = tuple(it for it in index_versions(table, definition.name) if not given_up(it.build_id))
     with suppress(DefinitionError):  # one of the table's that is broken builds no versions
         definition = find_definition(table, definition.name) or definition
     field_id = find_field_id(table, definition)
@@ -24,6 +26,15 @@ def versions_of(table: Table, definition: IndexDefinition) -> tuple[DerivedVersi
         return versions
     own = distances_text(definition, field_id)
     return tuple(version for version in versions if version.may_have(own))
+
+
+def why_given_up(table: Table, name: str, snapshot_id: SnapshotId) -> str:
+    """Why a snapshot counts as one without a version of the index, though it has any, in words; empty where it has one
+    that is read, or none.
+    """
+    versions = (version for version in index_versions(table, name) if version.base_snapshot_id == snapshot_id)
+    faults = [given_up(version.build_id) for version in versions]
+    return faults[-1] if faults and all(faults) else ""
 
 
 def find_field_id(table: Table, definition: IndexDefinition) -> int | None:

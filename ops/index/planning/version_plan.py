@@ -3,7 +3,6 @@ most files are new.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
@@ -35,6 +34,7 @@ from icepuffin.ops.index.planning.changes import (
 )
 from icepuffin.ops.index.planning.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.planning.own_versions import distances_text
+from icepuffin.ops.index.versions.version_format import build_id_of
 from icepuffin.ops.index.versions.version_reader import (
     OpenVersion,
     covered_paths,
@@ -43,7 +43,6 @@ from icepuffin.ops.index.versions.version_reader import (
     open_versions,
     shared_rows,
 )
-from icepuffin.ops.index.versions.version_sizes import FORMAT_VERSION
 from icepuffin.ops.messages import listed
 from icepuffin.ops.model import Action, FileSlot, LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.process.large_arrays import NoRoomError
@@ -435,7 +434,7 @@ def _refresh_balls(table: Table, plan: VersionPlan, base: OpenVersion, storage: 
 
 
 def _build_id(plan: VersionPlan) -> str:
-    """sha256 of everything that the bytes depend on, decisions included.
+    """The build id: format and sha256 of everything that the bytes depend on, decisions included.
 
     A retry of equal work finds what is finished. One that reads the table anew and decides otherwise finds nothing.
     """
@@ -447,7 +446,6 @@ def _build_id(plan: VersionPlan) -> str:
         "names": plan.column_names,
         "definition": plan.definition.graph_identity(),
         "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
-        "format": FORMAT_VERSION,
         "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
         "base": _identity(base) if base else None,
         "changes": _decided(plan.changes) if base else None,
@@ -458,7 +456,7 @@ def _build_id(plan: VersionPlan) -> str:
         identity["include"] = plan.include_ids
     if plan.definition.blob_names != OWN_NAMES:
         identity["blob_names"] = plan.definition.blob_names
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return build_id_of(identity)
 
 
 def _identity(base: OpenVersion) -> tuple[str, str, *tuple[bool, ...]]:

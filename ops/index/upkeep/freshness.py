@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
-from icepuffin.ops.index.planning.own_versions import versions_of
+from icepuffin.ops.index.planning.own_versions import versions_of, why_given_up
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.metadata_memo import snapshots_by_id
 from icepuffin.ops.table.snapshots import DataSnapshot, data_snapshots
@@ -28,6 +28,8 @@ class FreshnessLag:
     """Share of the ref's snapshots that have a version or nothing to index."""
     newest: str
     """Id of the ref's newest data snapshot."""
+    why: str = ""
+    """Reason for which the newest data snapshot counts as one without a version though it has any; empty without one."""
 
 
 def index_lag(
@@ -47,7 +49,9 @@ def index_lag(
     behind = next((back for back, has in enumerate(reversed(covered)) if has), len(lineage))
     seconds = (time.time() if now is None else now) - lineage[-behind].timestamp_ms / 1000 if behind else 0.0
     share = sum(covered) / len(lineage) if lineage else 1.0
-    return FreshnessLag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
+    why = why_given_up(table, index.name, lineage[-1].snapshot_id) if behind else ""
+    newest = str(lineage[-1].snapshot_id) if lineage else "none"
+    return FreshnessLag(behind, max(0.0, seconds / 60), share, newest, why)
 
 
 def missing_ref(table: Table, ref: str) -> str:

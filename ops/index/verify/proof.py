@@ -19,6 +19,7 @@ from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.verify.integrity import check_kept, search_shards
 from icepuffin.ops.index.verify.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.verify.self_search_proof import SelfSearch, fault_of
+from icepuffin.ops.index.versions.version_format import seed_of
 from icepuffin.ops.model import FileSlot, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import normalize, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import rows_outside
@@ -190,7 +191,7 @@ def _shard_in_turn(plan: VersionPlan, shard_set: ShardSet) -> ShardId | None:
 
     So bytes that rot on a disk are noticed. Object stores check them by themselves, and charge for reads: None.
     """
-    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards))
+    turn = seed_of(plan.build_id) % max(CHECK_INTERVAL, len(shard_set.shards))
     is_local = normalize(plan.live.location).startswith("file:")
     has_turn = is_local and turn < len(shard_set.shards) and shard_set.shards[turn].how.keeps_bytes
     return ShardId(turn) if has_turn else None

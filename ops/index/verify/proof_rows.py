@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.index.planning.version_plan import VersionPlan
+from icepuffin.ops.index.versions.version_format import seed_of
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.rows.addresses import addresses_of
 from icepuffin.ops.rows.datafile import DataFile
@@ -43,7 +44,7 @@ def draw_rows(plan: VersionPlan, slots: Mapping[str, FileSlot], storage: Storage
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
-    rng = np.random.default_rng(int(plan.build_id[:16], 16))
+    rng = np.random.default_rng(seed_of(plan.build_id))
     read = {file.path for file in plan.added}
     new = [file for file in plan.live.files if file.path in read]
     kept = [file for file in plan.live.files if file.path not in read]

@@ -13,6 +13,7 @@ from icepuffin.ops.binding.bound_versions import BoundPack, DerivedVersion
 from icepuffin.ops.binding.derived_snapshots import NewPack
 from icepuffin.ops.index.definitions.index_definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import EarlierLayoutError, NotAnIndexError
+from icepuffin.ops.index.versions.version_format import given_up
 from icepuffin.ops.model import (
     FileNumber,
     FileSlot,
@@ -37,7 +38,7 @@ from icepuffin.puffin.blobs.attributes_blob import AttributeBlob
 from icepuffin.puffin.blobs.centroid_blob import CentroidIndex
 from icepuffin.puffin.blobs.included_columns_blob import IncludedBlob, IncludedEntry
 from icepuffin.puffin.blobs.routing_blob import Routing, ShardEntry, VectorRun
-from icepuffin.puffin.errors import BadBlobError, EarlierFormatError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, PuffinError
 from icepuffin.puffin.puffin_reader import TAIL_READ
 from icepuffin.puffin.types import MAGIC, BlobType, canonical_type
 
@@ -143,6 +144,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     EarlierLayoutError where a refresh is to make it anew.
     """
     path = version.puffin_path
+    if fault := given_up(version.build_id):
+        raise EarlierLayoutError(f"{path}: {fault}; a refresh builds index {version.name} anew")
     try:
         source = _source(version, storage)
         reader = PuffinReader(source)
@@ -170,8 +173,6 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
         stamps = {(blob.snapshot_id, blob.sequence_number) for own in BlobType for blob in by_type.get(own, [])}
-    except EarlierFormatError as error:
-        raise EarlierLayoutError(f"{path}: {error}; a refresh builds index {version.name} anew") from error
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if stamps != {(routing.base_snapshot_id, centroid.sequence_number)}:  # a footer has no checksum

@@ -6,10 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
+from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
 from icepuffin.ops.json_texts import parse_json
-
-FORMAT_VERSION = 2
-"""Part of every build id; to be raised where the layout of blobs, or what they hold, changes"""
 
 
 @dataclass(frozen=True, slots=True)

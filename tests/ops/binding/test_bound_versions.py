@@ -73,7 +73,7 @@ def test_a_version_is_all_that_its_snapshot_says(table: Table) -> None:
         name="e",
         index_snapshot_id=SnapshotId(snapshot.snapshot_id),
         base_snapshot_id=request.base_snapshot_id,
-        build_id="build 0",
+        build_id=request.build_id,
         puffin_path=request.puffin_path,
         sequence_number=1,
         timestamp_ms=snapshot.timestamp_ms,

@@ -11,6 +11,7 @@ from icepuffin.ops.index import refresh
 from icepuffin.ops.index.planning import version_plan as plan_module
 from icepuffin.ops.index.planning.changes import Changes, find_changes
 from icepuffin.ops.index.planning.version_plan import plan_version
+from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
 from icepuffin.ops.model import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.table.live_files import live_files
@@ -80,7 +81,7 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
 ) -> None:
     """Also where both are staged in one folder: each task's record is named for what the task is about."""
     if one_folder:
-        monkeypatch.setattr(plan_module, "_build_id", lambda _: "ab" * 32)
+        monkeypatch.setattr(plan_module, "_build_id", lambda _: f"{FORMAT_VERSION}-{'ab' * 16}")
     with pytest.raises(DriverLostError):
         refreshed(table, DyingRunner(stage, after_all=True))
     first = plan_version(table, DEFINITION, head(table), storage=STORAGE)

@@ -1,17 +1,19 @@
 """How far an index is behind, where several snapshots are late: by the age of the oldest."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType
 
 from icepuffin.ops.binding import bindings
+from icepuffin.ops.binding.bound_versions import tagged_version
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.upkeep.freshness import FreshnessLag, index_lag, missing_ref
 from icepuffin.ops.table.snapshots import data_snapshots
 from tests.conftest import ROWS, make_rows
-from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.bindings import bind_as_before, binding
 from tests.ops.index.comparison import DEFINITION
 from tests.ops.index.snapshot_times import set_times
 
@@ -90,3 +92,18 @@ def test_a_snapshot_without_rows_or_without_the_column_is_not_late(table_factory
     later = IndexDefinition(name="l", column="later")
     assert index_lag(table, later, "main") == FreshnessLag(0, 0.0, 1.0, str(table.metadata.current_snapshot_id))
     assert index_lag(table, IndexDefinition(name="n", column="none"), "main").snapshots == 1
+
+
+def test_a_version_whose_layout_was_given_up_is_none_and_the_reason_is_named(
+    table_factory: Callable[..., Table],
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 60))
+    bind_as_before(table)
+    newest = str(table.metadata.current_snapshot_id)
+    found = index_lag(table, DEFINITION, "main", now=0)
+    assert replace(found, why="") == FreshnessLag(1, 0.0, 0.0, newest)
+    assert "version without a format in its build id: its layout was given up" in found.why
+    tag = tagged_version(table, "e") or pytest.fail("gone")
+    bindings.publish(table, binding(table, 1, expected=tag.index_snapshot_id))
+    assert index_lag(table, DEFINITION, "main") == FreshnessLag(0, 0.0, 1.0, newest)
