@@ -29,7 +29,7 @@ class FreshnessLag:
     newest: str
     """Id of the ref's newest data snapshot."""
     why: str = ""
-    """Reason for which the newest data snapshot counts as one without a version though it has any; empty without one."""
+    """Reason for which the newest data snapshot counts as one without a version, though it has any; else empty."""
 
 
 def index_lag(
