@@ -6,10 +6,10 @@ here, to the same expression; all other texts, and those in error, go to PyIcebe
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from pyiceberg.expressions import (
     And,
@@ -31,13 +31,12 @@ from pyiceberg.expressions import (
     Reference,
     parser,
 )
-from pyiceberg.expressions.literals import DecimalLiteral, Literal, LongLiteral, StringLiteral
+from pyiceberg.expressions.literals import DecimalLiteral, LongLiteral, StringLiteral
 from pyparsing import CaselessKeyword, DelimitedList, Group, OpAssoc, Opt, ParseResults, Suppress, infix_notation
 
 from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.filters.literals import is_text
 
-V = TypeVar("V")
 _ARRAY_CONTAINS = "array_contains"
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
 _UNCLEAR_PATTERN = re.compile(r"_|\\(?!%)")
@@ -48,15 +47,9 @@ _COMMON_TOKEN = re.compile(
     r"""|(?P<real>[+-]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}))(?![\w.$])"""
     r"""|(?P<whole>[+-]?[0-9]{1,40})(?![\w.$])|(?P<sign><=|<>|>=|==|!=|[<>=(),]))"""
 )
-_SPACE, _WORD_END = r"[ \t\n\r]*", r"(?![A-Za-z0-9_$])"
-_VALUE = r"(?:'[^'\\\n\r\ud800-\udfff]*'(?!')|[+-]?[0-9]{1,40}(?![\w.$]))"
-_EACH_VALUE = re.compile(_VALUE)
-_LOOK_UP = re.compile(
-    rf"{_SPACE}([A-Za-z_][A-Za-z0-9_$]*){_WORD_END}{_SPACE}"
-    rf"(?:==?{_SPACE}({_VALUE})|[iI][nN]{_SPACE}\({_SPACE}({_VALUE}(?:{_SPACE},{_SPACE}{_VALUE})*){_SPACE}\))"
-    rf"{_SPACE}(?:[aA][nN][dD]{_WORD_END}|(\Z))"
-)
-"""A comparison of a column with a value or several, and the AND behind it, if the text does not end there"""
+_AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
+_MOST_KEPT, _LONGEST_KEPT = 1 << 16, 200
+"""Texts of look-ups that are kept with their meaning, of some 500 bytes each, and characters of such a text"""
 _KEYWORDS = frozenset(("and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false"))
 _COMPARISONS: dict[str, Any] = {
     "<": LessThan,
@@ -74,6 +67,7 @@ _TESTS: dict[tuple[str, bool], Any] = {
     ("nan", False): IsNaN,
     ("nan", True): NotNaN,
 }
+_LITERALS: dict[type, Any] = {str: StringLiteral, int: LongLiteral, Decimal: DecimalLiteral}
 
 
 def parse_condition(text: str) -> BooleanExpression:
@@ -103,9 +97,11 @@ def _with_dots_outside(token: re.Match[str]) -> str:
     return name.replace(".", '"."') if name.startswith('"') else name
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """A comparison that names the values: `column = 'x'`, `column in (1, 2)` or `array_contains(column, 'x')`."""
+class LookUp(NamedTuple):
+    """A comparison that names the values: `column = 'x'`, `column in (1, 2)` or `array_contains(column, 'x')`.
+
+    Those of texts are found without PyIceberg, whose expressions take longer than most searches.
+    """
 
     column: str
     values: tuple[str | int, ...]
@@ -116,9 +112,14 @@ class LookUp:
 
 def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
     """The look-ups that a condition joins by AND; None for one of any other form."""
-    if isinstance(where, str):
-        return _plain_look_ups(where) or _CommonForms(where).look_ups()
     parts: list[LookUp] = []
+    if isinstance(where, str):
+        for text in _AND.split(where):
+            part = _look_up_of_text(text) if len(text) <= _LONGEST_KEPT else _CommonForms(text).look_up()
+            if part is None:
+                return _CommonForms(where).look_ups()  # an AND within a text in quotes is none
+            parts.append(part)
+        return parts
     left_over = [where]
     while left_over:
         expression = left_over.pop()
@@ -129,6 +130,11 @@ def look_ups(where: str | BooleanExpression) -> Sequence[LookUp] | None:
         else:
             return None
     return parts
+
+
+@lru_cache(_MOST_KEPT)
+def _look_up_of_text(text: str) -> LookUp | None:
+    return _CommonForms(text).look_up()
 
 
 def _look_up_of(expression: BooleanExpression) -> LookUp | None:
@@ -150,21 +156,9 @@ def _look_up_of(expression: BooleanExpression) -> LookUp | None:
     return LookUp(term.name, values, of_lists=type(expression) is ArrayContains)
 
 
-def _plain_look_ups(text: str) -> Sequence[LookUp] | None:
-    """Look-ups of columns that hold no lists, in half the time; None for a text of any other form."""
-    parts: list[LookUp] = []
-    end, is_last = 0, False
-    while not is_last:
-        part = _LOOK_UP.match(text, end)
-        if part is None or part[1].lower() in _KEYWORDS:
-            return None
-        values = [part[2]] if part[2] else _EACH_VALUE.findall(part[3])
-        texts = [value[1:-1] for value in values if value[0] == "'"]
-        if texts and len(texts) < len(values):
-            return None
-        parts.append(LookUp(part[1], tuple(texts or map(int, values)), of_lists=False))
-        end, is_last = part.end(), part[4] is not None
-    return parts
+_Part = LookUp | BooleanExpression
+_Value = str | int | Decimal
+_LOOKING_UP = (EqualTo, In, ArrayContains)
 
 
 class _UncommonError(Exception):
@@ -190,59 +184,42 @@ class _CommonForms:
     def whole(self) -> BooleanExpression | None:
         """The expression; None where the text has another form."""
         try:
-            expression = self._chain("or", Or, lambda: self._chain("and", And, self._negation))
+            part = self._chain("or", Or, lambda: self._chain("and", And, self._negation))
             self._take("end")
         except (_UncommonError, RecursionError):
             return None
-        return expression
+        return _expression(part)
+
+    def look_up(self) -> LookUp | None:
+        """The only look-up; None where there are more, or the text has another form."""
+        parts = self.look_ups()
+        return parts[0] if parts is not None and len(parts) == 1 else None
 
     def look_ups(self) -> Sequence[LookUp] | None:
         """The look-ups that AND joins; None where the text has another form."""
+        parts: list[LookUp] = []
         try:
-            parts = [self._look_up()]
-            while self._takes_word("and"):
-                parts.append(self._look_up())
+            while not parts or self._takes_word("and"):
+                part = self._leaf()
+                if not isinstance(part, LookUp):
+                    return None
+                parts.append(part)
             self._take("end")
-        except _UncommonError:
+        except (_UncommonError, RecursionError):
             return None
         return parts
 
-    def _look_up(self) -> LookUp:
-        name = self._take("word")
-        if name.lower() == _ARRAY_CONTAINS and self._takes("("):
-            column = self._name(self._take("word"))
-            self._require(",")
-            value = self._value()
-            self._require(")")
-            return LookUp(column, (value,), of_lists=True)
-        name = self._name(name)
-        if self._takes_word("in"):
-            return LookUp(name, self._values(self._value), of_lists=False)
-        if self._take("sign") not in ("=", "=="):
-            raise _UncommonError
-        return LookUp(name, (self._value(),), of_lists=False)
-
-    def _values(self, value: Callable[[], V]) -> tuple[V, ...]:
-        self._require("(")
-        values = [value()]
-        while self._takes(","):
-            values.append(value())
-        self._require(")")
-        if len({type(value) for value in values}) > 1:
-            raise _UncommonError
-        return tuple(values)
-
-    def _chain(self, word: str, joined: Any, part: Callable[[], BooleanExpression]) -> BooleanExpression:
+    def _chain(self, word: str, joined: Any, part: Callable[[], _Part]) -> _Part:
         parts = [part()]
         while self._takes_word(word):
             parts.append(part())
-        expression: BooleanExpression = joined(*parts) if len(parts) > 1 else parts[0]
-        return expression
+        whole: _Part = joined(*map(_expression, parts)) if len(parts) > 1 else parts[0]
+        return whole
 
-    def _negation(self) -> BooleanExpression:
-        return Not(self._negation()) if self._takes_word("not") else self._leaf()
+    def _negation(self) -> _Part:
+        return Not(_expression(self._negation())) if self._takes_word("not") else self._leaf()
 
-    def _leaf(self) -> BooleanExpression:
+    def _leaf(self) -> _Part:
         if self._takes("("):
             inner = self._chain("or", Or, lambda: self._chain("and", And, self._negation))
             self._require(")")
@@ -251,9 +228,9 @@ class _CommonForms:
         if name.lower() == _ARRAY_CONTAINS and self._takes("("):
             column = self._name(self._take("word"))
             self._require(",")
-            value = self._literal()
+            value = self._value()
             self._require(")")
-            return ArrayContains(column, value)
+            return _named(ArrayContains, column, (value,), of_lists=True)
         name = self._name(name)
         if self._takes_word("is"):
             negated = self._takes_word("not")
@@ -261,12 +238,11 @@ class _CommonForms:
             return test
         negated = self._takes_word("not")
         if self._takes_word("in"):
-            return self._in(name, negated=negated)
+            return _named(NotIn if negated else In, name, self._values(), of_lists=False)
         comparison = None if negated else _COMPARISONS.get(self._take("sign"))
         if comparison is None:
             raise _UncommonError
-        compared: BooleanExpression = comparison(name, self._literal())
-        return compared
+        return _named(comparison, name, (self._value(),), of_lists=False)
 
     def _test(self, *, negated: bool) -> Any:
         test = _TESTS.get((self._take("word").lower(), negated))
@@ -274,26 +250,25 @@ class _CommonForms:
             raise _UncommonError
         return test
 
-    def _in(self, name: str, *, negated: bool) -> BooleanExpression:
-        chosen: Any = NotIn if negated else In
-        expression: BooleanExpression = chosen(name, list(self._values(self._literal)))
-        return expression
+    def _values(self) -> tuple[_Value, ...]:
+        self._require("(")
+        values = [self._value()]
+        while self._takes(","):
+            values.append(self._value())
+        self._require(")")
+        if len({type(value) for value in values}) > 1:
+            raise _UncommonError
+        return tuple(values)
 
-    def _literal(self) -> Literal[Any]:
-        kind, text = self._tokens[self._next]
-        if kind == "real":
-            self._next += 1
-            return DecimalLiteral(Decimal(text))
-        value = self._value()
-        return StringLiteral(value) if isinstance(value, str) else LongLiteral(value)
-
-    def _value(self) -> str | int:
+    def _value(self) -> _Value:
         kind, text = self._tokens[self._next]
         self._next += 1
         if kind == "text":
             return text[1:-1]
         if kind == "whole":
             return int(text)
+        if kind == "real":
+            return Decimal(text)
         raise _UncommonError
 
     @staticmethod
@@ -323,6 +298,26 @@ class _CommonForms:
     def _require(self, sign: str) -> None:
         if not self._takes(sign):
             raise _UncommonError
+
+
+def _named(operator: Any, column: str, values: tuple[_Value, ...], *, of_lists: bool) -> _Part:
+    """A comparison of a column with some values."""
+    if operator in _LOOKING_UP and type(values[0]) is not Decimal:
+        return LookUp(column, values, of_lists)  # type: ignore[arg-type]
+    literals = [_LITERALS[type(value)](value) for value in values]
+    expression: BooleanExpression = operator(column, literals if operator in (In, NotIn) else literals[0])
+    return expression
+
+
+def _expression(part: _Part) -> BooleanExpression:
+    if not isinstance(part, LookUp):
+        return part
+    literals = [_LITERALS[type(value)](value) for value in part.values]
+    if part.of_lists:
+        return ArrayContains(part.column, literals[0])
+    chosen: Any = In  # of one value it is EqualTo
+    expression: BooleanExpression = chosen(part.column, literals)
+    return expression
 
 
 def _array_contains(result: ParseResults) -> ArrayContains:

@@ -8,7 +8,6 @@ A look-up of several values has a list of each, and no row is in two of them. So
 its combinations, which have one list of each look-up, one combination after the other.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,9 +33,8 @@ from icepuffin.ops.search.indexed.version_search import ShardWork, most_compared
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.shards.masked_shards import MaskedShard
 
-_AND = re.compile(r"[ \t\n\r]+and[ \t\n\r]+", re.IGNORECASE)
 _MOST_KEPT = 1 << 17
-"""Texts of look-ups whose lists are kept, of some 200 bytes each"""
+"""Look-ups whose lists are kept, of some 200 bytes each"""
 _QUERIES_PER_BLOCK = 64
 _MOST_COMBINATIONS = 64
 """Combinations of a condition up to which going through each takes less than a bitmap of its rows"""
@@ -89,7 +87,7 @@ class ConjunctionSearch:
         self._lacking = frozenset(lacking)
         self._threads = threads
         self._lock = ProcessLock()
-        self._lists: dict[str, Lists | None] = {}
+        self._lists: dict[LookUp, Lists] = {}
         self._first_lists: dict[int, int] = {}
         """Number of the first list of each column, by field id, ascending. The last one of a column has no rows"""
         self._postings: Postings = _NO_POSTINGS
@@ -111,14 +109,10 @@ class ConjunctionSearch:
 
         Raises IndexUnavailableError.
         """
-        if where is None or self._nodes is None:
+        parts = None if where is None or self._nodes is None else look_ups(where)
+        if parts is None:
             return None
-        lists: tuple[Lists | None, ...] = (
-            tuple(map(self._lists_of_text, _AND.split(where))) if isinstance(where, str) else (None,)
-        )
-        if None in lists:  # an AND within a text in quotes is none
-            parts = look_ups(where)
-            lists = (None,) if parts is None else tuple(map(self._lists_of, parts))
+        lists = tuple(map(self._lists_of, parts))
         of_look_ups = tuple(own for own in lists if own is not None)
         return None if None in lists or prod(map(len, of_look_ups)) > _MOST_COMBINATIONS else of_look_ups
 
@@ -177,19 +171,19 @@ class ConjunctionSearch:
             return None
         return _Nodes(tuple(shards), tuple(firsts[:-1].tolist()), of_rows)
 
-    def _lists_of_text(self, text: str) -> Lists | None:
-        """The lists of a text that is one look-up; None for another text. Texts that return are not parsed again."""
+    def _lists_of(self, look_up: LookUp) -> Lists | None:
+        """`_new_lists`, but those that there were are kept."""
         lists = self._lists
-        if text not in lists:
-            parts = look_ups(text)
-            if parts is None or len(parts) > 1:
-                return None
+        if look_up in lists:
+            return lists[look_up]
+        own = self._new_lists(look_up)
+        if own is not None:  # a store that fails may pass
             if len(lists) >= _MOST_KEPT:
                 lists = self._lists = {}  # other threads return values of the earlier one
-            lists[text] = self._lists_of(parts[0])
-        return lists[text]
+            lists[look_up] = own
+        return own
 
-    def _lists_of(self, look_up: LookUp) -> Lists | None:
+    def _new_lists(self, look_up: LookUp) -> Lists | None:
         """The lists of a look-up; None where a row may be in several, or the values of some files are missing."""
         looked_up = self._attributes.looked_up(look_up)
         if looked_up is None:
