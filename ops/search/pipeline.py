@@ -233,7 +233,7 @@ class SearchPipeline:
                 answers.append(answer := source.nearest(queries, k, matches, parameters))
                 bytes_read[stage] = answer.bytes_read
             costs.clock.lap(stage)
-        if "index" in self._sources:
+        if self.sampler is not None and self.sampler.share:
             self._sample_recall(queries, k, answers[0].hits, [where] * len(queries))
         costs.add_bytes(**bytes_read)
         answer = self._settled(merged(answers, k), queries, k, costs)

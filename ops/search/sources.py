@@ -86,16 +86,17 @@ def merged(answers: Sequence[SourceAnswer], k: int) -> SourceAnswer:
     """The answers of all sources as one, of which the first may be that of an index: with the k nearest rows, or with
     all where the data files are to decide which these are.
     """
-    if len(answers) == 1:
-        return answers[0]
+    first, *others = answers
+    if not others:
+        return first
     is_rounded = any(answer.rounded_directions for answer in answers)
     return replace(
-        answers[0],
+        first,
         hits=Hits.ranked([answer.hits for answer in answers], None if is_rounded else k),
         rounded_directions=is_rounded,
         scanned=sum(answer.scanned for answer in answers),
-        tail=shown_ways(answer.tail for answer in answers),
-        warnings=tuple(dict.fromkeys(warning for answer in answers for warning in answer.warnings)),
+        tail=shown_ways([answer.tail for answer in answers]),
+        warnings=tuple(dict.fromkeys([warning for answer in answers for warning in answer.warnings])),
     )
 
 
