@@ -33,7 +33,7 @@ from icepuffin.ops.search.measured.live_recall import LiveRecall, RecallSampler
 from icepuffin.ops.search.measured.recall_trial import RecallTrial
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, Profile, SearchCosts
-from icepuffin.ops.search.sources import (
+from icepuffin.ops.search.row_sources import (
     FileScan,
     IndexSource,
     Source,

@@ -26,7 +26,7 @@ from icepuffin.ops.search.exact.pruning import FilePruner
 from icepuffin.ops.search.exact.scan import RowVectors, SkippedRows, VectorSource, hits_within
 from icepuffin.ops.search.indexed.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Certificate
-from icepuffin.ops.search.sources import SourceAnswer
+from icepuffin.ops.search.row_sources import SourceAnswer
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.search.tuning import SearchParameters
 
