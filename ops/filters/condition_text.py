@@ -1,8 +1,10 @@
 """A condition as text: what messages show, where PyIceberg would show the classes of an expression."""
 
 from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
     BooleanExpression,
-    BoundPredicate,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -12,16 +14,17 @@ from pyiceberg.expressions import (
     LessThan,
     LessThanOrEqual,
     LiteralPredicate,
+    Not,
     NotEqualTo,
     NotIn,
     NotNaN,
     NotNull,
     NotStartsWith,
+    Or,
     SetPredicate,
     StartsWith,
     UnboundPredicate,
 )
-from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 
 from icepuffin.ops.filters.list_predicate import ArrayContains
 from icepuffin.ops.search.errors import FilterError
@@ -54,7 +57,7 @@ def condition_text(where: str | BooleanExpression) -> str:
     >>> condition_text(And(EqualTo("section", "web"), In("id", [1, 2])))
     "(section = 'web' and id in (1, 2))"
     """
-    return repr(where) if isinstance(where, str) else visit(where, _InWords())
+    return repr(where) if isinstance(where, str) else _in_words(where)
 
 
 def condition_key(where: object) -> str:
@@ -65,35 +68,30 @@ def condition_key(where: object) -> str:
         raise FilterError(TOO_DEEP) from None  # whose trace has thousands of lines
 
 
-class _InWords(BooleanExpressionVisitor[str]):
-    def visit_true(self) -> str:
-        return "true"
+def _in_words(part: BooleanExpression) -> str:
+    match part:
+        case AlwaysTrue() | AlwaysFalse():
+            return "true" if isinstance(part, AlwaysTrue) else "false"
+        case Not():
+            return f"not ({_in_words(part.child)})"
+        case And() | Or():
+            return f"({_in_words(part.left)} {'and' if isinstance(part, And) else 'or'} {_in_words(part.right)})"
+        case ArrayContains():
+            value = None if part.value is None else part.value.value
+            call = f"array_contains({getattr(part.term, 'name', part.term)}, {value!r})"
+            return f"not ({call})" if part.negated else call
+        case UnboundPredicate():
+            comparison = f"{getattr(part.term, 'name', part.term)} {_OPERATORS[type(part)]}"
+            return f"{comparison} {shown}" if (shown := _shown_values(part)) else comparison
+    return str(part)
 
-    def visit_false(self) -> str:
-        return "false"
 
-    def visit_not(self, child_result: str) -> str:
-        return f"not ({child_result})"
-
-    def visit_and(self, left_result: str, right_result: str) -> str:
-        return f"({left_result} and {right_result})"
-
-    def visit_or(self, left_result: str, right_result: str) -> str:
-        return f"({left_result} or {right_result})"
-
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> str:
-        if isinstance(predicate, ArrayContains):
-            value = None if predicate.value is None else predicate.value.value
-            call = f"array_contains({getattr(predicate.term, 'name', predicate.term)}, {value!r})"
-            return f"not ({call})" if predicate.negated else call
-        comparison = f"{getattr(predicate.term, 'name', predicate.term)} {_OPERATORS[type(predicate)]}"
-        if isinstance(predicate, LiteralPredicate):
-            return f"{comparison} {predicate.literal.value!r}"
-        if isinstance(predicate, SetPredicate):
-            values = sorted(repr(literal.value) for literal in predicate.literals)
-            more = [f"{len(values) - _SHOWN_VALUES:,} more"] if len(values) > _SHOWN_VALUES else []
-            return f"{comparison} ({', '.join([*values[:_SHOWN_VALUES], *more])})"
-        return comparison
-
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> str:
-        return str(predicate)
+def _shown_values(predicate: UnboundPredicate) -> str:
+    """The literals of a comparison; empty where it has none."""
+    if isinstance(predicate, LiteralPredicate):
+        return repr(predicate.literal.value)
+    if not isinstance(predicate, SetPredicate):
+        return ""
+    values = sorted(repr(literal.value) for literal in predicate.literals)
+    more = [f"{len(values) - _SHOWN_VALUES:,} more"] if len(values) > _SHOWN_VALUES else []
+    return f"({', '.join([*values[:_SHOWN_VALUES], *more])})"

@@ -20,7 +20,6 @@ from pyiceberg.expressions import (
     AlwaysTrue,
     And,
     BooleanExpression,
-    BoundPredicate,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -28,7 +27,6 @@ from pyiceberg.expressions import (
     LessThan,
     LessThanOrEqual,
     LiteralPredicate,
-    Not,
     NotEqualTo,
     NotIn,
     NotNull,
@@ -36,7 +34,6 @@ from pyiceberg.expressions import (
     Or,
     SetPredicate,
     StartsWith,
-    UnboundPredicate,
 )
 from pyiceberg.expressions.literals import (
     BooleanLiteral,
@@ -49,7 +46,7 @@ from pyiceberg.expressions.literals import (
     StringLiteral,
     TimestampLiteral,
 )
-from pyiceberg.expressions.visitors import BooleanExpressionVisitor, rewrite_not, visit
+from pyiceberg.expressions.visitors import rewrite_not
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -106,7 +103,7 @@ def fitted(where: BooleanExpression, schema: Schema, *, on_lists: bool = True) -
 
     `on_lists`: without it, a condition that PyIceberg knows, and that is true wherever this one is.
     """
-    return visit(rewrite_not(where), _LiteralFitter(schema, on_lists=on_lists))
+    return _fitted(rewrite_not(where), schema, on_lists=on_lists)
 
 
 def is_text(value: str) -> bool:
@@ -114,48 +111,31 @@ def is_text(value: str) -> bool:
     return value.isascii() or not _SURROGATE.search(value)
 
 
-class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
-    def __init__(self, schema: Schema, *, on_lists: bool) -> None:
-        self._schema = schema
-        self._on_lists = on_lists
+def _fitted(part: BooleanExpression, schema: Schema, *, on_lists: bool) -> BooleanExpression:
+    """A part without NOT, as of `fitted`."""
+    if isinstance(part, And | Or):
+        sides = (_fitted(side, schema, on_lists=on_lists) for side in (part.left, part.right))
+        return And(*sides) if isinstance(part, And) else Or(*sides)
+    if isinstance(part, ArrayContains):
+        return _fitted_element(part, schema) if on_lists else AlwaysTrue()
+    return _fitted_comparison(part, schema) if isinstance(part, LiteralPredicate | SetPredicate) else part
 
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
-        if isinstance(predicate, ArrayContains):
-            return _fitted_element(predicate, self._schema) if self._on_lists else AlwaysTrue()
-        if not isinstance(predicate, LiteralPredicate | SetPredicate):
-            return predicate
-        operator: Any = type(predicate)
-        field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
-        begins = isinstance(predicate, StartsWith | NotStartsWith)
-        if begins and not isinstance(field.field_type, StringType | BinaryType):
-            raise ValueError(f"{field.name} is {field.field_type}: LIKE takes a column of texts or bytes")
-        if isinstance(predicate, SetPredicate):
-            nearest = [_neighbors(literal, field) for literal in predicate.literals]
-            exact = {neighbors.under for neighbors in nearest if neighbors.exact}
-            return operator(predicate.term, exact) if exact else _every_or_none(predicate.term, every=operator is NotIn)
-        comparison = _comparison(operator, predicate.term, _neighbors(predicate.literal, field))
-        if operator in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
-            nan: Any = IsNaN
-            return Or(comparison, nan(predicate.term))
-        return comparison
 
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
-        return predicate
-
-    def visit_true(self) -> BooleanExpression:
-        return AlwaysTrue()
-
-    def visit_false(self) -> BooleanExpression:
-        return AlwaysFalse()
-
-    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
-        return Not(child_result)
-
-    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return And(left_result, right_result)
-
-    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return Or(left_result, right_result)
+def _fitted_comparison(predicate: LiteralPredicate | SetPredicate, schema: Schema) -> BooleanExpression:
+    operator: Any = type(predicate)
+    field = predicate.term.bind(schema, case_sensitive=True).ref().field
+    begins = isinstance(predicate, StartsWith | NotStartsWith)
+    if begins and not isinstance(field.field_type, StringType | BinaryType):
+        raise ValueError(f"{field.name} is {field.field_type}: LIKE takes a column of texts or bytes")
+    if isinstance(predicate, SetPredicate):
+        nearest = [_neighbors(literal, field) for literal in predicate.literals]
+        exact = {neighbors.under for neighbors in nearest if neighbors.exact}
+        return operator(predicate.term, exact) if exact else _every_or_none(predicate.term, every=operator is NotIn)
+    comparison = _comparison(operator, predicate.term, _neighbors(predicate.literal, field))
+    if operator in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
+        nan: Any = IsNaN
+        return Or(comparison, nan(predicate.term))
+    return comparison
 
 
 def _comparison(operator: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:

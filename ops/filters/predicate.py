@@ -1,7 +1,7 @@
 """Predicates on rows: a condition as it was written, for Iceberg to plan a scan by, and its truth by Arrow's arrays."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
@@ -9,9 +9,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import BooleanExpression, BoundPredicate, BoundTerm
-from pyiceberg.expressions.literals import Literal
-from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, extract_field_ids, visit
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundIsNaN,
+    BoundIsNull,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundLiteralPredicate,
+    BoundNotEqualTo,
+    BoundNotIn,
+    BoundNotNaN,
+    BoundNotNull,
+    BoundNotStartsWith,
+    BoundPredicate,
+    BoundStartsWith,
+    BoundTerm,
+    Or,
+)
+from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FixedType, FloatType, IcebergType, ListType, UUIDType
@@ -93,7 +115,6 @@ class RowPredicate:
             name: column.storage if isinstance(column.type, pa.UuidType) else column
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         }
-        # an expression of Arrow takes longer, and one of 20,000 parts ends the process: its depth overflows the stack
         return positions[self._true(self.bound, lambda term: columns[term.ref().field.name], len(positions))]
 
     def truth(self, part: BooleanExpression, values: pa.Array) -> npt.NDArray[np.bool_]:
@@ -108,96 +129,74 @@ class RowPredicate:
     ) -> npt.NDArray[np.bool_]:
         """bool[count]: for which rows a part of the condition is true, by arrays of its columns. Raises FilterError."""
         try:
-            result = visit(part, _Truth(column))
+            result = _truth(part, column, count)
         except RecursionError:
             raise FilterError(TOO_DEEP) from None  # whose trace has thousands of lines
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             raise self._misfit(self._schema, error) from error
-        if isinstance(result, pa.Scalar):
-            return np.full(count, bool(result.as_py()))
         return np.asarray(result.fill_null(False).to_numpy(zero_copy_only=False))
 
 
-class _Truth(BoundBooleanExpressionVisitor[Any]):
-    """Truth values of a condition on top-level columns, by SQL's logic: `null in (...)` and its negation are null.
+_COMPARISONS: dict[type, Callable[[pa.Array, pa.Scalar], pa.BooleanArray]] = {
+    BoundEqualTo: pc.equal,
+    BoundNotEqualTo: pc.not_equal,
+    BoundLessThan: pc.less,
+    BoundLessThanOrEqual: pc.less_equal,
+    BoundGreaterThan: pc.greater,
+    BoundGreaterThanOrEqual: pc.greater_equal,
+}
+_TESTS: dict[type, Callable[[pa.Array], pa.BooleanArray]] = {
+    BoundIsNull: pc.is_null,
+    BoundNotNull: pc.is_valid,
+    BoundIsNaN: pc.is_nan,
+    BoundNotNaN: lambda values: pc.invert(pc.is_nan(values)),
+}
 
-    `column` gives the array of a term's values. The result is an array, or a scalar where it is the same for all.
+
+def _truth(part: BooleanExpression, column: Callable[[BoundTerm], pa.Array], count: int) -> pa.BooleanArray:
+    """bool[count]: of which rows a fitted condition is true; false or null of the others. It has no NOT.
+
+    Rows are compared as they are read: to encode them by their distinct values takes longer than to compare them. An
+    expression of Arrow takes longer, too, and one of 20,000 parts ends the process: its depth overflows the stack.
     """
-
-    def __init__(self, column: Callable[[BoundTerm], pa.Array]) -> None:
-        self._column = column
-
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> Any:
-        if not isinstance(predicate, BoundArrayContains):
-            return super().visit_bound_predicate(predicate)
-        lists = self._column(predicate.term)
-        elements = lists.flatten()
-        if isinstance(elements, pa.ExtensionArray):
-            elements = elements.storage
-        truth = contains(lists, element_truth(predicate, elements))
-        return pc.invert(truth) if predicate.negated else truth
-
-    def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
-        values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart
-        is_in = pc.is_in(self._column(term), value_set=_constants(term, values))
-        return pc.if_else(pc.is_valid(self._column(term)), is_in, pa.scalar(None, pa.bool_()))
-
-    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Any:
-        return pc.invert(self.visit_in(term, literals))
-
-    def visit_is_nan(self, term: BoundTerm) -> Any:
-        return pc.is_nan(self._column(term))
-
-    def visit_not_nan(self, term: BoundTerm) -> Any:
-        return pc.invert(pc.is_nan(self._column(term)))
-
-    def visit_is_null(self, term: BoundTerm) -> Any:
-        return pc.is_null(self._column(term))
-
-    def visit_not_null(self, term: BoundTerm) -> Any:
-        return pc.is_valid(self._column(term))
-
-    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.equal(self._column(term), _constant(term, literal))
-
-    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.not_equal(self._column(term), _constant(term, literal))
-
-    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.greater_equal(self._column(term), _constant(term, literal))
-
-    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.greater(self._column(term), _constant(term, literal))
-
-    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.less(self._column(term), _constant(term, literal))
-
-    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.less_equal(self._column(term), _constant(term, literal))
-
-    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.starts_with(self._column(term), literal.value)
-
-    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Any:
-        return pc.invert(pc.starts_with(self._column(term), literal.value))
-
-    def visit_true(self) -> Any:
-        return pa.scalar(True)
-
-    def visit_false(self) -> Any:
-        return pa.scalar(False)
-
-    def visit_not(self, child_result: Any) -> Any:
-        return pc.invert(child_result)
-
-    def visit_and(self, left_result: Any, right_result: Any) -> Any:
-        return pc.and_kleene(left_result, right_result)
-
-    def visit_or(self, left_result: Any, right_result: Any) -> Any:
-        return pc.or_kleene(left_result, right_result)
+    match part:
+        case And():
+            return pc.and_kleene(_truth(part.left, column, count), _truth(part.right, column, count))
+        case Or():
+            return pc.or_kleene(_truth(part.left, column, count), _truth(part.right, column, count))
+        case AlwaysTrue() | AlwaysFalse():
+            return pa.array(np.full(count, isinstance(part, AlwaysTrue)))
+        case BoundPredicate():
+            return _compared(part, column(part.term))
+    raise TypeError(f"{part} is no part of a fitted condition")
 
 
-def element_truth(predicate: BoundArrayContains, elements: pa.Array) -> pa.Array:
+def _compared(part: BoundPredicate, values: pa.Array) -> pa.BooleanArray:
+    """bool[n] or null: whether a comparison is true of each value of its column, by SQL's logic."""
+    field = part.term.ref().field
+    match part:
+        case BoundArrayContains():
+            elements = values.flatten()
+            if isinstance(elements, pa.ExtensionArray):
+                elements = elements.storage
+            truth = contains(values, element_truth(part, elements))
+            return pc.invert(truth) if part.negated else truth
+        case BoundIn() | BoundNotIn():
+            named = list(part.value_set)
+            if 0.0 in named and isinstance(field.field_type, FloatType | DoubleType):
+                named += [0.0, -0.0]  # Arrow tells them apart
+            truth = pc.is_in(values, value_set=_typed(named, field.field_type))
+            truth = pc.if_else(pc.is_valid(values), truth, pa.scalar(None, pa.bool_()))
+            return truth if isinstance(part, BoundIn) else pc.invert(truth)
+        case BoundStartsWith() | BoundNotStartsWith():
+            truth = pc.starts_with(values, part.literal.value)
+            return truth if isinstance(part, BoundStartsWith) else pc.invert(truth)
+        case BoundLiteralPredicate():
+            return _COMPARISONS[type(part)](values, _typed([part.literal.value], field.field_type)[0])
+    return _TESTS[type(part)](values)
+
+
+def element_truth(predicate: BoundArrayContains, elements: pa.Array) -> pa.BooleanArray:
     """bool[n] or null: whether each element is equal to the value of `array_contains`."""
     if predicate.value is None:
         return pa.array(np.zeros(len(elements), np.bool_), mask=np.asarray(elements.is_null()))
@@ -205,18 +204,6 @@ def element_truth(predicate: BoundArrayContains, elements: pa.Array) -> pa.Array
     return pc.equal(elements, _typed([predicate.value.value], kind)[0])
 
 
-def _is_float(term: BoundTerm) -> bool:
-    return isinstance(term.ref().field.field_type, FloatType | DoubleType)
-
-
-def _constants(term: BoundTerm, values: Iterable[Any]) -> pa.Array:
-    return _typed(values, term.ref().field.field_type)
-
-
-def _typed(values: Iterable[Any], field_type: IcebergType) -> pa.Array:
+def _typed(values: list[Any], field_type: IcebergType) -> pa.Array:
     """Uuids are compared by their bytes: Arrow has no order for them."""
-    return pa.array(list(values), schema_to_pyarrow(FixedType(16) if isinstance(field_type, UUIDType) else field_type))
-
-
-def _constant(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:
-    return _constants(term, [literal.value])[0]
+    return pa.array(values, schema_to_pyarrow(FixedType(16) if isinstance(field_type, UUIDType) else field_type))

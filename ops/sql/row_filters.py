@@ -26,10 +26,8 @@ from pyiceberg.expressions import (
     NotNull,
     Or,
     StartsWith,
-    UnboundPredicate,
 )
 from pyiceberg.expressions.literals import StringLiteral
-from pyiceberg.expressions.visitors import BooleanExpressionVisitor, visit
 from pyiceberg.types import IcebergType, ListType, TimeType, UUIDType
 from sqlglot import exp
 
@@ -57,7 +55,8 @@ class RowFilter:
         """Raises NotIndexableError where Spark compares otherwise. `types`: those of its columns, by name."""
         for comparison in self.comparisons:
             comparison.require_as_in_spark(types[comparison.column])
-        visit(self.expression, _WrittenTexts(types))
+        for predicate in _predicates_of(self.expression):
+            _require_written_texts(predicate, types)
 
 
 def read_filter(node: Node, values: Values) -> RowFilter:
@@ -78,44 +77,31 @@ def joined(filters: Sequence[RowFilter]) -> RowFilter | None:
     )
 
 
-class _WrittenTexts(BooleanExpressionVisitor[None]):
+def _predicates_of(expression: BooleanExpression) -> Iterable[Any]:
+    """The comparisons of which a condition consists, from left to right."""
+    match expression:
+        case And() | Or():
+            return (*_predicates_of(expression.left), *_predicates_of(expression.right))
+        case Not():
+            return _predicates_of(expression.child)
+    return () if isinstance(expression, AlwaysTrue | AlwaysFalse) else (expression,)
+
+
+def _require_written_texts(predicate: Any, types: Mapping[str, IcebergType]) -> None:
     """Raises NotIndexableError for a uuid or a time of day that is written in another way than the column's texts.
 
     Spark compares these columns as texts, which a filter does not: it takes `'08:30'` for 08:30:00.
     """
-
-    def __init__(self, types: Mapping[str, IcebergType]) -> None:
-        self._types = types
-
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> None:
-        name = str(getattr(predicate.term, "name", ""))
-        kind = self._types.get(name)
-        if isinstance(kind, ListType):
-            kind = kind.element_type
-        for literal in _literals_of(predicate):
-            written = _as_text(literal.value, kind)
-            if literal.value != written:
-                raise NotIndexableError(
-                    f"{name} is {kind}, a text in SQL, which {literal.value!r} is never equal to: write {written!r}"
-                )
-
-    def visit_bound_predicate(self, predicate: Any) -> None:
-        """SQL has none."""
-
-    def visit_true(self) -> None:
-        """Nothing is compared."""
-
-    def visit_false(self) -> None:
-        """Nothing is compared."""
-
-    def visit_not(self, child_result: None) -> None:
-        """The part was visited."""
-
-    def visit_and(self, left_result: None, right_result: None) -> None:
-        """Both parts were visited."""
-
-    def visit_or(self, left_result: None, right_result: None) -> None:
-        """Both parts were visited."""
+    name = str(getattr(predicate.term, "name", ""))
+    kind = types.get(name)
+    if isinstance(kind, ListType):
+        kind = kind.element_type
+    for literal in _literals_of(predicate):
+        written = _as_text(literal.value, kind)
+        if literal.value != written:
+            raise NotIndexableError(
+                f"{name} is {kind}, a text in SQL, which {literal.value!r} is never equal to: write {written!r}"
+            )
 
 
 def _literals_of(predicate: Any) -> Iterable[StringLiteral]:
