@@ -1,40 +1,25 @@
-"""Conditions on columns whose values the index version keeps: matching rows, by what was read at the refresh.
+"""Conditions on columns whose values are kept by data file: the rows and nodes that satisfy one.
 
-A column's distinct values are compared once; its rows and nodes have their codes. So the meaning of a condition is that
-of comparing the rows of the data files: the same code compares (`predicate`), but for equal texts and whole numbers,
-which are looked up. The rows with some codes are a bitmap, and bitmaps are combined.
+A column's distinct values are compared once; its rows and nodes have their codes. The rows with some codes are a
+bitmap, and bitmaps are combined.
 """
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    And,
-    BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundIsNaN,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotNull,
-    Or,
-)
+from pyiceberg.expressions import And, BoundIsNull, BoundNotNull, Or
 from pyiceberg.expressions.visitors import extract_field_ids
 from pyiceberg.schema import Schema
-from pyiceberg.types import ListType
+from pyiceberg.types import IntegerType, ListType, LongType, StringType
 
 from icepuffin.ann_kernels.arrays import I64, Bool
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
-from icepuffin.ops.filters.attribute_values import ValueSource
 from icepuffin.ops.filters.coded_rows import (
     NO_LIST,
     CodedRows,
@@ -46,144 +31,88 @@ from icepuffin.ops.filters.coded_rows import (
     evaluate,
 )
 from icepuffin.ops.filters.condition_parser import LookUp
+from icepuffin.ops.filters.distinct_values import ColumnTest, DistinctValues
 from icepuffin.ops.filters.list_predicate import BoundArrayContains
-from icepuffin.ops.filters.predicate import RowPredicate, element_truth
-from icepuffin.ops.filters.value_codes import ValueCodes
+from icepuffin.ops.filters.predicate import RowPredicate
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.process.process_lock import ProcessLock
-from icepuffin.ops.rows.attributes import Codes, code_type, decoded_values, merged, stored_type
+from icepuffin.ops.rows.attributes import code_type, decoded_values, stored_type
 from icepuffin.ops.shards.masked_shards import MaskedShard
 from icepuffin.ops.storage import StorageError, open_storage
 from icepuffin.ops.table.row_deletes import deleted_by_file
 from icepuffin.puffin.blobs.attributes_blob import NULL, WHOLE, WITH_NULL, AttributeEntry, lists_of, values_of
 from icepuffin.puffin.errors import PuffinError
 
-_FALLING = BoundLessThan | BoundLessThanOrEqual
-_RISING = BoundGreaterThan | BoundGreaterThanOrEqual
-_MOST_COMPARED = 1_000
-"""Values that are all compared: that takes microseconds"""
 _PAUSE_SECONDS = 5.0
 """Time until a column is read again after an error of the store: a search may have thousands of conditions on it"""
+Entries = tuple[dict[FileNumber, AttributeEntry], dict[FileNumber, str]]
+"""Entries of one column by live file, and the live files without one, with the reason"""
+
+
+class ColumnSource(Protocol):
+    """Where the values of some columns come from, for the live files of a snapshot."""
+
+    @property
+    def field_ids(self) -> Collection[int]:
+        """Field ids of the columns."""
+
+    def entries(self, field_id: int) -> Entries:
+        """The values of one column: distinct values, and a code a row. Raises PuffinError, StorageError,
+        DataFileError.
+        """
 
 
 class AttributeColumn:
-    """The values of one column, for one snapshot: the code of each row and of each node."""
+    """One column of a source, for one snapshot: its distinct values, and the rows that have each."""
 
-    def __init__(self, values: pa.Array, codes: Codes, missing: Mapping[FileNumber, str], *, in_order: bool) -> None:
+    def __init__(self, values: DistinctValues, rows: CodedRows | Lists, missing: Mapping[FileNumber, str]) -> None:
         self.values = values
-        """Distinct values, in order where they have one, and null"""
-        self._in_order = in_order
-        self.rows = CodedRows(codes, len(values) + 1)
-        """All rows, by file number and position. A code is the place of the row's value. Rows that are deleted, or lie
-        in a file whose values are missing, have the code `len(values)`"""
+        """Distinct values, or distinct elements of lists"""
+        self.rows = rows
+        """All rows, by file number and position: codes, which are places of values, or lists. Rows that are deleted, or
+        lie in a file whose values are missing, have neither"""
         self.missing = missing
-        """Live files whose values the version lacks, with the reason"""
-        self.nodes: dict[ShardId, CodedRows] = {}
+        """Live files whose values the source lacks, with the reason"""
+        self.nodes: dict[ShardId, CodedRows | Lists] = {}
         """Nodes of each shard"""
+
+    @property
+    def is_of_lists(self) -> bool:
+        return isinstance(self.rows, Lists)
 
     @cached_property
     def live_rows(self) -> int:
         """Number of live rows whose values are here."""
-        return self.rows.number_within(0, len(self.values) - 1)
+        return self.rows.live_count
 
-    @cached_property
-    def _value_codes(self) -> ValueCodes | None:
-        return ValueCodes.of(self.values[:-1])
+    def part(self, field_id: int, test: ColumnTest, predicate: RowPredicate | None) -> ColumnPart | ListPart:
+        """A test of this column, by codes, or by states of lists. Raises FilterError.
 
-    def look_up(self, look_up: LookUp, field_id: int) -> ColumnPart | None:
-        """The part of a condition that compares this column with some values; None where this is no look-up."""
-        codes = self.codes_of(look_up)
-        return None if codes is None else ColumnPart(field_id, [(code, code) for code in codes])
-
-    def codes_of(self, look_up: LookUp) -> list[int] | None:
-        """Codes of the rows for which a look-up is true; None where this column has no such look-ups."""
-        return None if look_up.of_lists else _codes_of(look_up.values, self._value_codes)
-
-    def part(self, part: BooleanExpression, field_id: int, predicate: RowPredicate) -> ColumnPart:
-        """A part of a predicate that is on this column. Raises FilterError."""
-        if self._value_codes and isinstance(part, BoundEqualTo | BoundIn):
-            values = part.value_set if isinstance(part, BoundIn) else {part.literal.value}
-            return ColumnPart(field_id, [(code, code) for code in self._value_codes.codes(values)])
-        if self._in_order and len(self.values) > _MOST_COMPARED:
-            if isinstance(part, _FALLING):
-                return ColumnPart.of_run(field_id, 0, self._first_codes(part, predicate, are_true=True))
-            if self._is_rising(part):
-                return ColumnPart.of_run(
-                    field_id, self._first_codes(part, predicate, are_true=False), len(self.values) - 1
-                )
-        return ColumnPart.of(field_id, predicate.truth(part, self.values))
-
-    def _is_rising(self, part: BooleanExpression) -> bool:
-        """Whether a part is true for the last values alone; NaN, which is over all others, is among them."""
-        if pa.types.is_floating(self.values.type):
-            return isinstance(part, Or) and isinstance(part.left, _RISING) and isinstance(part.right, BoundIsNaN)
-        return isinstance(part, _RISING)
-
-    def _first_codes(self, part: BooleanExpression, predicate: RowPredicate, *, are_true: bool) -> int:
-        """Number of the first values for which a comparison by order is true, or is not.
-
-        Few values are compared: one per block, and those of the block where the comparison may change.
-        Raises FilterError.
+        `predicate`: what the test is a part of; None for a look-up.
         """
-        count = len(self.values) - 1  # without null
-        step = math.isqrt(count)
-        of_blocks = predicate.truth(part, self.values.take(np.arange(0, count, step)))
-        start = max(0, (int(np.count_nonzero(of_blocks == are_true)) - 1) * step)
-        of_values = predicate.truth(part, self.values[start : min(start + step, count)])
-        return start + int(np.count_nonzero(of_values == are_true))
-
-
-class ListColumn:
-    """The lists of one column, for one snapshot: those of all rows, and those of the nodes of each shard."""
-
-    def __init__(self, values: pa.Array, rows: Lists, missing: Mapping[FileNumber, str]) -> None:
-        self.values = values
-        """Distinct elements, in order where they have one"""
-        self.rows = rows
-        """Lists of all rows, by file number and position"""
-        self.missing = missing
-        """Live files whose values the version lacks, with the reason"""
-        self.nodes: dict[ShardId, Lists] = {}
-        """Lists of the nodes of each shard"""
-
-    @cached_property
-    def live_rows(self) -> int:
-        """Number of live rows whose lists are here."""
-        return int(np.count_nonzero(self.rows.states != NO_LIST))
-
-    @cached_property
-    def _value_codes(self) -> ValueCodes | None:
-        return ValueCodes.of(self.values)
-
-    def look_up(self, look_up: LookUp, field_id: int) -> ListPart | None:
-        """The part of a condition that compares elements with a value; None where this is no look-up."""
-        codes = self.codes_of(look_up)
-        return None if codes is None else ListPart(field_id, tuple(codes), ())
-
-    def codes_of(self, look_up: LookUp) -> list[int] | None:
-        """Codes of the elements of which a list has one where a look-up is true; None as of `AttributeColumn`."""
-        return _codes_of(look_up.values, self._value_codes) if look_up.of_lists else None
-
-
-def _codes_of(values: Sequence[str | int], value_codes: ValueCodes | None) -> list[int] | None:
-    """Codes, ascending, of those of some values that a column has; None where their type is not the column's."""
-    if value_codes is None or isinstance(values[0], str) is not value_codes.are_texts:
-        return None
-    return value_codes.codes(values)
+        if not self.is_of_lists:
+            return self.values.part(field_id, test, predicate)
+        match test:
+            case LookUp() | BoundArrayContains():
+                is_negated = isinstance(test, BoundArrayContains) and test.negated
+                return ListPart(field_id, tuple(self.values.elements(test)), (WHOLE,) if is_negated else ())
+            case BoundIsNull():
+                return ListPart(field_id, None, (NULL,))
+            case BoundNotNull():
+                return ListPart(field_id, None, (WHOLE, WITH_NULL))
+        raise TypeError(f"{test} is no condition on lists")
 
 
 class Attributes:
-    """The columns for conditions of an index version, or of other values, for one snapshot. Thread-safe; a column is
-    read once, when a condition is on it.
-    """
+    """The columns of a source, for one snapshot. Thread-safe; a column is read once, when a condition is on it."""
 
-    def __init__(self, source: ValueSource, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
+    def __init__(self, source: ColumnSource, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
         self._source = source
         self._live = live
         self._schema = schema
         self._storage = storage
         self._lock = ProcessLock()
-        self._columns: dict[int, AttributeColumn | ListColumn] = {}
+        self._columns: dict[int, AttributeColumn] = {}
         self._read_again: dict[int, float] = {}
         """Times from which columns that the store did not give are read again, by field id"""
         counts = np.array([file.record_count for file in live.files], np.int64)
@@ -200,7 +129,7 @@ class Attributes:
         """Whether there are values of a column."""
         return field_id in self._source.field_ids
 
-    def column(self, field_id: int) -> AttributeColumn | ListColumn:
+    def column(self, field_id: int) -> AttributeColumn:
         """One column. Where it cannot be read, the values of all files are missing; after an error of the store, which
         may pass, it is read again, if not by each of the conditions that come until then.
         """
@@ -215,38 +144,25 @@ class Attributes:
                     self._read_again[field_id] = time.monotonic() + _PAUSE_SECONDS
             return self._columns[field_id]
 
+    def has_look_up(self, look_up: LookUp) -> bool:
+        """Whether the values of a look-up are looked up in a column here; else another code compares them."""
+        return _kind_of(look_up) in self._look_ups
+
+    def look_up_column(self, look_up: LookUp) -> int:
+        """The field id of the column of a look-up that there is."""
+        return self._look_ups[_kind_of(look_up)]
+
     @cached_property
-    def _field_ids(self) -> dict[str, int]:
-        """Field ids of the columns that the version keeps, by their names in the snapshot."""
-        return {field.name: field.field_id for field in self._schema.fields if self.has(field.field_id)}
-
-    def condition(self, joined: Sequence[LookUp]) -> "Condition | None":
-        """The condition that all look-ups are true; None where the version does not keep a column, or another code
-        compares its values.
-        """
-        parts: list[ConditionTree] = []
-        columns: dict[int, AttributeColumn | ListColumn] = {}
-        for look_up in joined:
-            field_id = self._field_ids.get(look_up.column)
-            if field_id is None:
-                return None
-            if field_id not in columns:  # once: read again after an error of the store, it has other codes
-                columns[field_id] = self.column(field_id)
-            part = columns[field_id].look_up(look_up, field_id)
-            if part is None:
-                return None
-            parts.append(part)
-        tree = parts[0] if len(parts) == 1 else Combination(every=True, parts=tuple(parts))
-        return Condition(self, tree, dict(sorted(columns.items())))
-
-    def looked_up(self, look_up: LookUp) -> tuple[int, AttributeColumn | ListColumn, list[int]] | None:
-        """(field id, column, codes that satisfy it) of a look-up in one column; None as of `condition`."""
-        field_id = self._field_ids.get(look_up.column)
-        if field_id is None:
-            return None
-        column = self.column(field_id)
-        codes = column.codes_of(look_up)
-        return None if codes is None else (field_id, column, codes)
+    def _look_ups(self) -> dict[tuple[str, bool, type], int]:
+        """Field ids of the columns of texts and whole numbers, by name, whether they are lists, and type."""
+        columns: dict[tuple[str, bool, type], int] = {}
+        for field in self._schema.fields:
+            kind = field.field_type
+            own = kind.element_type if isinstance(kind, ListType) else kind
+            if self.has(field.field_id) and isinstance(own, StringType | IntegerType | LongType):
+                value_type = str if isinstance(own, StringType) else int
+                columns[field.name, isinstance(kind, ListType), value_type] = field.field_id
+        return columns
 
     def node_rows(self, shard: MaskedShard) -> tuple[I64, I64]:
         """(the live nodes of a shard, number among all rows of the row of each)."""
@@ -258,33 +174,11 @@ class Attributes:
         """The name of a column in the snapshot."""
         return str(self._schema.find_column_name(field_id))
 
-    def node_codes(self, column: AttributeColumn, shard_id: ShardId, shard: MaskedShard) -> CodedRows:
-        """A shard's nodes, by their codes; those of nodes without a live row mean nothing."""
+    def nodes(self, column: AttributeColumn, shard_id: ShardId, shard: MaskedShard) -> CodedRows | Lists:
+        """A shard's nodes, by their codes or lists; those of nodes without a live row mean nothing."""
         with self._lock:
             if shard_id not in column.nodes:
-                rows, outside = self._rows_of(shard)
-                of_rows = column.rows.codes
-                codes = of_rows[rows] if len(of_rows) else np.empty(0, of_rows.dtype)
-                if outside.any():
-                    codes[outside] = len(column.values)
-                column.nodes[shard_id] = CodedRows(codes, len(column.values) + 1)
-            return column.nodes[shard_id]
-
-    def node_lists(self, column: ListColumn, shard_id: ShardId, shard: MaskedShard) -> Lists:
-        """The lists of a shard's nodes; those of nodes without a live row have no list."""
-        with self._lock:
-            if shard_id not in column.nodes:
-                rows, outside = self._rows_of(shard)
-                live = np.flatnonzero(~outside & shard.is_live)
-                states = np.full(len(rows), NO_LIST, np.uint8)
-                states[live] = column.rows.states[rows[live]]
-                none = len(rows)
-                node_of_row = np.full(len(column.rows.states), none, np.uint32)
-                node_of_row[rows[live]] = live
-                nodes = node_of_row[column.rows.places]
-                here = nodes != none
-                starts = np.append(0, np.cumsum(here))[column.rows.starts]
-                column.nodes[shard_id] = Lists(states, starts, nodes[here])
+                column.nodes[shard_id] = column.rows.of_nodes(*self._rows_of(shard), shard.is_live)
             return column.nodes[shard_id]
 
     def _rows_of(self, shard: MaskedShard) -> tuple[I64, Bool]:
@@ -303,114 +197,93 @@ class Attributes:
             rows.append(start + positions[positions < file.record_count])  # others would be rows of the next file
         return np.concatenate(rows).astype(np.int64)
 
-    def _read(self, field_id: int) -> AttributeColumn | ListColumn:
+    def _read(self, field_id: int) -> AttributeColumn:
         """Raises StorageError."""
         try:
             return self._column_of(field_id, *self._source.entries(field_id))
         except (PuffinError, pa.ArrowInvalid) as error:  # Arrow's texts of one array end at 2 GiB
             return self._unread(field_id, error)
 
-    def _unread(self, field_id: int, error: Exception) -> AttributeColumn | ListColumn:
+    def _unread(self, field_id: int, error: Exception) -> AttributeColumn:
         reason = f"they cannot be read: {error}"
         return self._column_of(field_id, {}, {FileNumber(number): reason for number in range(self.files)})
 
     def _column_of(
         self, field_id: int, entries: Mapping[FileNumber, AttributeEntry], missing: Mapping[FileNumber, str]
-    ) -> AttributeColumn | ListColumn:
-        field = self._schema.find_field(field_id)
-        join = self._joined_lists if isinstance(field.field_type, ListType) else self._joined
-        return join(entries, stored_type(field), missing)
-
-    def _joined(
-        self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
     ) -> AttributeColumn:
-        """The column with one code for equal values of all files. Raises PuffinError."""
-        values: dict[FileNumber, tuple[pa.Array, Codes]] = {}
-        for number, entry in entries.items():
-            file_values = values_of(entry)
-            values[number] = decoded_values(file_values, kind), file_values.codes
-        distinct, places = merged([pa.array([], kind), *(own for own, _ in values.values())])
-        distinct, ranks, in_order = _sorted(distinct)
-        null = len(distinct)
-        dead = null + 1
-        codes = np.full(int(self.starts[-1]), dead, code_type(dead))
-        first = 0
-        for number, (own, own_codes) in values.items():
-            new_codes = np.append(ranks[places[first : first + len(own)]], null).astype(codes.dtype)
-            codes[self.starts[number] : self.starts[number + 1]] = new_codes[own_codes]
-            first += len(own)
-        codes[self._deleted] = dead
-        return AttributeColumn(pa.concat_arrays([distinct, pa.nulls(1, kind)]), codes, missing, in_order=in_order)
+        """The column with one code for equal values, or elements, of all files. Raises PuffinError."""
+        field = self._schema.find_field(field_id)
+        if isinstance(field.field_type, ListType):
+            return AttributeColumn(*self._lists(entries, stored_type(field)), missing)
+        return AttributeColumn(*self._codes(entries, stored_type(field)), missing)
 
-    def _joined_lists(
-        self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType, missing: Mapping[FileNumber, str]
-    ) -> ListColumn:
-        """The column with one code for equal elements of all files. Raises PuffinError."""
-        numbers = sorted(entries)
-        files = [lists_of(entries[number]) for number in numbers]
-        elements = [decoded_values(file.tokens, kind) for file in files]
-        distinct, codes_of = merged([pa.array([], kind), *elements])
-        distinct, ranks, _ = _sorted(distinct)
-        codes_of = ranks[codes_of]
+    def _codes(
+        self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType
+    ) -> tuple[DistinctValues, CodedRows]:
+        files = {number: values_of(entry) for number, entry in entries.items()}
+        distinct, new_codes = DistinctValues.of([decoded_values(file, kind) for file in files.values()], kind)
+        null = len(distinct)
+        absent = null + 1
+        codes = np.full(int(self.starts[-1]), absent, code_type(absent))
+        for (number, file), new in zip(files.items(), new_codes, strict=True):
+            codes[self.starts[number] : self.starts[number + 1]] = np.append(new, null).astype(codes.dtype)[file.codes]
+        codes[self._deleted] = absent
+        return distinct, CodedRows(codes, absent + 1)
+
+    def _lists(self, entries: Mapping[FileNumber, AttributeEntry], kind: pa.DataType) -> tuple[DistinctValues, Lists]:
+        files = {number: lists_of(entries[number]) for number in sorted(entries)}
+        distinct, new_codes = DistinctValues.of([decoded_values(file.tokens, kind) for file in files.values()], kind)
         count = int(self.starts[-1])
         row_type = np.uint32 if count < 1 << 32 else np.uint64
         states = np.full(count, NO_LIST, np.uint8)
-        codes, rows, first = [np.empty(0, np.int64)], [np.empty(0, row_type)], 0
-        for number, file, own in zip(numbers, files, elements, strict=True):
+        codes, rows = [np.empty(0, np.int64)], [np.empty(0, row_type)]
+        for (number, file), new in zip(files.items(), new_codes, strict=True):
             states[self.starts[number] : self.starts[number + 1]] = file.states
-            codes.append(np.repeat(codes_of[first : first + len(own)], np.diff(file.starts)))
+            codes.append(np.repeat(new, np.diff(file.starts)))
             rows.append((file.rows + self.starts[number]).astype(row_type))
-            first += len(own)
         states[self._deleted] = NO_LIST
         code, row = np.concatenate(codes), np.concatenate(rows)
         live = np.flatnonzero(states[row] != NO_LIST)
         code, row = code[live], row[live]
         order = np.argsort(code, kind="stable")  # files ascend, and so do the rows of each element
         starts = np.searchsorted(code[order], np.arange(len(distinct) + 1))
-        return ListColumn(distinct, Lists(states, starts, row[order]), missing)
+        return distinct, Lists(states, starts, row[order])
 
 
-def _sorted(values: pa.Array) -> tuple[pa.Array, I64, bool]:
-    """(the values, the new place of each, whether they are in order), so that ranges are runs; as they are, where Arrow
-    has no order.
-    """
-    try:
-        order = pc.array_sort_indices(values)
-    except pa.ArrowNotImplementedError:
-        return values, np.arange(len(values)), False
-    ranks = np.empty(len(values), np.int64)
-    ranks[order.to_numpy()] = np.arange(len(values))
-    return values.take(order), ranks, True
+def _kind_of(look_up: LookUp) -> tuple[str, bool, type]:
+    return look_up.column, look_up.of_lists, type(look_up.values[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """The part of a condition that is on columns of an index version."""
+    """The part of a condition that is on columns of a source."""
 
     attributes: Attributes
     tree: ConditionTree
-    columns: Mapping[int, AttributeColumn | ListColumn]
+    columns: Mapping[int, AttributeColumn]
     """Columns of the condition, by field id"""
 
     @classmethod
-    def of(cls, parts: Sequence[BooleanExpression], predicate: RowPredicate, attributes: Attributes) -> "Condition":
-        """The condition that all parts of a predicate are true. Raises FilterError."""
-        field_ids = sorted({field_id for part in parts for field_id in extract_field_ids(part)})
-        columns = {field_id: attributes.column(field_id) for field_id in field_ids}
+    def of(
+        cls, tests: Sequence[ColumnTest], attributes: Attributes, predicate: RowPredicate | None = None
+    ) -> "Condition":
+        """The condition that all tests are true: look-ups, or parts of a predicate. Raises FilterError."""
 
-        def tree_of(part: BooleanExpression) -> ConditionTree:
-            own = extract_field_ids(part)
-            column = columns[min(own)]
-            if len(own) == 1 and isinstance(column, AttributeColumn):
-                return column.part(part, min(own), predicate)
-            if isinstance(part, And | Or):
-                return Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
-            if len(own) == 1 and isinstance(column, ListColumn):
-                return _list_part(part, min(own), column.values)
-            raise TypeError(f"{part} is on several columns")
+        columns: dict[int, AttributeColumn] = {}
 
-        trees = _one_run_per_column(map(tree_of, parts))
-        return cls(attributes, trees[0] if len(trees) == 1 else Combination(every=True, parts=trees), columns)
+        def tree_of(test: ColumnTest) -> ConditionTree:
+            own = {attributes.look_up_column(test)} if isinstance(test, LookUp) else extract_field_ids(test)
+            field_id = min(own)
+            if field_id not in columns:  # once: read again after an error of the store, it has other codes
+                columns[field_id] = attributes.column(field_id)
+            column = columns[field_id]
+            if isinstance(test, And | Or) and (len(own) > 1 or column.is_of_lists):
+                return Combination(isinstance(test, And), (tree_of(test.left), tree_of(test.right)))
+            return column.part(field_id, test, predicate)
+
+        trees = _one_run_per_column(map(tree_of, tests))
+        tree = trees[0] if len(trees) == 1 else Combination(every=True, parts=trees)
+        return cls(attributes, tree, dict(sorted(columns.items())))
 
     @property
     def live_rows(self) -> int:
@@ -432,25 +305,23 @@ class Condition:
 
     def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bitmap:
         """The nodes of a shard that satisfy it, of those with a live row."""
-        own = {
-            field_id: self.attributes.node_lists(column, shard_id, shard)
-            if isinstance(column, ListColumn)
-            else self.attributes.node_codes(column, shard_id, shard)
-            for field_id, column in self.columns.items()
-        }
+        own = {field_id: self.attributes.nodes(column, shard_id, shard) for field_id, column in self.columns.items()}
         return evaluate(self.tree, own)
 
     def count(self) -> int:
         """Number of rows that satisfy it, of the files that it decides."""
-        column = None if isinstance(self.tree, Combination) else self.columns[self.tree.field_id]
-        if isinstance(self.tree, ColumnPart) and isinstance(column, AttributeColumn):
-            return self.tree.count(column.rows)
+        if isinstance(self.tree, ColumnPart):
+            return self.tree.count(self._own_rows[self.tree.field_id])
         return self._rows.count() - sum(int(np.count_nonzero(self.rows(number))) for number in self.missing)
 
     @cached_property
     def _rows(self) -> Bitmap:
         """The rows that satisfy it, of all."""
-        return evaluate(self.tree, {field_id: column.rows for field_id, column in self.columns.items()})
+        return evaluate(self.tree, self._own_rows)
+
+    @property
+    def _own_rows(self) -> dict[int, Any]:
+        return {field_id: column.rows for field_id, column in self.columns.items()}
 
 
 def _one_run_per_column(trees: Iterable[ConditionTree]) -> tuple[ConditionTree, ...]:
@@ -466,16 +337,3 @@ def _one_run_per_column(trees: Iterable[ConditionTree]) -> tuple[ConditionTree, 
             others.append(tree)
     joined = (ColumnPart.of_run(field_id, first, last + 1) for field_id, (first, last) in runs.items())
     return *joined, *others
-
-
-def _list_part(part: BooleanExpression, field_id: int, elements: pa.Array) -> ListPart:
-    """A part of a condition that is on a column of lists. `elements`: the distinct ones. Raises FilterError."""
-    match part:
-        case BoundArrayContains():
-            codes = tuple(np.flatnonzero(element_truth(part, elements).to_numpy(zero_copy_only=False)).tolist())
-            return ListPart(field_id, codes, (WHOLE,) if part.negated else ())
-        case BoundIsNull():
-            return ListPart(field_id, None, (NULL,))
-        case BoundNotNull():
-            return ListPart(field_id, None, (WHOLE, WITH_NULL))
-    raise TypeError(f"{part} is no condition on lists")

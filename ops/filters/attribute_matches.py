@@ -3,8 +3,9 @@
 Of the data files only what these values do not decide is read.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from pyiceberg.expressions import And, BooleanExpression, Or
@@ -16,10 +17,11 @@ from icepuffin.ann_kernels.arrays import I64
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ann_kernels.rows.bitmap import Bitmap
 from icepuffin.ops.filters.attribute_conditions import Attributes, Condition
+from icepuffin.ops.filters.attribute_values import TailValues
 from icepuffin.ops.filters.condition_parser import look_ups
+from icepuffin.ops.filters.distinct_values import ColumnTest
 from icepuffin.ops.filters.matches import ConditionReader, Matches, scan_matches
 from icepuffin.ops.filters.predicate import RowPredicate
-from icepuffin.ops.filters.tail_values import TailValues
 from icepuffin.ops.messages import plural
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.shards.masked_shards import MaskedShard
@@ -112,68 +114,48 @@ def find_matches_by_attributes(
 
     `files`: those with rows that may be in the answer; the files for which attributes have values are among them.
     """
-    joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
-    looked_up = None if joined is None else attributes.condition(joined)
-    if joined is not None and looked_up is not None:
-        in_memory = _in_memory(tail, looked_up, _undecided(looked_up, files), lambda values: values.condition(joined))
-        if in_memory is not None:
-            return _matches_of(looked_up, None, in_memory, _how(looked_up, in_memory))
-    predicate = RowPredicate(where, schema)
-    conjuncts = list(_conjuncts(predicate.bound))
-    own = [part for part in conjuncts if _is_decided(part, attributes)]
-    if not own:
+    tests, left_over, predicate = _tests_of(where, schema, attributes)
+    if predicate is not None and not tests:
         return scan_matches(table, live, schema, predicate, storage, files=files, read=read)
-    condition = Condition.of(own, predicate, attributes)
-    missing = _undecided(condition, files)
-    left_over = [part for part in conjuncts if part not in own]
-    if not left_over and looked_up is None:
-        in_memory = _in_memory(tail, condition, missing, lambda values: Condition.of(own, predicate, values))
-        if in_memory is not None:
-            return _matches_of(condition, None, in_memory, _how(condition, in_memory))
+    condition = Condition.of(tests, attributes, predicate)
+    missing = {number: why for number, why in condition.missing.items() if files is None or number in files}
+    how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
     others, rest = Matches({}, 0), None
-    if missing:
-        others = scan_matches(table, live, schema, predicate, storage, files=missing.keys(), read=read)
-        others = replace(others, in_tail=tail is not None and missing.keys() <= {*tail.files})
-    if left_over:
+    in_memory = tail.matches(condition, tests, predicate) if tail and missing and not left_over else None
+    if predicate is not None and left_over:
         decided = {FileNumber(number) for number in range(attributes.files)} - condition.missing.keys()
         candidates = {number for number in decided if condition.rows(number).any()}
-        part = predicate.part(_conjunction(left_over))
+        part = predicate.part(reduce(And, left_over))
         rest = scan_matches(table, live, schema, part, storage, files=candidates, read=read)
-    how = _how(condition, Matches({}, 0, ""))
-    if rest is not None:
         how += f"; {plural(rest.files_read, 'data file')} read for the other columns"
-    if missing:
+    if in_memory is not None:
+        others, how = in_memory, f"{how}, and {in_memory.how}"
+    elif missing:
+        whole = predicate or RowPredicate(where, schema)
+        others = scan_matches(table, live, schema, whole, storage, files=missing.keys(), read=read)
+        others = replace(others, in_tail=tail is not None and missing.keys() <= {*tail.files})
         why = next(iter(missing.values()))
         how += f"; {plural(others.files_read, 'data file')} read, of {len(missing):,} without {why}"
-    return _matches_of(condition, rest, others, how)
-
-
-def _undecided(condition: Condition, files: Collection[FileNumber] | None) -> dict[FileNumber, str]:
-    """Files that a condition does not decide, with the reason; of `files` alone, where they are given."""
-    return {number: why for number, why in condition.missing.items() if files is None or number in files}
-
-
-def _in_memory(
-    tail: TailValues | None,
-    condition: Condition,
-    undecided: Collection[FileNumber],
-    condition_of: Callable[[Attributes], Condition | None],
-) -> Matches | None:
-    """The matches in the files that a condition does not decide, as of `TailValues.matches`."""
-    if not undecided:
-        return Matches({}, 0, "")
-    return None if tail is None else tail.matches(condition, condition_of)
-
-
-def _how(condition: Condition, in_memory: Matches) -> str:
-    more = f", and {in_memory.how}" if in_memory.how else ""
-    return f"by the index's values of {', '.join(map(condition.attributes.name, condition.columns))}{more}"
-
-
-def _matches_of(condition: Condition, rest: Matches | None, others: Matches, how: str) -> AttributeMatches:
     count = others.files_read + (rest.files_read if rest else 0)
     rows = _MatchingRows(condition, rest, others)
     return AttributeMatches(rows, count, how, condition=condition, rest=rest, others=others)
+
+
+def _tests_of(
+    where: str | BooleanExpression, schema: Schema, attributes: Attributes
+) -> tuple[Sequence[ColumnTest], Sequence[BooleanExpression], RowPredicate | None]:
+    """(conjuncts of a condition that attributes decide, the others, the predicate whose parts they are; None where they
+    are look-ups). Raises FilterError.
+    """
+    joined = look_ups(where) if isinstance(where, str | BooleanExpression) else None
+    if joined is not None and all(map(attributes.has_look_up, joined)):
+        return joined, (), None
+    predicate = RowPredicate(where, schema)
+    tests: list[ColumnTest] = []
+    left_over: list[BooleanExpression] = []
+    for part in _conjuncts(predicate.bound):
+        (tests if _is_decided(part, attributes) else left_over).append(part)
+    return tests, left_over, predicate
 
 
 def _is_decided(part: BooleanExpression, attributes: Attributes) -> bool:
@@ -192,10 +174,3 @@ def _conjuncts(expression: BooleanExpression) -> Iterator[BooleanExpression]:
         yield from _conjuncts(expression.right)
     else:
         yield expression
-
-
-def _conjunction(parts: Sequence[BooleanExpression]) -> BooleanExpression:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = And(whole, part)
-    return whole

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ class CodedRows:
 
     def __init__(self, codes: Codes, count: int) -> None:
         self.codes = codes
-        """u8, u16 or u32 [n]: under `count`"""
+        """u8, u16 or u32 [n]: under `count`. The last one is that of rows which are deleted, or not here"""
         self._count = count
         self._kept: dict[int, Bitmap] = {}
         """Rows of codes that are not sparse: there are fewer than `_SPARSE` such codes"""
@@ -56,6 +57,20 @@ class CodedRows:
     def postings(self) -> tuple[I64, U32]:
         """The rows of each code, ascending: (int64[codes + 1], numbers of the rows before those of each; u32[n])."""
         return self.starts, self._order
+
+    @property
+    def live_count(self) -> int:
+        """Number of the rows that are there: the last code is that of the others."""
+        return self.number_within(0, self._count - 2)
+
+    def of_nodes(self, rows: I64, outside: Bool, is_live: Bool) -> "CodedRows":
+        """Nodes by the codes of their rows, whose numbers are int64[n]. Those `outside` have none, and those of nodes
+        that are not live mean nothing.
+        """
+        codes = self.codes[rows] if len(self.codes) else np.empty(0, self.codes.dtype)
+        if outside.any():
+            codes[outside] = self._count - 1
+        return CodedRows(codes, self._count)
 
     def number_within(self, first: int, last: int) -> int:
         """Number of rows with the codes `first` to `last`."""
@@ -139,6 +154,23 @@ class Lists:
         """The lists that have each element, as numbers before those of each, and these; of rows ascending."""
         return self.starts, self.places
 
+    @property
+    def live_count(self) -> int:
+        """Number of the rows that are there."""
+        return int(np.count_nonzero(self.states != NO_LIST))
+
+    def of_nodes(self, rows: I64, outside: Bool, is_live: Bool) -> "Lists":
+        """Nodes by the lists of their rows, whose numbers are int64[n]. Those `outside`, or not live, have none."""
+        live = np.flatnonzero(~outside & is_live)
+        states = np.full(len(rows), NO_LIST, np.uint8)
+        states[live] = self.states[rows[live]]
+        none = len(rows)
+        node_of_row = np.full(len(self.states), none, np.uint32)
+        node_of_row[rows[live]] = live
+        nodes = node_of_row[self.places]
+        here = nodes != none
+        return Lists(states, np.append(0, np.cumsum(here))[self.starts], nodes[here])
+
     def in_state(self, states: Sequence[int]) -> Bitmap:
         """The lists in one of some states."""
         return Bitmap.of(np.isin(self.states, states))
@@ -185,33 +217,26 @@ def _within(codes: Codes, first: int, last: int) -> Bool:
     return codes <= kind(last) if not first else codes - kind(first) <= kind(last - first)  # unsigned: wraps around
 
 
-def evaluate(tree: ConditionTree, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
-    """The rows for which a tree is true, by their codes or lists in each column."""
-    if isinstance(tree, Combination):
-        if tree.every:
-            return _intersection(tree, columns)
-        return reduce(or_, (evaluate(part, columns) for part in tree.parts))
-    values = columns[tree.field_id]
-    if isinstance(tree, ListPart) and isinstance(values, Lists):
-        return tree.rows(values)
-    if isinstance(tree, ColumnPart) and isinstance(values, CodedRows):
-        return tree.rows(values)
-    raise TypeError(f"field {tree.field_id} is a column of lists to a condition, and of plain values to the index")
+def evaluate(tree: ConditionTree, columns: Mapping[int, Any]) -> Bitmap:
+    """The rows for which a tree is true, by the `CodedRows` or `Lists` of each column."""
+    if not isinstance(tree, Combination):
+        return tree.rows(columns[tree.field_id])
+    if tree.every:
+        return _intersection(tree, columns)
+    return reduce(or_, (evaluate(part, columns) for part in tree.parts))
 
 
-def _intersection(tree: Combination, columns: Mapping[int, "CodedRows | Lists"]) -> Bitmap:
+def _intersection(tree: Combination, columns: Mapping[int, Any]) -> Bitmap:
     """The rows for which all parts are true. Those of the rarest part are looked at one by one, where they are few."""
 
     def most(part: ConditionTree) -> float:
-        values = None if isinstance(part, Combination) else columns[part.field_id]
-        return part.count(values) if isinstance(part, ColumnPart) and isinstance(values, CodedRows) else math.inf
+        return part.count(columns[part.field_id]) if isinstance(part, ColumnPart) else math.inf
 
     rarest, *others = sorted(tree.parts, key=most)
     rows = evaluate(rarest, columns)
     for part in others:
-        values = columns[part.field_id] if isinstance(part, ColumnPart) else None
-        if rows.is_few and isinstance(part, ColumnPart) and len(part.runs) == 1 and isinstance(values, CodedRows):
-            rows = rows.coded(values.codes, *part.runs[0])
+        if rows.is_few and isinstance(part, ColumnPart) and len(part.runs) == 1:
+            rows = rows.coded(columns[part.field_id].codes, *part.runs[0])
         else:
             rows &= evaluate(part, columns)
     return rows

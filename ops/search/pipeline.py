@@ -13,9 +13,8 @@ from icepuffin.ann_kernels.arrays import F64, I64
 from icepuffin.ann_kernels.cached_property import cached_property
 from icepuffin.ops.filters.attribute_conditions import Attributes
 from icepuffin.ops.filters.attribute_matches import AttributeMatches, find_matches_by_attributes
-from icepuffin.ops.filters.attribute_values import VersionValues
+from icepuffin.ops.filters.attribute_values import TailValues, VersionValues
 from icepuffin.ops.filters.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.filters.tail_values import TailValues
 from icepuffin.ops.index.versions.tuning_record import usable_record
 from icepuffin.ops.index.versions.version_reader import same_files
 from icepuffin.ops.model import FileNumber, SnapshotId

@@ -23,7 +23,7 @@ from icepuffin.ann_kernels.distances.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.distances.own_candidates import OwnNearest, nearest_of_own
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.rows.postings import NO_NODE, CommonRows, Postings, common_rows
-from icepuffin.ops.filters.attribute_conditions import Attributes, ListColumn
+from icepuffin.ops.filters.attribute_conditions import Attributes
 from icepuffin.ops.filters.condition_parser import LookUp, look_ups
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.process.process_lock import ProcessLock
@@ -185,11 +185,12 @@ class ConjunctionSearch:
 
     def _new_lists(self, look_up: LookUp) -> Lists | None:
         """The lists of a look-up; None where a row may be in several, or the values of some files are missing."""
-        looked_up = self._attributes.looked_up(look_up)
-        if looked_up is None:
+        if not self._attributes.has_look_up(look_up):
             return None
-        field_id, column, codes = looked_up
-        if not column.missing.keys() <= self._lacking or (len(codes) > 1 and isinstance(column, ListColumn)):
+        field_id = self._attributes.look_up_column(look_up)
+        column = self._attributes.column(field_id)
+        codes = column.values.codes(look_up.values)
+        if not column.missing.keys() <= self._lacking or (len(codes) > 1 and column.is_of_lists):
             return None
         starts, rows = column.rows.postings
         with self._lock:

@@ -517,7 +517,7 @@ def test_one_condition_per_query_or_an_error(table: Table) -> None:
 
 def test_columns_of_many_values(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose values are not listed, but searched."""
-    monkeypatch.setattr("icepuffin.ops.filters.value_codes._MOST_LISTED", 0)
+    monkeypatch.setattr("icepuffin.ops.filters.distinct_values._MOST_LISTED", 0)
     index(table)
     rng = random.Random(8)
     conditions = [condition(rng) for _ in range(100)]

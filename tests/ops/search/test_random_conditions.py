@@ -1,9 +1,14 @@
-"""Random conditions beside DuckDB: every type and operator, nulls, NaN, numbers out of range, partitions, deletes."""
+"""Random conditions beside DuckDB: every type and operator, nulls, NaN, numbers out of range, partitions, deletes.
+
+Whichever way one is evaluated, it finds these rows: by the data files, here and by tasks; by the values that a version
+keeps; by those in memory of the rows that it lacks; by lists of rows, for many queries at once.
+"""
 
 import datetime as dt
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -30,17 +35,22 @@ from pyiceberg.transforms import (
 from pyiceberg.types import DecimalType, NestedField
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.cache import CacheSettings, use_settings
+from icepuffin.ops.filters import distinct_values
 from icepuffin.ops.filters.matches import find_matches
 from icepuffin.ops.filters.predicate import RowPredicate
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.exact.file_scans import FileScans, TaskChoice
 from icepuffin.ops.search.exact.scan import VectorSource
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.draws import draws
-from tests.ops.search.partitioned import TYPES, random_table
+from tests.ops.search.partitioned import TYPES, append_rows, build_version, random_rows, random_table
 from tests.ops.search.runners import SeveralAtOnce
 from tests.selection import some
 
@@ -84,6 +94,14 @@ class Conditions:
         other = self.draw(depth - 1)
         made, word = (IB.And, "AND") if kind < 0.8 else (IB.Or, "OR")
         return made(one[0], other[0]), f"({one[1]}) {word} ({other[1]})", f"({one[2]}) {word} ({other[2]})"
+
+    def look_ups(self) -> tuple[str, str]:
+        """Look-ups that AND joins, as texts of ours and of DuckDB's."""
+        rng, parts = self._rng, list[str]()
+        for name in rng.choices(["i32", "i64", "text"], k=rng.randrange(1, 4)):
+            values = [plain(name, self._constant(name)) for _ in range(rng.randrange(1, 4))]
+            parts.append(f"{name} = {values[0]}" if len(values) == 1 else f"{name} IN ({', '.join(values)})")
+        return rng.choice((" AND ", " and ")).join(parts), " AND ".join(parts)
 
     def odd(self) -> bool:
         return self._rng.random() < 0.5
@@ -178,16 +196,103 @@ class Found:
         return sorted(number for file, places in rows.items() for number in self._ids[file][places].tolist())
 
 
+EVERY = IndexDefinition(name="every", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
+SOME = replace(EVERY, name="some", filters=("i64", "text", "f64"))
+
+
+def with_tail(table: Table, rows: pa.Table, column: str, rng: random.Random, *, is_partitioned: bool) -> pa.Table:
+    """The live rows of a table that gets two more files or more, and deletes in all files but those of the partition
+    0.1: PyIceberg reads that as rounded to f32, and such deletes would be of another partition.
+    """
+    for first in (1_000, 2_000):
+        more = random_rows(rng, first)
+        rows = pa.concat_tables([rows, more])
+        if is_partitioned:
+            append_rows(table.refresh(), more, column)
+        else:
+            schema = table.refresh().schema()
+            table.append(more.select([field.name for field in schema.fields]).cast(schema.as_arrow()))
+    files = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
+    places = {
+        file.path: np.arange(rng.randrange(3), file.record_count, 5)
+        for file in files
+        if 0.1 not in dict(file.constants).values()
+    }
+    append_position_deletes(table, places)
+    every = {path: np.asarray(pq.read_table(to_path(path), columns=["id"])["id"]) for path in places}
+    removed = {int(number) for path, own in places.items() for number in every[path][own]}
+    return rows.filter(pa.array([number not in removed for number in rows["id"].to_pylist()]))
+
+
+@dataclass
+class Way:
+    """The rows of a table by conditions on them, as a reader finds them."""
+
+    reader: IndexReader
+    settings: CacheSettings
+    hows: set[str] = field(default_factory=set)
+    """Ways in which conditions were evaluated, in words"""
+
+    @classmethod
+    def of(cls, table: Table, definition: IndexDefinition, **budgets: Any) -> "Way":
+        settings = CacheSettings(disk_bytes=0, **budgets)
+        use_settings(settings)
+        return cls(open_index(table.refresh(), definition, storage=STORAGE, threads=1), settings)
+
+    def ids(self, where: str | BooleanExpression) -> list[int]:
+        (own,) = self._found(1, where)
+        return own
+
+    def ids_of_each(self, conditions: Sequence[str | BooleanExpression]) -> list[list[int]]:
+        """Of a query under each condition, in one call."""
+        return self._found(len(conditions), conditions)
+
+    def _found(self, queries: int, where: Any) -> list[list[int]]:
+        use_settings(self.settings)
+        result = self.reader.search([[0.0, 0.0]] * queries, 1_000, columns=["id"], where=where)
+        assert result.profile.matching_rows == len(result)
+        self.hows.add(result.profile.condition)
+        ids = [list[int]() for _ in range(queries)]
+        for query, row in zip(*(result.rows[name].to_pylist() for name in ("query", "id")), strict=True):
+            ids[query].append(row)
+        return list(map(sorted, ids))
+
+
+@pytest.mark.usefixtures("no_disk_cache")
 @pytest.mark.parametrize(("column", "transform"), some(PARTITIONS, 5), ids=lambda value: str(value or "plain"))
-def test_random_conditions_find_the_rows_that_duckdb_finds(
-    catalog: Catalog, duckdb_of: Any, column: str, transform: Transform[Any, Any] | None, seed: str
+def test_each_way_finds_the_rows_that_duckdb_finds(
+    catalog: Catalog,
+    duckdb_of: Any,
+    column: str,
+    transform: Transform[Any, Any] | None,
+    seed: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    rng = random.Random(f"{seed} ways")
+    monkeypatch.setattr(distinct_values, "_MOST_COMPARED", rng.choice((1, 1_000)))
+    monkeypatch.setattr(distinct_values, "_MOST_LISTED", rng.choice((0, 1 << 16)))
     number = PARTITIONS.index((column, transform))
     table, rows = random_table(catalog, f"db.t{number}", column, transform, seed)
-    result, true_ids, drawn = Found(table), duckdb_of(rows), Conditions(seed)
+    for definition in (EVERY, SOME):
+        build_version(table, definition)
+    rows = with_tail(table, rows, column, rng, is_partitioned=transform is not None)
+    by_files, true_ids, drawn = Found(table.refresh()), duckdb_of(rows), Conditions(seed)
+    in_memory = Way.of(table, EVERY)
+    ways = {"values": in_memory, "values, and files": Way.of(table, EVERY, tail_bytes=0), "some": Way.of(table, SOME)}
+    conditions, expected = list[str | BooleanExpression](), list[list[int]]()
     for _ in draws(15):
         where, text, duckdb_text = drawn.draw()
-        assert result.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(duckdb_text), duckdb_text
+        plain_text, duckdb_look_ups = drawn.look_ups()
+        conditions += [text if drawn.odd() and "X'" not in text else where, plain_text]
+        expected += [true_ids(duckdb_text), true_ids(duckdb_look_ups)]
+    for where, ids in zip(conditions, expected, strict=True):
+        assert by_files.ids(where) == ids, where
+        for name, way in ways.items():
+            assert way.ids(where) == ids, (name, where)
+    for way in ways.values():
+        assert way.ids_of_each(conditions) == expected
+    assert any("and those in memory of" in how and "read" not in how for how in in_memory.hows)
+    assert any("read for the other columns" in how for how in ways["some"].hows)
 
 
 @pytest.mark.parametrize(

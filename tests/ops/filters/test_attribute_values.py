@@ -1,7 +1,6 @@
 """Values of a freshness tail in a reader's memory: conditions mean what they mean to a scan, and read no data file."""
 
 import gc
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.filters import tail_values
+from icepuffin.ops.filters import attribute_values
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.process.process_budget import TAIL_MEMORY
 from icepuffin.ops.rows.datafile import DataFileError
@@ -23,20 +21,10 @@ from icepuffin.ops.storage.local_storage import to_path
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows, queries
-from tests.draws import draws
 from tests.ops.index.comparison import DEFINITION, index_head
-from tests.ops.search.partitioned import (
-    TYPES,
-    append_rows,
-    build_version,
-    random_rows,
-    random_table,
-)
-from tests.ops.search.test_random_conditions import Conditions
 
 pytestmark = pytest.mark.usefixtures("no_disk_cache")
 
-RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
 SECTIONS = replace(DEFINITION, filters=("section", "id", "name"))
 LIVE = [number for number in range(600, 650) if (number - 600) % 7]
 IN_MEMORY = "and those in memory of 1 data file that it lacks"
@@ -70,35 +58,6 @@ def ids(reader: IndexReader, where: Any) -> tuple[list[int], str]:
     result = reader.search(queries(1, dims=reader.dims or DIMS), 1_000, columns=["id"], where=where)
     assert result.profile.matching_rows == (None if where is None else len(result))
     return sorted(result.rows["id"].to_pylist()), result.profile.condition
-
-
-@pytest.mark.parametrize(
-    ("column", "transform"),
-    [("i64", BucketTransform(4)), ("text", IdentityTransform()), ("f64", IdentityTransform())],
-    ids=str,
-)
-def test_random_conditions_match_the_rows_that_a_scan_finds(
-    catalog: Catalog, column: str, transform: Transform[Any, Any], seed: str
-) -> None:
-    """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes in all files."""
-    table, _ = random_table(catalog, f"db.tail_{column}", column, transform, seed)
-    build_version(table, RANDOM)
-    rng = random.Random(f"{seed} tail")
-    for first in (1_000, 2_000):
-        append_rows(table.refresh(), random_rows(rng, first), column)
-    live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
-    append_position_deletes(table, {file.path: np.arange(0, file.record_count, 5) for file in live.files})
-    reader, scanning = opened(table, RANDOM), opened(table, RANDOM, tail_bytes=0)
-    assert len(reader.tail) >= 2
-    drawn, ways = Conditions(seed), set()
-    for _ in draws(25):
-        where, text, _ = drawn.draw()
-        use_settings(CacheSettings(disk_bytes=0))
-        own, how = ids(reader, where)
-        use_settings(CacheSettings(disk_bytes=0, tail_bytes=0))
-        assert own == ids(scanning, where)[0], text
-        ways.add("in memory" in how)
-    assert ways == {True, False}
 
 
 def test_the_second_condition_on_a_column_reads_it_for_all_later_ones(table: Table) -> None:
@@ -193,8 +152,8 @@ def test_files_without_a_match_may_be_damaged(table: Table, monkeypatch: pytest.
     reader = opened(table)
     hidden = path.rename(path.with_suffix(".hidden"))
     attempts: list[object] = []
-    read: Any = tail_values.read_attributes
-    monkeypatch.setattr(tail_values, "read_attributes", lambda task: attempts.append(task) or read(task))
+    read: Any = attribute_values.read_attributes
+    monkeypatch.setattr(attribute_values, "read_attributes", lambda task: attempts.append(task) or read(task))
     for first in range(10):
         result = reader.search(queries(1), 1_000, columns=["id"], where=f"id >= {650 + first}")
         assert sorted(result.rows["id"].to_pylist()) == list(range(650 + first, 690))
