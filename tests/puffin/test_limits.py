@@ -5,8 +5,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 
 from icepuffin.puffin import BytesSource
 from icepuffin.puffin import codec as codecs
@@ -200,6 +202,13 @@ def test_an_empty_lz4_frame_that_declares_its_size_is_read() -> None:
 
 def test_a_blob_is_no_larger_than_an_array_of_java() -> None:
     assert codecs.DEFAULT_MAX_BYTES == 2**31 - 1
+
+
+def test_frames_have_a_checksum_of_what_they_hold() -> None:
+    """Blobs have none of their own: a frame of one block that was changed would expand to other bytes."""
+    data = bytes(range(256)) * 8
+    assert lz4.frame.get_frame_info(compress(data, "lz4"))["content_checksum"]
+    assert zstandard.get_frame_parameters(compress(data, "zstd")).has_checksum
 
 
 @pytest.mark.parametrize(("codec", "ratio"), [("lz4", 255), ("zstd", 32_768)])

@@ -145,3 +145,14 @@ def test_a_sketch_cannot_be_made_of_invalid_hashes() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(ThetaSketch(MAX_THETA, np.empty(0, np.uint64)))
     assert ThetaSketch(MAX_THETA, np.empty(0, np.uint64)) != "a sketch"
+
+
+def test_a_hash_is_below_theta_and_the_largest_theta_is_that_of_a_sketch_that_dropped_none() -> None:
+    hashes = np.array([4], np.uint64)
+    assert ThetaSketch(5, hashes).hashes.tolist() == [4]
+    with pytest.raises(ThetaImageError, match="a hash is 0 or not below theta 4"):
+        ThetaSketch(4, hashes)
+    assert ThetaSketch(MAX_THETA, hashes).exact
+    for theta in (0, MAX_THETA + 1):
+        with pytest.raises(ThetaImageError, match="is not in 1"):
+            ThetaSketch(theta, hashes)

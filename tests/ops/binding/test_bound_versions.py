@@ -36,10 +36,12 @@ from icepuffin.ops.binding.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.binding.derived_snapshots import Binding, NewPack, tag_ref
 from icepuffin.ops.binding.expiration import expire_derived, expire_packs, unnamed_packs
 from icepuffin.ops.binding.pack_upkeep import expire_packs_if_possible
+from icepuffin.ops.errors import TableFaultError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import SIDE_TAG_AGE_MS, SKETCHES_TAG, BlobKind
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
+from tests.ops.index.snapshot_times import set_times
 
 PACK = NewPack(path="s3://nowhere/pack.puffin", size=4, footer_size=2)
 
@@ -106,6 +108,15 @@ def test_a_version_whose_data_snapshot_has_expired_has_its_own_number_in_place_o
     assert index_versions(table.refresh(), "e") == (replace(version, base_sequence_number=2),)
 
 
+def test_versions_are_in_the_order_of_their_commits_whatever_the_clocks_of_their_machines_were(table: Table) -> None:
+    first = bindings.publish(table, binding(table, 1))
+    table.append(make_rows(10, 20))
+    second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
+    ids = [first.index_snapshot_id, second.index_snapshot_id]
+    set_times(table, ids, [second.timestamp_ms + 60_000, second.timestamp_ms])
+    assert [version.index_snapshot_id for version in index_versions(table, "e")] == ids
+
+
 def test_versions_of_one_kind_and_name_are_those_of_no_other(table: Table) -> None:
     index = bindings.publish(table, binding(table, 1))
     other = bindings.publish(table, binding(table, 1, name="other"))
@@ -169,6 +180,28 @@ def test_packs_go_with_the_last_version_that_names_them(table: Table) -> None:
     expire_packs_if_possible(table.refresh())
     assert table.metadata.snapshot_by_id(pack.holder_id) is None
     assert set(table.metadata.refs) == {"main"}
+
+
+def test_packs_stay_where_a_catalog_hides_snapshots_that_may_name_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = bindings.publish(table, replace(binding(table), new_packs=(PACK,)))
+    expire_derived(table, [version.index_snapshot_id], ["ann_e"])
+    hidden = table.metadata.current_snapshot_id
+    table.append(make_rows(10, 20))
+    before, through = table.metadata_location, table.refresh
+
+    def without_one() -> Table:
+        kept = [item for item in through().metadata.snapshots if item.snapshot_id != hidden]
+        table.metadata = table.metadata.model_copy(update={"snapshots": kept})
+        return table
+
+    monkeypatch.setattr(table, "refresh", without_one)
+    with pytest.raises(
+        TableFaultError, match=r"does not show all snapshots .* so nothing is expired and nothing deleted"
+    ):
+        expire_packs(table)
+    assert through().metadata_location == before
 
 
 def test_a_commit_that_removes_packs_asserts_our_tags_alone_however_many_snapshots_there_are(

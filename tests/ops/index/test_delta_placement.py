@@ -26,6 +26,7 @@ def test_a_few_rows_make_a_delta() -> None:
 
 def test_when_there_are_enough_deltas_the_smallest_takes_what_comes() -> None:
     assert placed(1000, [40, 20, 30, 20], 10) == Placement(4)
+    assert placed(1000, [40, 0, 30, 20], 10) == Placement(NEW_DELTA, dropped=(4,)), "one without a row is none"
 
 
 def test_many_rows_go_where_the_codebook_leads_and_take_the_deltas_along() -> None:

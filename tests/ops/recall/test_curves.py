@@ -41,6 +41,19 @@ def test_a_target_over_the_curve_takes_its_best_point_with_the_recall_expected()
     assert choose(0.9, 10, (), (), 1) is None
 
 
+def test_of_equal_recalls_below_the_target_the_widest_list_is_taken() -> None:
+    chosen = choose(0.99, 10, (Width(10, 1, 0.9, 100), Width(40, 1, 0.9, 300)), (), 1)
+    assert chosen is not None
+    assert (chosen.search_list, chosen.recall) == (40, 0.9)
+
+
+def test_a_width_with_less_recall_than_a_narrower_one_is_passed_over() -> None:
+    """Between the two beside it, recall is taken as linear in the logarithm of L."""
+    chosen = choose(0.93, 10, (Width(10, 1, 0.90, 100), Width(20, 1, 0.85, 200), Width(40, 1, 0.96, 300)), (), 1)
+    assert chosen is not None
+    assert chosen.search_list in (20, 21)
+
+
 def test_more_rows_take_a_longer_list() -> None:
     chosen = choose(0.96, 100, CURVE, (), 1)
     assert chosen is not None

@@ -48,6 +48,13 @@ def test_the_best_point_is_chosen_where_none_reaches_the_target() -> None:
     assert choose_point((), 0.9) is None
 
 
+def test_of_points_that_find_as_much_below_the_target_the_cheapest_is_chosen() -> None:
+    equal = [point(160, 0.9, 2_000), point(40, 0.9, 1_000), point(80, 0.9, 1_500)]
+    for points in (equal, equal[::-1]):
+        assert choose_point(points, 0.99) == equal[1]
+    assert choose_point([], 0.99) is None
+
+
 def test_few_queries_have_to_find_more_than_the_target() -> None:
     """Others of their kind miss it by .01 at most: what the interval has beyond that is added to the target."""
     sure, unsure = point(40, 0.90, 500, margin=0.01), point(40, 0.90, 500, margin=0.03)

@@ -180,6 +180,8 @@ def test_within_the_budget_the_files_that_take_longest_to_read_are_kept(monkeypa
     assert [f.path for f in within_budget(files, sizes, entries, 129)] == ["b", "c"]
     assert [f.path for f in within_budget(files, sizes, entries, 100)] == ["a", "b"]
     assert within_budget(files, sizes, entries, 0) == ()
+    equal = [live("y", 5), live("x", 5)]
+    assert within_budget(equal, {"x": 9, "y": 9}, {"x": 1, "y": 1}, 10) == (equal[1],), "by their paths"
     assert image_bytes([sketch(1, 2), sketch()]) == 24 + 16 + 24
     monkeypatch.setattr(file_sketches, "MOST_DIRECTORY_BYTES", 10)
     kept = within_budget(files, sizes, entries, 1_000)
@@ -193,3 +195,14 @@ def test_no_entry_of_a_directory_is_longer_than_was_reckoned(columns: int, path:
     layout = sketch_directory_blob.layout_of((number, 32_800) for number in range(columns))
     entry = DirectoryEntry(key.path, key.deletes, key.added_by, 2**40, 32_800 * columns, layout)
     assert len(sketch_directory_blob.encode_entry(entry)) == entry_bytes(key, columns)
+
+
+@pytest.mark.parametrize(("number", "length"), [(0, 23), (0, 25), (1, 24)])
+def test_images_fill_what_a_directory_lists_and_are_of_its_columns(number: int, length: int) -> None:
+    def directory(column: int, image: int) -> SketchDirectory:
+        layout = sketch_directory_blob.layout_of([(column, image)])
+        return SketchDirectory(((1, "long"),), (DirectoryEntry("a", "", SnapshotId(0), 30, 24, layout),))
+
+    assert sketch_directory_blob.decode(sketch_directory_blob.encode(directory(0, 24))) == directory(0, 24)
+    with pytest.raises(BadBlobError, match="a has other columns, or images of another length, than it lists"):
+        sketch_directory_blob.decode(sketch_directory_blob.encode(directory(number, length)))

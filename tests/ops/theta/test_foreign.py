@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import find_statistics
@@ -18,7 +19,7 @@ from icepuffin.ops.storage import ObjectMissingError, RefusedError, open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, publication, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
-from icepuffin.ops.theta.ndv import overwritten_by
+from icepuffin.ops.theta.ndv import ndv_property, overwritten_by
 from icepuffin.puffin import FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.codec import compress
 from icepuffin.puffin.errors import BadFooterError
@@ -348,3 +349,26 @@ def test_statistics_in_another_store_than_the_table_are_merged(table: Table, s3:
     foreign.stamp(table, table.metadata.snapshots[0], {5: counted}, store=open_storage(lake, s3), folder=lake)
     report = materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=s3, columns=("id",))
     assert (report.ndv, report.merged_columns, report.note) == ({"id": 30, "weight": 30}, ("weight",), "")
+
+
+@pytest.mark.parametrize(
+    ("properties", "ndv"),
+    [
+        ({"ndv": "0"}, 0),
+        ({"ndv": "17"}, 17),
+        ({"ndv": "17.0"}, 17),
+        ({"ndv": "1.7e3"}, 1_700),
+        ({"ndv": "-1"}, None),
+        ({"ndv": "nan"}, None),
+        ({"ndv": "inf"}, None),
+        ({"ndv": "many"}, None),
+        ({}, None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_an_ndv_is_a_whole_number_from_0_on(properties: dict[str, str] | None, ndv: int | None) -> None:
+    """Trino writes whole numbers as text; what is none is no NDV."""
+    kind = "apache-datasketches-theta-v1"
+    blob = BlobMetadata(type=kind, snapshot_id=1, sequence_number=1, fields=[1], properties=properties)
+    assert ndv_property(blob) == ndv

@@ -80,7 +80,9 @@ def test_a_named_column_that_the_snapshot_does_not_have_yet_is_left_out() -> Non
     ("setting", "environment", "enabled"),
     [(None, {}, True), (True, {}, True), (False, {}, False), (None, {"BODO_ENABLE_THETA_SKETCHES": "1"}, True)]
     + [
-        (setting, {"BODO_ENABLE_THETA_SKETCHES": v}, False) for v in ("0", "False", " off ") for setting in (None, True)
+        (setting, {"BODO_ENABLE_THETA_SKETCHES": v}, False)
+        for v in ("0", "False", " off ", "NO")
+        for setting in (None, True)
     ],
 )
 def test_both_switches_must_agree(setting: bool | None, environment: dict[str, str], enabled: bool) -> None:

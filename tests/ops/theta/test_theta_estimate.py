@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Summary
 from pyiceberg.types import LongType
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion, sketch_versions
@@ -12,6 +13,7 @@ from icepuffin.ops.binding.measurements import Measurement, measured_versions
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.table.blob_kind import BlobKind
 from icepuffin.ops.table.snapshots import find_snapshot
+from icepuffin.ops.table.summaries import summary_of
 from icepuffin.ops.tasks.task_runner import LocalRunner
 from icepuffin.ops.theta import (
     ThetaEstimate,
@@ -112,6 +114,24 @@ def test_the_parts_to_sketch_are_those_of_files_that_came_since(
     assert parts(newest) == 3, "all that are left"
     monkeypatch.setattr(work_bounds, "PART_ROWS", 100)
     assert parts(newest) == 3 + 300 // 100, "a long file is cut"
+
+
+@pytest.mark.parametrize("key", ["added-delete-files", "removed-delete-files", "deleted-data-files"])
+def test_the_parts_to_sketch_are_those_of_all_files_where_a_commit_since_has_removed_something(
+    table: Table, runner: ThreadlessRunner, key: str
+) -> None:
+    """Rows that are gone, or live again, are in the sketch of a file that is there."""
+    materialize_theta_sketches(table, append(table, 0, 300), runner=runner, storage=STORAGE)
+    newest = append(table.refresh(), 300, 400)
+    assert parts_to_sketch(table.refresh(), find_snapshot(table, newest), None) == 1
+    snapshots = [
+        item.model_copy(update={"summary": Summary(item.summary.operation, **{**summary_of(item), key: "1"})})
+        if item.snapshot_id == newest and item.summary is not None
+        else item
+        for item in table.metadata.snapshots
+    ]
+    table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    assert parts_to_sketch(table, find_snapshot(table, newest), None) == 2
 
 
 def taken(number: int, factor: float, **others: Any) -> DerivedVersion:

@@ -15,7 +15,7 @@ from icepuffin.ops.binding.bound_versions import sketch_versions
 from icepuffin.ops.binding.errors import BindingError
 from icepuffin.ops.binding.statistics import StatisticsPart, find_statistics
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.table.blob_kind import SKETCHES_TAG
+from icepuffin.ops.table.blob_kind import LASTING_MS, SIDE_TAG_AGE_MS, SKETCHES_TAG
 from icepuffin.ops.table.live_files import live_files
 from icepuffin.ops.table.snapshots import data_snapshots
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
@@ -59,6 +59,18 @@ def test_files_that_lack_the_same_sketches_share_the_list_of_their_columns(
     lists = [file_part.columns for task in runner.tasks for file_part in task.file_parts]
     assert len(lists) == 2
     assert lists[0] is lists[1], "of 200 columns and 100,000 files each of its own takes gigabytes"
+
+
+def test_sketches_of_an_older_snapshot_have_a_tag_of_their_own_that_ages(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    """Those of the newest keep the main tag, for good."""
+    first = append(table, 0, 100)
+    newest = append(table, 100, 200)
+    for snapshot, columns in ((newest, ["id"]), (first, None), (newest, ["id", "name"])):
+        materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE, columns=columns)
+    ages = {name: ref.max_ref_age_ms for name, ref in table.refresh().metadata.refs.items() if name != "main"}
+    assert ages == {SKETCHES_TAG: LASTING_MS, f"{SKETCHES_TAG}-{first}": SIDE_TAG_AGE_MS}
 
 
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:

@@ -1,5 +1,7 @@
 """Which versions an index has that was dropped, and made anew otherwise under its name."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import icepuffin
 from icepuffin.assets.newest_snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import StatisticsSettings, TableSettings
+from icepuffin.ops.binding.bindings import publish
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.own_versions import versions_of
@@ -22,7 +25,8 @@ from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import run_requirements
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.table.snapshots import data_snapshots
-from tests.conftest import STORAGE
+from tests.conftest import STORAGE, make_rows
+from tests.ops.catalog.bindings import binding
 from tests.orchestration.lake import make_lake
 
 DIMS = 16
@@ -144,3 +148,15 @@ def test_an_old_snapshot_is_searched_and_refreshed_by_the_one_version_that_fits(
         == version.base_snapshot_id
     )
     assert icepuffin.refresh(table, "e", snapshot=second).indexes["e"].action is Action.REFRESHED
+
+
+def test_a_definition_of_the_tables_that_is_broken_hides_no_version(table_factory: Callable[..., Table]) -> None:
+    made = table_factory()
+    made.append(make_rows(0, 10))
+    versions = (publish(made, replace(binding(made), distances="4 l2 column diskann")),)
+    definition = IndexDefinition(name="e", column="embedding", metric="l2")
+    assert versions_of(made, definition) == versions
+    assert versions_of(made, replace(definition, metric="cosine")) == ()
+    broken = {"ann.index.e.column": "embedding", "ann.index.e.metric": "none such"}
+    made.transaction().set_properties(broken).commit_transaction()
+    assert versions_of(made.refresh(), definition) == versions

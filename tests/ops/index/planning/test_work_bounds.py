@@ -108,6 +108,24 @@ def test_sizes_that_cannot_be_are_not_read(by_hand: dict[str, float]) -> None:
     assert VersionSizes.parse(json.dumps({**json.loads(BASE.text()), **by_hand})) is None
 
 
+def test_rows_of_deltas_count_as_live_but_for_the_largest_share_of_tombstones() -> None:
+    """Rows that the codebook has routed are counted as live ones."""
+    assert replace(BASE, deltas=(10, 30), tombstones=0.25).live_rows == 930
+    assert replace(BASE, deltas=(), tombstones=0.25).live_rows == 900
+
+
+def test_a_version_with_other_columns_kept_is_of_another_definition() -> None:
+    """But one that was made with another name of the index, or another target, is not."""
+    kept = [
+        replace(DEFINITION, **{names: ("name",), ids: (number,)})
+        for names, ids in (("filters", "filter_ids"), ("include", "include_ids"))
+        for number in (2, 3)
+    ]
+    assert len({graph_id(definition, 4) for definition in (DEFINITION, *kept)}) == 5
+    assert graph_id(DEFINITION, 5) != graph_id(DEFINITION, 4)
+    assert graph_id(replace(DEFINITION, name="other", target_recall=0.6), 4) == graph_id(DEFINITION, 4)
+
+
 def test_a_lean_index_whose_shards_are_written_counts_as_a_build(table: Table) -> None:
     """The vectors of these shards lie in old data files, of which nothing is known here."""
     lean = replace(DEFINITION, vectors="none")

@@ -11,9 +11,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.binding import bindings
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.model import ObjectInfo
+from icepuffin.ops.model import CREATED_BY, ObjectInfo
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.storage.local_storage import LocalStorage
+from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 
@@ -129,3 +130,23 @@ def test_what_counts_as_expiring_is_what_a_dry_run_would_sweep(table: Table) -> 
     assert snapshot is not None
     assert set(report.deleted) == {first.puffin_path, f"{first.puffin_path}.index.json", snapshot.manifest_list}
     assert collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted == ()
+
+
+def test_statistics_are_swept_that_say_that_icepuffin_made_them_and_no_others(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes while it is to be read is another run's concern; a name that only begins as ours is no proof."""
+    folder = Path(f"{table.location()}/metadata".removeprefix("file://"))
+    names = {made_by: f"12-{uuid.uuid4()}.stats" for made_by in (CREATED_BY, "icepuffins 1.0", "Spark 4.0", "")}
+    for made_by, name in names.items():
+        with (folder / name).open("wb") as sink:
+            PuffinWriter(sink).finish({"created-by": made_by})
+    listed = LocalStorage.list
+
+    def with_one_that_goes(self: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
+        yield ObjectInfo(f"{prefix}/13-{uuid.uuid4()}.stats", 3, 0)
+        yield from list(listed(self, prefix))
+
+    monkeypatch.setattr(LocalStorage, "list", with_one_that_goes)
+    deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+    assert [Path(path).name for path in deleted] == [names[CREATED_BY]]
