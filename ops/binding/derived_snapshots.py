@@ -45,14 +45,8 @@ from icepuffin.ops.table.blob_kind import (
 )
 from icepuffin.ops.table.snapshots import find_snapshot
 
-_TOTALS = (
-    "total-records",
-    "total-data-files",
-    "total-delete-files",
-    "total-files-size",
-    "total-position-deletes",
-    "total-equality-deletes",
-)
+_TOTALS = ("total-records", "total-data-files")
+"""What planners go by that read such a snapshot, and what shows that its manifest list was cut short"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +115,9 @@ def derive_snapshot(table: Table, binding: Binding, holders: Sequence[Snapshot])
         **({DISTANCES_KEY: binding.distances} if binding.distances else {}),
         **({f"{binding.kind}.packs": ",".join(map(str, packs))} if packs else {}),
         **({} if binding.fields is None else {FIELDS_KEY: ",".join(map(str, sorted(binding.fields)))}),
+        **({STATISTICS_FILE_KEY: binding.puffin_path} if binding.kind is BlobKind.INDEX else {}),
         **{
             KIND_KEY: binding.kind,
-            STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
             f"{binding.kind}.build-id": binding.build_id,
         },

@@ -1,12 +1,11 @@
 """Measured runs: what making a version took, kept in the summary of its snapshot. Later estimates learn from it."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from icepuffin.ops.binding.bound_versions import DerivedVersion
-from icepuffin.ops.json_texts import parse_json
 from icepuffin.ops.model import Action
+from icepuffin.ops.table.summaries import finite_number, whole_number
 
 EARLIER_VERSIONS = 5
 """Number of measured versions, the newest ones, that an estimate learns from"""
@@ -22,37 +21,34 @@ class Measurement:
     threads: int
     seconds: float
     amounts: Mapping[str, int]
-    """Amounts of work that the seconds depend on, by name"""
+    """Amounts of work that the seconds depend on, by name; others are 0"""
     action: Action | None = None
     """Action on an index; None for theta sketches, and for one that this release does not know"""
     recall: float | None = None
     """recall@10; None where nothing was measured, as without graphs, and of theta sketches"""
 
     def text(self) -> str:
-        """JSON, for the summary."""
-        record = {
-            "action": self.action or "",
-            "runner": self.runner,
-            "threads": self.threads,
-            "seconds": round(self.seconds, 3),
-        }
+        """Words `name=value`, for the summary; amounts of 0 are left out."""
+        record = {"runner": self.runner, "threads": self.threads, "seconds": round(self.seconds, 3)}
+        action = {} if self.action is None else {"action": self.action}
         recall = {} if self.recall is None else {"recall": round(self.recall, 5)}
-        return json.dumps({**record, **recall, **self.amounts}, separators=(",", ":"))
+        amounts = {name: amount for name, amount in self.amounts.items() if amount}
+        return " ".join(f"{name}={value}" for name, value in {**action, **record, **recall, **amounts}.items())
 
     @classmethod
     def parse(cls, text: str) -> "Measurement | None":
         """The measurement in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
-            record = parse_json(text)
+            record = dict(word.split("=") for word in text.split(" "))
             return cls(
-                runner=str(record["runner"]),
-                threads=max(1, int(record["threads"])),
-                seconds=float(record["seconds"]),
-                amounts={name: int(value) for name, value in record.items() if name not in _OWN_KEYS},
+                runner=record["runner"],
+                threads=max(1, whole_number(record["threads"])),
+                seconds=finite_number(record["seconds"]),
+                amounts={name: whole_number(value) for name, value in record.items() if name not in _OWN_KEYS},
                 action=Action(record["action"]) if record.get("action") in tuple(Action) else None,
-                recall=float(record["recall"]) if "recall" in record else None,
+                recall=finite_number(record["recall"]) if "recall" in record else None,
             )
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        except (KeyError, ValueError):
             return None
 
 

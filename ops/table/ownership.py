@@ -86,7 +86,8 @@ def _judged(snapshot: Snapshot) -> OwnSnapshot | None:
         return OwnSnapshot(kind, base, None, pack_ids, None)
     if base is None and owner is None:
         raise _HalfOwnError(f"it has neither {kind}.base-snapshot-id nor {kind}.pack")
-    if base is not None and (lacking := _lacking(properties, (f"{kind}.build-id", STATISTICS_FILE_KEY))):
+    keys = (f"{kind}.build-id", *((STATISTICS_FILE_KEY,) if kind == BlobKind.INDEX else ()))
+    if base is not None and (lacking := _lacking(properties, keys)):
         raise _HalfOwnError(f"it lacks {lacking}")
     if base is not None:
         owner = None

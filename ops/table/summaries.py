@@ -1,6 +1,7 @@
 """Values of snapshots' summaries. Any writer may set them, so a number may be none."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -21,6 +22,22 @@ def number_of(text: str) -> int | None:
     """The whole number of 64 bits that a text is; None where it is none."""
     number = int(text) if _NUMBER.fullmatch(text) else _LIMIT
     return number if -_LIMIT <= number < _LIMIT else None
+
+
+def whole_number(text: str) -> int:
+    """The same. Raises ValueError for a text that is none."""
+    number = number_of(text)
+    if number is None:
+        raise ValueError(f"{text!r:.40} is no whole number")
+    return number
+
+
+def finite_number(text: str) -> float:
+    """The number that a text is. Raises ValueError for a text that is none, and for infinity and NaN."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r:.40} is no finite number")
+    return number
 
 
 def find_count(snapshot: Snapshot, key: str) -> int | None:

@@ -14,11 +14,11 @@ from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"
 """Property of our theta blobs that holds the build id. A slot whose blobs have the expected ids is not written again"""
-FORMAT = "theta/3"
+FORMAT = "theta/4"
 """First part of every build id; to be raised when the same rows give other sketches"""
 
 
-_DIGITS = 32
+_DIGITS = 16
 """Hexadecimal digits of a build id's hash: the metadata of the table has one for each column of each snapshot"""
 
 

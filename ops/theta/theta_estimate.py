@@ -122,9 +122,9 @@ def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, 
     """(seconds, their source in words): those of the default rate, times the median correction of earlier snapshots."""
     expected = default_seconds(values, runner.task_threads)
     misses = [
-        measurement.seconds / default_seconds(measurement.amounts["values"], measurement.threads)
+        measurement.seconds / default_seconds(measurement.amounts.get("values", 0), measurement.threads)
         for _, measurement in measured_versions(sketch_versions(table))
-        if measurement.runner == type(runner).__name__ and "values" in measurement.amounts
+        if measurement.runner == type(runner).__name__ and measurement.amounts.keys() <= {"values"}
     ]
     chosen = misses[-EARLIER_VERSIONS:]
     if not chosen:

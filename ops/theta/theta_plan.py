@@ -44,7 +44,7 @@ class SketchPlan:
 
     @property
     def version_id(self) -> str:
-        return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()[:32]
 
 
 def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:

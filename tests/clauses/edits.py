@@ -257,7 +257,7 @@ EDITS = (
     ),
     Edit(
         "the summary names the file (`statistics-file`)",
-        "derive_snapshot", "STATISTICS_FILE_KEY: binding.puffin_path,", "",
+        "derive_snapshot", "{STATISTICS_FILE_KEY: binding.puffin_path}", "{}",
         "test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file",
     ),
     Edit(

@@ -18,6 +18,7 @@ from icepuffin.assets.table_settings import HIDDEN_TAGS, RUN_NUMBERS
 from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.sizes import SHARD_BYTES
+from icepuffin.ops.index.versions.version_sizes import VersionSizes
 from icepuffin.ops.model import MIB, SnapshotId
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.requirements import RunRequirements, run_requirements
@@ -180,11 +181,11 @@ def with_counts(table: Table, counts: dict[str, str], of: int | None = None) -> 
     return changed_table
 
 
-def with_sizes(table: Table, **counts: float | list[int]) -> Table:
+def with_sizes(table: Table, **counts: Any) -> Table:
     """A copy whose index has other sizes."""
     (version,) = index_versions(table, DEFINITION.name)
-    text = json.dumps({**json.loads(version.sizes), **counts})
-    return with_counts(table, {SIZES_KEY: text}, of=version.index_snapshot_id)
+    sizes = VersionSizes.parse(version.sizes) or pytest.fail("none")
+    return with_counts(table, {SIZES_KEY: replace(sizes, **counts).text()}, of=version.index_snapshot_id)
 
 
 def needs(table: Table, definition: IndexDefinition = DEFINITION, engine: Engine = LOCAL) -> RunRequirements:

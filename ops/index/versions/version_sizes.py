@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+import math
+from dataclasses import astuple, dataclass, field, replace
 
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.version_format import FORMAT_VERSION
-from icepuffin.ops.json_texts import parse_json
+from icepuffin.ops.table.summaries import finite_number, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +36,25 @@ class VersionSizes:
         return self.rows + int(sum(self.deltas) * (1 - self.tombstones))
 
     def text(self) -> str:
-        """JSON, for the summary."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        """Words, for the summary: the definition, and numbers in the order of the fields, those of deltas last."""
+        tombstones = math.ceil(round(1e6 * self.tombstones, 3)) / 1e6  # never fewer: live rows are counted by them
+        shares = (f"{share:.6g}" for share in (tombstones, *astuple(self.fit)))
+        counts = (self.dims, self.shards, self.rows, self.largest)
+        return " ".join(map(str, (self.definition, *counts, *shares, *self.deltas)))
 
     @classmethod
     def parse(cls, text: str) -> "VersionSizes | None":
         """The sizes in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
-            record = parse_json(text)
-            counts = {name: int(record[name]) for name in ("dims", "shards", "rows", "largest")}
-            deltas, tombstones = tuple(map(int, record["deltas"])), float(record["tombstones"])
-            fit = LayoutFit(**{name: float(value) for name, value in dict(record.get("fit", {})).items()})
-        except (ValueError, KeyError, TypeError, OverflowError):
+            definition, *words = text.split(" ")
+            dims, shards, rows, largest = map(whole_number, words[:4])
+            tombstones, *fit = map(finite_number, words[4:10])
+            deltas = tuple(map(whole_number, words[10:]))
+            sizes = cls(definition, dims, shards, rows, largest, deltas, tombstones, LayoutFit(*fit))
+        except ValueError:
             return None
-        is_possible = counts["dims"] > 0 and min(*counts.values(), *deltas) >= 0 and 0 <= tombstones <= 1
-        return (
-            cls(str(record["definition"]), **counts, deltas=deltas, tombstones=tombstones, fit=fit)
-            if is_possible
-            else None
-        )
+        is_possible = len(fit) == len(astuple(sizes.fit)) and dims > 0 and 0 <= tombstones <= 1
+        return sizes if is_possible and min(shards, rows, largest, *deltas) >= 0 else None
 
 
 def fit_of(text: str) -> LayoutFit:

@@ -290,11 +290,11 @@ def test_the_files_of_a_snapshot_are_listed_once_for_the_build_ids_of_all_column
     columns = {1: "long", 2: 'string ["größe"]', 30: "decimal(9, 2)"}
     rows = sorted([file.path, file.deletes] for file in files)
     expected = {
-        field_id: sha256(json.dumps(["theta/3", 4096, "t", field_id, text, rows]).encode()).hexdigest()[:32]
+        field_id: sha256(json.dumps(["theta/4", 4096, "t", field_id, text, rows]).encode()).hexdigest()[:16]
         for field_id, text in columns.items()
     }
     listed_once = iter(files)
-    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/3:{seal}" for i, seal in expected.items()}
+    assert build_id.build_ids("t", columns, listed_once) == {i: f"theta/4:{seal}" for i, seal in expected.items()}
 
 
 def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_names_is_not_extended(

@@ -1,6 +1,5 @@
 """What is expected before the work, beside what it then was."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from types import SimpleNamespace
@@ -190,10 +189,10 @@ def test_what_is_there_already_costs_nothing(table: Table) -> None:
 def test_each_version_notes_what_it_took(table: Table) -> None:
     report = index_head(table)
     (version,) = index_versions(table.refresh(), "e")
-    document = json.loads(version.measurement)
-    assert (document["action"], document["runner"], document["threads"]) == ("built", "LocalRunner", 1)
-    assert (document["read"], document["built"], document["dims"]) == (1200, 1200, 16)
-    assert 0 < document["seconds"] <= report.seconds
+    measurement = Measurement.parse(version.measurement) or pytest.fail("none")
+    assert (measurement.action, measurement.runner, measurement.threads) == (Action.BUILT, "LocalRunner", 1)
+    assert measurement.amounts == {"read": 1200, "built": 1200, "dims": 16}
+    assert 0 < measurement.seconds <= report.seconds
 
 
 def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
@@ -201,8 +200,10 @@ def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
     table.overwrite(table.scan().to_arrow())
     table.append(make_rows(1200, 1240))
     index_head(table)
-    measurement = json.loads(index_versions(table.refresh(), "e")[-1].measurement)
-    assert (measurement["read"], measurement["hashed"], measurement["followed"]) == (40, 1240, 0)
+    measurement = Measurement.parse(index_versions(table.refresh(), "e")[-1].measurement) or pytest.fail("none")
+    assert (measurement.amounts["read"], measurement.amounts["hashed"], "followed" in measurement.amounts) == (
+        40, 1240, False,
+    )  # fmt: skip
 
 
 def test_copying_goes_on_beside_the_work() -> None:
@@ -236,7 +237,7 @@ def measured(number: int, factor: float, action: Action = Action.REFRESHED, **ot
         ([measured(1, 2), measured(2, 9, Action.BUILT)], 2, "the last version, refreshed like this one"),
         ([measured(1, 9, Action.BUILT)], 9, "the last version, made another way"),
         ([measured(1, 2), measured(2, 9, runner="SparkRunner")], 2, "the last version, refreshed"),
-        ([measured(1, 2), measured(2, 9, amounts={"built": 1})], 2, "the last version, refreshed"),
+        ([measured(1, 2), measured(2, 9, amounts={"folded": 1_000})], 2, "the last version, refreshed"),
     ],
     ids=lambda part: part if isinstance(part, str) else None,
 )

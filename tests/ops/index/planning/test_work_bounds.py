@@ -1,8 +1,8 @@
 """What a run may have to do, by summaries alone. `test_histories.py` compares these bounds with what its runs did."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from icepuffin.ops.binding.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index.definitions.index_definition import IndexDefinition
 from icepuffin.ops.index.planning.work_bounds import RefreshBounds, refresh_bounds
+from icepuffin.ops.index.versions.layout_fit import LayoutFit
 from icepuffin.ops.index.versions.version_sizes import VersionSizes, graph_id
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.table.blob_kind import SIZES_KEY
@@ -95,17 +96,27 @@ def test_a_version_says_how_large_it_is(table: Table) -> None:
     assert first.fit.balance == first.fit.built_balance == second.fit.built_balance == first.largest / 300
 
 
-@pytest.mark.parametrize("text", ["", "{}", "7", '{"definition": "a", "dims": "x"}', json.dumps({"dims": 4})])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "7", "a x 3 900 400 0 1 1 0 0 0", "a 16 3 900 400 0 1 1 0 0", "a 16 3 900 400 0 1 1 0 0 0 x",
+     '{"definition":"a","dims":16,"shards":3,"rows":900,"largest":400,"deltas":[],"tombstones":0.0}'],
+)  # fmt: skip
 def test_other_sizes_are_not_read(text: str) -> None:
     assert VersionSizes.parse(text) is None
 
 
 @pytest.mark.parametrize(
-    "by_hand", [{"dims": 0}, {"rows": -1}, {"tombstones": float("nan")}, {"largest": float("inf")}]
+    "by_hand",
+    [{"dims": 0}, {"rows": -1}, {"deltas": (-1,)}, {"tombstones": 1.1}, {"fit": LayoutFit(balance=float("inf"))}],
 )
-def test_sizes_that_cannot_be_are_not_read(by_hand: dict[str, float]) -> None:
+def test_sizes_that_cannot_be_are_not_read(by_hand: dict[str, Any]) -> None:
     assert VersionSizes.parse(BASE.text()) == BASE
-    assert VersionSizes.parse(json.dumps({**json.loads(BASE.text()), **by_hand})) is None
+    assert VersionSizes.parse(replace(BASE, **by_hand).text()) is None
+
+
+def test_a_share_of_tombstones_is_never_read_as_a_smaller_one() -> None:
+    texts = (replace(BASE, tombstones=share).text() for share in (0.16, 1 / 3, 1e-9, 1.0))
+    assert [sizes.tombstones for text in texts if (sizes := VersionSizes.parse(text))] == [0.16, 0.333334, 1e-06, 1.0]
 
 
 def test_rows_of_deltas_count_as_live_but_for_the_largest_share_of_tombstones() -> None:
