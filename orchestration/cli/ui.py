@@ -25,6 +25,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin ui --start
     """
     from icepuffin.orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
+    from icepuffin.orchestration.request_guard import MODULE
     from icepuffin.orchestration.settings import PATH_VARIABLE
 
     if start and find_spec("dagster_webserver") is None:
@@ -32,8 +33,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     session = session.with_options(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
-    dagster = Path(sys.executable).with_name("dagster")
-    arguments = [str(dagster), "dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
+    program = [sys.executable, "-P", "-m", MODULE]
+    arguments = [*program, "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     if start:
         from icepuffin.orchestration.processes import end_lost_runs
 
@@ -42,7 +43,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
                 click.echo(f"run {run_id} was ended: its process is gone")
         for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT; Dagster SIGTERM then
             signal.signal(number, signal.SIG_DFL)
-        os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
+        os.execve(sys.executable, arguments, {**os.environ, **environment})  # noqa: S606  our own program
     variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())
     short = shlex.join(["icepuffin", "ui", "--start", "--settings", str(session.settings_file)])
     click.echo(

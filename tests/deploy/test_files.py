@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import WORKSPACE_YAML
+from icepuffin.orchestration.request_guard import is_foreign
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.deploy.wheel import build_wheel, copied_sources
 from tests.services.jars import ICEBERG_SPARK
@@ -146,6 +147,8 @@ def test_the_proxy_refuses_what_pages_of_other_sites_send(
         patterns = (key for key in rules if key.startswith("~") and re.search(key[1:], value))
         values[name] = rules[value if value in rules else next(patterns, "default")]
     assert values["refused"] == "01"[refused]
+    headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "origin": origin, "host": "lake:8443"}
+    assert is_foreign(method, uri, headers) is refused, "the rule of `icepuffin ui --start` is the same"
     assert re.search(r"location / \{\s+if \(\$refused\) \{\s+return 403;", conf)
 
 

@@ -855,7 +855,7 @@ def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
     output = run("ui")
     assert f"DAGSTER_HOME={lake.directory}/dagster_home" in output
     assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in output
-    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml -h 127.0.0.1 " in output
+    assert f"request_guard -w {lake.directory}/dagster_home/workspace.yaml -h 127.0.0.1 " in output
 
 
 def test_the_ui_starts_where_its_extra_is_installed(
@@ -875,8 +875,8 @@ def test_the_ui_command_can_be_pasted_into_a_shell(tmp_path: Path, capsys: pytes
     main(["ui", "--dir", str(folder)])
     command, short = capsys.readouterr().out.splitlines()[1:3]
     variables = [f"DAGSTER_HOME={folder}/home", f"ICEPUFFIN_SETTINGS={settings}"]
-    program = str(Path(sys.executable).with_name("dagster"))
-    assert shlex.split(command)[:6] == [*variables, program, "dev", "-w", str(folder / "home" / "workspace.yaml")]
+    program = [sys.executable, "-P", "-m", "icepuffin.orchestration.request_guard"]
+    assert shlex.split(command)[:8] == [*variables, *program, "-w", str(folder / "home" / "workspace.yaml")]
     assert shlex.split(short)[1:] == ["icepuffin", "ui", "--start", "--settings", str(settings)]
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 400) -> bool:
     return met
 
 
+def status(port: int, site: str) -> int:
+    """The status of the webserver's answer to GraphQL by GET that a page of such a site sends."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/graphql?query=%7Bversion%7D", headers={"Sec-Fetch-Site": site} if site else {})
+    with closing(connection):
+        return connection.getresponse().status
+
+
 @pytest.mark.parametrize(("number", "serves"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_a_script_ends_the_ui_that_it_started_in_the_background(
     tmp_path: Path, number: signal.Signals, serves: bool
@@ -56,6 +66,8 @@ def test_a_script_ends_the_ui_that_it_started_in_the_background(
             pid = int(shell.stdout.readline())
             is_ready = (lambda: answers(port)) if serves else (lambda: len(session_of(shell.pid)) > _STARTING)
             assert wait_until(is_ready), (tmp_path / "ui.log").read_text()
+            if serves:
+                assert [status(port, site) for site in ("cross-site", "same-origin", "")] == [403, 200, 200]
             os.kill(pid, number)
             assert wait_until(lambda: not session_of(shell.pid)), (tmp_path / "ui.log").read_text()
         finally:

@@ -1,0 +1,57 @@
+"""What stands before Dagster's webserver. `tests/deploy/test_files.py` has the rule, beside that of the proxy."""
+
+import asyncio
+import subprocess
+from typing import Any
+
+import pytest
+
+from icepuffin.orchestration.request_guard import MODULE, RequestGuard, _GuardedPopen
+
+FOREIGN = {"host": "127.0.0.1:3000", "sec-fetch-site": "cross-site"}
+
+
+def answer(scope_type: str, **headers: str) -> list[dict[str, Any]]:
+    """What an application behind the guard, or the guard itself, sends."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "passed"})
+
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": scope_type, "method": "GET", "path": "/graphql", "headers": encoded}
+    asyncio.run(RequestGuard(app)(scope, None, send))
+    return sent
+
+
+def test_a_foreign_request_gets_403_and_reaches_nothing() -> None:
+    start, body = answer("http", **FOREIGN)
+    assert (start["type"], start["status"]) == ("http.response.start", 403)
+    assert int(dict(start["headers"])[b"content-length"]) == len(body["body"])
+
+
+def test_a_foreign_websocket_is_closed_before_it_opens() -> None:
+    assert answer("websocket", **FOREIGN) == [{"type": "websocket.close", "code": 1008}]
+
+
+@pytest.mark.parametrize("scope_type", ["http", "websocket"])
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:3000", "https://127.0.0.1:3000", ""])
+def test_what_the_ui_itself_sends_passes(scope_type: str, origin: str) -> None:
+    headers = {**FOREIGN, "sec-fetch-site": "same-origin", "origin": origin}
+    assert answer(scope_type, **headers) == answer(scope_type) == answer("lifespan") == [{"type": "passed"}]
+
+
+def test_dagster_dev_starts_the_guarded_webserver_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess.Popen, "__init__", lambda _, args, **__: started.append(args))
+    monkeypatch.setattr(_GuardedPopen, "has_webserver", False)
+    code_server, daemon = (["python", "-m", module, "start"] for module in ("dagster", "dagster.daemon"))
+    _GuardedPopen(code_server)
+    with pytest.raises(RuntimeError, match="no guard is before it"):
+        _GuardedPopen(daemon)
+    _GuardedPopen(["python", "-m", "dagster_webserver", "--port", "3000"])
+    _GuardedPopen(daemon)
+    assert started == [code_server, ["python", "-m", MODULE, "webserver", "--port", "3000"], daemon]
